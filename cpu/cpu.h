@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU backend's parts: GEMM and attention on oneDNN's matmul, the rest in plain C. */
+#ifndef QV_CPU_CPU_H
+#define QV_CPU_CPU_H
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "backend.h"
+#include "dtype.h"
+#include "error.h"
+
+struct qv_device_cpu {
+    struct qv_device base;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    int threads;
+};
+
+/* One oneDNN matmul and its memory objects, whose addresses are set at each run. */
+enum { MATMUL_SRC, MATMUL_WEIGHTS, MATMUL_BIAS, MATMUL_DST, MATMUL_SCRATCH, MATMUL_OPERANDS };
+struct matmul_cpu {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[MATMUL_OPERANDS]; /* NULL where there is none */
+    int bias_arg; /* which oneDNN argument the bias is */
+    size_t scratch_bytes;
+};
+
+/* What a matmul dst[m,n] = src[m,k] weights[k,n] looks like; strides in elements. */
+struct matmul_desc_cpu {
+    int64_t m, n, k;
+    int64_t src_stride;
+    int64_t weights_strides[2]; /* {0, 0}: packed, in oneDNN's own layout */
+    int64_t dst_stride;
+    dnnl_data_type_t type, dst_type;
+    int bias_arg; /* 0: none; DNNL_ARG_BIAS, or a post-operation's f32 [1,n] */
+    dnnl_primitive_attr_t attr; /* or NULL; not kept */
+};
+
+struct attention_cpu {
+    /* [0]: query blocks of `block` rows; [1]: the last, shorter one, if any */
+    struct matmul_cpu *scores[2], *values[2]; /* one for each thread */
+    int threads;
+    int64_t block, tail;
+    size_t thread_bytes; /* of scratch */
+};
+
+struct qv_kernel {
+    struct qv_op op;
+    struct matmul_cpu matmul;
+    struct attention_cpu attention;
+};
+
+static inline dnnl_data_type_t
+dnnl_type_cpu(int64_t dtype)
+{
+    return dtype == QV_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+/* QV_OK, or a status with "what: oneDNN says ..." */
+qv_status dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
+
+/* cpu/matmul.c */
+qv_status matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *desc,
+                          struct matmul_cpu *out, qv_error *err);
+void matmul_close_cpu(struct matmul_cpu *matmul);
+qv_status matmul_run_cpu(struct qv_device_cpu *dev, const struct matmul_cpu *matmul,
+                         void *const addresses[MATMUL_OPERANDS], qv_error *err);
+
+/* cpu/gemm.c */
+qv_status gemm_layout_cpu(struct qv_device *dev, const struct qv_matrix *matrix,
+                          struct qv_layout *out, qv_error *err);
+qv_status gemm_pack_cpu(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
+                        int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
+qv_status gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
+                           size_t *scratch_bytes, qv_error *err);
+qv_status gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                       void *scratch, qv_error *err);
+
+/* cpu/attention.c */
+qv_status attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
+                                size_t *scratch_bytes, qv_error *err);
+qv_status attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
+                            void *const *p, void *scratch, qv_error *err);
+void attention_release_cpu(struct qv_kernel *kernel);
+
+/* cpu/kernels.c: scratch_bytes_cpu is what kernels_run_cpu needs. */
+size_t kernels_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op);
+void kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p,
+                     void *scratch);
+
+/* cpu/lanes.c: what the compiler turns into vector code, for each instruction set. */
+void lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n);
+void lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n);
+void lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps,
+                    bool rms);
+/* a, b = a cos - b sin, b cos + a sin */
+void lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
+/* y[i] = exp((x[i] - max x) * scale) in dtype, y may be x; returns the sum of the rounded y */
+float lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale);
+void lanes_scale_cpu(float *x, float scale, int64_t n);
+void lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
+/* y[i] = src[i * step] * scale + shift */
+void lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
+                     float shift, int64_t n);
+
+#endif

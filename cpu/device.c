@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU backend's table: device, threads, and which file does which operation. */
+#define _GNU_SOURCE
+#include "cpu.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stdlib.h>
+
+static int
+usable_cores(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set))
+        return CPU_COUNT(&set);
+#endif
+    return omp_get_num_procs();
+}
+
+static void
+close_cpu(struct qv_device *device)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    if (dev->stream)
+        dnnl_stream_destroy(dev->stream);
+    if (dev->engine)
+        dnnl_engine_destroy(dev->engine);
+    free(dev);
+}
+
+static qv_status
+open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
+{
+    enum { MOST_THREADS = 1024 };
+    if (options->ordinal != 0)
+        return qv_fail(err, QV_ENODEVICE, "device %d: the cpu backend has device 0 only",
+                       options->ordinal);
+    if (options->threads < 0 || options->threads > MOST_THREADS)
+        return qv_fail(err, QV_EINVAL, "threads is %d, must be 0 (every core) to %d",
+                       options->threads, MOST_THREADS);
+    struct qv_device_cpu *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return qv_fail(err, QV_ENOMEM, "no memory for a device");
+    dev->base.backend = &qv_backend_cpu;
+    dev->threads = options->threads ? options->threads : usable_cores();
+    dnnl_status_t s = dnnl_engine_create(&dev->engine, dnnl_cpu, 0);
+    if (!s)
+        s = dnnl_stream_create(&dev->stream, dev->engine, dnnl_stream_default_flags);
+    if (s) {
+        close_cpu(&dev->base);
+        return dnnl_check_cpu(s, "opening the CPU engine", err);
+    }
+    *out = &dev->base;
+    return QV_OK;
+}
+
+static void
+caps_cpu(const struct qv_device *device, struct qv_caps *out)
+{
+    static const struct {
+        unsigned bits;
+        const char *name;
+    } isas[] = { { dnnl_cpu_isa_avx512_core_amx, "AMX" },
+                 { dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16" },
+                 { dnnl_cpu_isa_avx512_core, "AVX-512" },
+                 { dnnl_cpu_isa_avx2, "AVX2" } };
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    const char *name = "SSE4.1 or another architecture";
+    for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
+        if ((isa & isas[i].bits) == isas[i].bits)
+            name = isas[i].name;
+    bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    const dnnl_version_t *v = dnnl_version();
+    *out = (struct qv_caps){ .alignment = 64,
+                             .threads = ((const struct qv_device_cpu *)device)->threads,
+                             .dtype = bf16 ? QV_BF16 : QV_F32,
+                             .chunk_rows = 1024 };
+    snprintf(out->device, sizeof out->device, "oneDNN %d.%d.%d, %s", v->major, v->minor, v->patch,
+             name);
+    snprintf(out->dtype_reason, sizeof out->dtype_reason,
+             bf16 ? "this CPU multiplies bf16 natively (%s)"
+                  : "this CPU does not multiply bf16 natively (%s)",
+             name);
+}
+
+static void
+release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
+{
+    (void)dev;
+    if (!kernel)
+        return;
+    matmul_close_cpu(&kernel->matmul);
+    attention_release_cpu(kernel);
+    free(kernel);
+}
+
+static qv_status
+prepare_cpu(struct qv_device *device, const struct qv_op *op, struct qv_kernel **out,
+            size_t *scratch_bytes, qv_error *err)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    struct qv_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel)
+        return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
+    kernel->op = *op;
+    *scratch_bytes = kernels_scratch_cpu(dev, op);
+    qv_status status = QV_OK;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
+    if (op->kind == QV_OP_gemm)
+        status = gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
+    else if (op->kind == QV_OP_attention)
+        status = attention_prepare_cpu(dev, kernel, scratch_bytes, err);
+    omp_set_num_threads(before);
+    if (status) {
+        release_cpu(device, kernel);
+        return status;
+    }
+    *out = kernel;
+    return QV_OK;
+}
+
+static qv_status
+run_cpu(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    qv_status status = QV_OK;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads);
+    for (const struct qv_call *call = calls; call < calls + n && !status; call++) {
+        void *p[QV_MAX_OPERANDS], *scratch = qv_host_pointer(call->scratch);
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            p[i] = qv_host_pointer(call->operands[i]);
+        if (call->kernel->op.kind == QV_OP_gemm)
+            status = gemm_run_cpu(dev, call->kernel, p, scratch, err);
+        else if (call->kernel->op.kind == QV_OP_attention)
+            status = attention_run_cpu(dev, call->kernel, p, scratch, err);
+        else
+            kernels_run_cpu(dev, &call->kernel->op, p, scratch);
+    }
+    omp_set_num_threads(before);
+    return status;
+}
+
+const struct qv_backend qv_backend_cpu = {
+    .name = "cpu",
+    .open = open_cpu,
+    .close = close_cpu,
+    .caps = caps_cpu,
+    .alloc = qv_host_alloc,
+    .free = qv_host_free,
+    .upload = qv_host_upload,
+    .download = qv_host_download,
+    .layout = gemm_layout_cpu,
+    .pack = gemm_pack_cpu,
+    .prepare = prepare_cpu,
+    .release = release_cpu,
+    .run = run_cpu,
+    .sync = qv_host_sync,
+};

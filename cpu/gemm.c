@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gemm on oneDNN's matmul: weights packed in the layout that oneDNN asks for (a function of n, k
+ * and dtype alone, measured with 3.2: never of m), epilogue as post-operations.
+ */
+#include "cpu.h"
+
+#include <omp.h>
+
+/* Rows for which the layout is asked; any gives the same one. */
+enum { LAYOUT_ROWS = 1024 };
+/* oneDNN blocks n by at most 64: slices that start at multiples of it are whole blocks. */
+enum { PACK_ROWS = 64 };
+
+/* The packed weights' descriptor [k,n]; the caller destroys it. */
+static qv_status
+packed_md(struct qv_device_cpu *dev, const struct qv_matrix *matrix, dnnl_memory_desc_t *out,
+          qv_error *err)
+{
+    struct matmul_desc_cpu desc = { .m = LAYOUT_ROWS,
+                                    .n = matrix->n,
+                                    .k = matrix->k,
+                                    .src_stride = matrix->k,
+                                    .dst_stride = matrix->n,
+                                    .type = dnnl_type_cpu(matrix->dtype),
+                                    .dst_type = dnnl_type_cpu(matrix->dtype) };
+    struct matmul_cpu m = { 0 };
+    qv_status status = matmul_open_cpu(dev, &desc, &m, err);
+    if (status)
+        return status;
+    const_dnnl_memory_desc_t md;
+    dnnl_status_t s = dnnl_memory_get_memory_desc(m.memory[MATMUL_WEIGHTS], &md);
+    if (!s)
+        s = dnnl_memory_desc_clone(out, md);
+    matmul_close_cpu(&m);
+    return dnnl_check_cpu(s, "layout of a weight", err);
+}
+
+qv_status
+gemm_layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
+                qv_error *err)
+{
+    dnnl_memory_desc_t md;
+    qv_status status = packed_md((struct qv_device_cpu *)device, matrix, &md, err);
+    if (status)
+        return status;
+    *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), PACK_ROWS };
+    dnnl_memory_desc_destroy(md);
+    return QV_OK;
+}
+
+static dnnl_status_t
+reorder(struct qv_device_cpu *dev, dnnl_memory_desc_t from, const void *src,
+        dnnl_memory_desc_t to, void *dst)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t primitive = NULL;
+    dnnl_memory_t a = NULL, b = NULL;
+    dnnl_status_t s =
+        dnnl_reorder_primitive_desc_create(&pd, from, dev->engine, to, dev->engine, NULL);
+    if (!s)
+        s = dnnl_primitive_create(&primitive, pd);
+    if (!s)
+        s = dnnl_memory_create(&a, from, dev->engine, (void *)src);
+    if (!s)
+        s = dnnl_memory_create(&b, to, dev->engine, dst);
+    if (!s) {
+        dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, a }, { DNNL_ARG_TO, b } };
+        s = dnnl_primitive_execute(primitive, dev->stream, 2, args);
+    }
+    if (a)
+        dnnl_memory_destroy(a);
+    if (b)
+        dnnl_memory_destroy(b);
+    if (primitive)
+        dnnl_primitive_destroy(primitive);
+    if (pd)
+        dnnl_primitive_desc_destroy(pd);
+    return s;
+}
+
+/* A slice of whole blocks is contiguous in the packed form (blocks of n outermost), and has the
+ * layout of a matrix of that many rows: so a slice is packed as if it were a matrix. */
+qv_status
+gemm_pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+              const void *src, struct qv_buffer dst, qv_error *err)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    dnnl_memory_desc_t whole = NULL, part = NULL, plain = NULL;
+    qv_status status = packed_md(dev, matrix, &whole, err);
+    if (status)
+        return status;
+    dnnl_dims_t dims = { matrix->k, rows }, strides = { 1, matrix->k }, offsets = { 0, row0 };
+    dnnl_status_t s = dnnl_memory_desc_create_submemory(&part, whole, dims, offsets);
+    if (!s)
+        s = dnnl_memory_desc_create_with_strides(&plain, 2, dims, dnnl_type_cpu(matrix->dtype),
+                                                 strides);
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads);
+    if (!s)
+        s = reorder(dev, plain, src, part, qv_host_pointer(dst));
+    omp_set_num_threads(before);
+    if (plain)
+        dnnl_memory_desc_destroy(plain);
+    if (part)
+        dnnl_memory_desc_destroy(part);
+    dnnl_memory_desc_destroy(whole);
+    return dnnl_check_cpu(s, "packing a weight", err);
+}
+
+/*
+ * act(alpha * acc + bias) + y. oneDNN adds the bias before any post-operation, so with an alpha it
+ * becomes one; the sum comes last, as the residual does.
+ */
+static dnnl_status_t
+epilogue(const struct qv_op_gemm *op, dnnl_primitive_attr_t attr)
+{
+    dnnl_post_ops_t ops;
+    dnnl_status_t s = dnnl_post_ops_create(&ops);
+    if (s)
+        return s;
+    if (op->alpha != 1) {
+        s = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, (float)op->alpha, 0);
+        if (!s && op->bias) {
+            dnnl_memory_desc_t md;
+            dnnl_dims_t dims = { 1, op->n };
+            s = dnnl_memory_desc_create_with_tag(&md, 2, dims, dnnl_f32, dnnl_ab);
+            if (!s) {
+                s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);
+                dnnl_memory_desc_destroy(md);
+            }
+        }
+    }
+    if (!s && op->act != QV_ACT_NONE)
+        s = dnnl_post_ops_append_eltwise(
+            ops, op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf : dnnl_eltwise_gelu_tanh, 0,
+            0);
+    if (!s && op->addend_rows)
+        s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
+    if (!s)
+        s = dnnl_primitive_attr_set_post_ops(attr, ops);
+    dnnl_post_ops_destroy(ops);
+    return s;
+}
+
+qv_status
+gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                 qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    struct matmul_desc_cpu desc = { .m = op->m,
+                                    .n = op->n,
+                                    .k = op->k,
+                                    .src_stride = op->k,
+                                    .dst_stride = op->n,
+                                    .type = dnnl_type_cpu(op->dtype),
+                                    .dst_type = dnnl_type_cpu(op->dtype) };
+    if (op->bias)
+        desc.bias_arg = op->alpha == 1
+                            ? DNNL_ARG_BIAS
+                            : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
+    dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
+    if (s)
+        return dnnl_check_cpu(s, "gemm", err);
+    s = epilogue(op, desc.attr);
+    qv_status status = s ? dnnl_check_cpu(s, "gemm's epilogue", err)
+                         : matmul_open_cpu(dev, &desc, &kernel->matmul, err);
+    dnnl_primitive_attr_destroy(desc.attr);
+    *scratch_bytes = kernel->matmul.scratch_bytes;
+    return status;
+}
+
+qv_status
+gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+             void *scratch, qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    if (op->addend_rows && p[3] != p[4]) { /* the sum reads y: put the addend there */
+        size_t bytes = (size_t)(op->addend_rows * op->n) * qv_dtype_bytes(op->dtype);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+        for (int64_t i = 0; i < op->m / op->addend_rows; i++)
+            memcpy((char *)p[4] + (size_t)i * bytes, p[3], bytes);
+    }
+    void *const addresses[MATMUL_OPERANDS] = { p[0], p[1], p[2], p[4], scratch };
+    return matmul_run_cpu(dev, &kernel->matmul, addresses, err);
+}

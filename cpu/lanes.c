@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Row kernels in plain C that compilers vectorise well; compiled once for each instruction set and
+ * chosen when the library is loaded. Sums are in a fixed order, so a machine always gives the same
+ * bits.
+ */
+#include <math.h>
+
+#include "cpu.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) &&       \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+static inline float
+bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint32_t
+float_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+/* Nearest even without a branch. NaN is kept by the select, which becomes a blend. */
+static inline qv_bf16
+round_bf16(float f)
+{
+    uint32_t u = float_bits(f);
+    uint32_t rounded = u + 0x7fff + ((u >> 16) & 1);
+    return (qv_bf16)((f != f ? u | 0x400000 : rounded) >> 16);
+}
+
+/*
+ * exp for x <= 0 within 2 ulp: 2^n * e^r with n = round(x / ln 2), |r| <= ln(2)/2, by the Taylor
+ * polynomial of degree 6 (remainder 1e-7 relative). NaN stays NaN because the scale is multiplied,
+ * not added to the exponent.
+ */
+static inline float
+exp_nonpositive(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    x = x < -87.0f ? -87.0f : x;
+    float shifted = x * 1.44269504f + magic;
+    float n = shifted - magic;
+    float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+    float p = 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * bits_float((float_bits(shifted) + 127) << 23);
+}
+
+CLONES void
+lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
+{
+    if (dtype == QV_F32) {
+        memcpy(dst, src, (size_t)n * 4);
+        return;
+    }
+    const qv_bf16 *h = src;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = bits_float((uint32_t)h[i] << 16);
+}
+
+CLONES void
+lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
+{
+    if (dtype == QV_F32) {
+        memcpy(dst, src, (size_t)n * 4);
+        return;
+    }
+    qv_bf16 *h = dst;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        h[i] = round_bf16(src[i]);
+}
+
+CLONES void
+lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
+{
+    float sum = 0, squares = 0;
+    if (!rms) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++)
+            sum += x[i];
+    }
+    float mean = sum / (float)n;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < n; i++)
+        squares += (x[i] - mean) * (x[i] - mean);
+    float scale = 1.0f / sqrtf(squares / (float)n + eps);
+    if (rms) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = x[i] * scale * weight[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    }
+}
+
+CLONES void
+lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = a[i], y = b[i];
+        a[i] = x * cosines[i] - y * sines[i];
+        b[i] = y * cosines[i] + x * sines[i];
+    }
+}
+
+CLONES float
+lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
+{
+    float max = x[0], sum = 0;
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    if (dtype == QV_F32) {
+        float *f = y;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) {
+            float e = exp_nonpositive((x[i] - max) * scale);
+            f[i] = e;
+            sum += e;
+        }
+        return sum;
+    }
+    /* y[i] ends before x[i + 1] begins, so that a block of x is read before y overwrites it */
+    qv_bf16 *h = y;
+    for (int64_t first = 0; first < n; first += 64) {
+        float e[64];
+        int64_t count = n - first < 64 ? n - first : 64;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            e[i] = exp_nonpositive((x[first + i] - max) * scale);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < count; i++) {
+            qv_bf16 r = round_bf16(e[i]);
+            h[first + i] = r;
+            sum += bits_float((uint32_t)r << 16);
+        }
+    }
+    return sum;
+}
+
+CLONES void
+lanes_scale_cpu(float *x, float scale, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= scale;
+}
+
+CLONES void
+lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += scale * x[i];
+}
+
+CLONES void
+lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale, float shift,
+                int64_t n)
+{
+    float *f = y;
+    qv_bf16 *h = y;
+    if (dtype == QV_F32 && step == 3) {
+        for (int64_t i = 0; i < n; i++)
+            f[i] = (float)src[3 * i] * scale + shift;
+    } else if (step == 3) {
+        for (int64_t i = 0; i < n; i++)
+            h[i] = round_bf16((float)src[3 * i] * scale + shift);
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            float v = (float)src[i * step] * scale + shift;
+            if (dtype == QV_F32)
+                f[i] = v;
+            else
+                h[i] = round_bf16(v);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit: the Qwen-VL vision tower. Frame pairs in, vision tokens out.
+ *
+ * Three lifetimes. A context is a device. A model is weights on it. A plan is one model at one
+ * shape: everything that allocates, searches, compiles or can fail on a shape happens in making
+ * the plan; encoding with it allocates nothing.
+ *
+ * Conventions
+ *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
+ *   - A frame pair is `temporal_patch_size` (2) consecutive frames; attention never crosses it.
+ *   - grid_thw: frame pairs, patch rows, patch columns. One pair gives grid_h * grid_w patches
+ *     and grid_h * grid_w / merge^2 tokens.
+ *   - Options structs: a field that is zero takes its default, a NULL pointer is all defaults;
+ *     `reserved` must be zero.
+ *   - Every call that can fail returns a qv_status and, if `err` is not NULL, leaves a text there.
+ *     A failed call leaves its out-parameters untouched.
+ *   - Whoever frees sets the caller's pointer to NULL and accepts NULL.
+ *
+ * Threads. Different contexts may be used by different threads at the same time, and so may
+ * qv_status_name() and qv_version(). One context and everything made from it (its models, their
+ * plans) is used by one thread at a time; which thread may change. A qv_error belongs to its
+ * caller. Models may be freed only after their plans, a context only after its models.
+ */
+#ifndef QWENVIT_H
+#define QWENVIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define QV_API
+#else
+#define QV_API __attribute__((visibility("default")))
+#endif
+
+#define QV_VERSION "0.1.0"
+#define QV_MAX_DEEPSTACK 8
+
+/* One list for the enum, the names and the texts. */
+#define QV_STATUS_LIST(X)                                                                          \
+    X(OK, "done")                                                                                  \
+    X(EINVAL, "invalid argument")                                                                  \
+    X(ENOMEM, "out of memory")                                                                     \
+    X(EIO, "file cannot be read or written")                                                       \
+    X(EFORMAT, "malformed or inconsistent input file")                                             \
+    X(ENODEVICE, "no such backend or device here")                                                 \
+    X(EUNSUPPORTED, "valid, but not supported")                                                    \
+    X(EBACKEND, "the device or its library failed")                                                \
+    X(ESTATE, "call out of order")
+
+typedef enum qv_status {
+#define QV_STATUS_ENUM(name, text) QV_##name,
+    QV_STATUS_LIST(QV_STATUS_ENUM)
+#undef QV_STATUS_ENUM
+        QV_STATUS_MAX = 0x7fff
+} qv_status;
+
+/* The last failure, in words: what failed, the value found, what would be right. */
+typedef struct qv_error {
+    qv_status status;
+    char text[500];
+} qv_error;
+
+typedef enum qv_dtype {
+    QV_DTYPE_AUTO = 0, /* bf16 where the device computes in it, else f32 */
+    QV_F32,
+    QV_BF16, /* bf16 storage, f32 accumulation, norms, softmax and rotary angles */
+    QV_U8,
+    QV_F16, /* in checkpoints only */
+    QV_DTYPE_MAX = 0x7fff
+} qv_dtype;
+
+typedef struct qv_context qv_context;
+typedef struct qv_model qv_model;
+typedef struct qv_plan qv_plan;
+
+QV_API const char *qv_version(void);              /* of the library that runs: "0.1.0" */
+QV_API const char *qv_status_name(qv_status s);   /* "QV_EFORMAT"; never NULL */
+QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
+
+/* ---- context: a device ---------------------------------------------------------------------- */
+
+typedef struct qv_context_options {
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
+    int device;          /* index among that backend's devices */
+    int threads;         /* CPU threads; 0: every core this process may use */
+    uint64_t reserved[8];
+} qv_context_options;
+
+typedef struct qv_context_info {
+    const char *backend;      /* static text: "cpu" */
+    char device[128];         /* what computes, with library versions: "oneDNN 3.2.0, avx512_bf16" */
+    int threads;              /* 0 where it does not apply */
+    qv_dtype dtype;           /* what QV_DTYPE_AUTO means here */
+    char dtype_reason[128];   /* why, in words */
+} qv_context_info;
+
+/* Opens a device. QV_ENODEVICE if the backend is unknown, not built in, or finds no device: there
+ * is no silent fallback; only "auto" chooses. */
+QV_API qv_status qv_context_open(const qv_context_options *options, qv_context **out,
+                                 qv_error *err);
+QV_API void qv_context_close(qv_context **ctx);
+QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
+
+/* ---- model: weights on a device ------------------------------------------------------------- */
+
+/* How clips or pictures become frames for this model; from the checkpoint's preprocessor files. */
+typedef struct qv_preprocess {
+    int64_t min_pixels, max_pixels; /* of a whole clip: T*H*W; of one picture: H*W */
+    double mean[3], std[3];         /* of values in 0..1 */
+    double fps;                     /* frames sampled per second (clips) */
+    int64_t min_frames, max_frames; /* (clips) */
+    int patch_size, temporal_patch_size, merge_size;
+} qv_preprocess;
+
+typedef struct qv_model_options {
+    qv_dtype dtype;    /* of weights and activations: QV_F32 or QV_BF16 */
+    bool describe;     /* read and check configuration and tensor headers, load no weights: plans
+                          can be made from such a model and asked for their cost, not run */
+    uint64_t reserved[8];
+} qv_model_options;
+
+typedef struct qv_model_info {
+    char model_type[64]; /* "qwen3_vl" */
+    qv_dtype dtype;
+    int64_t depth, hidden, heads, head_dim, intermediate, out_hidden;
+    int64_t patch_size, temporal_patch_size, merge_size, in_channels;
+    int64_t row_dim; /* values in a patch: channels * temporal * patch^2; 1536 for Qwen3-VL */
+    int n_deepstack;
+    int64_t deepstack_layers[QV_MAX_DEEPSTACK];
+    int64_t n_parameters;
+    size_t weight_bytes; /* packed, on the device */
+    char digest[40];     /* XXH3-128 of the tower's weights in canonical order, or "" where not
+                            loaded or built without xxhash */
+    qv_preprocess image, video;
+} qv_model_info;
+
+/*
+ * Loads the vision tower of a Hugging Face checkpoint folder: config.json, preprocessor files,
+ * model.safetensors or an index with shards; other parts of the model are ignored. f32, f16 and
+ * bf16 tensors; names with and without "model."; patch embedding 5D [O,C,T,P,P], 2D [O,C*T*P*P]
+ * (also named linear_proj) or channels-last [O,T,P,P,C]: the same bits for each.
+ * QV_EIO, QV_EFORMAT (names file, field and value), QV_EUNSUPPORTED (a family that is not done),
+ * QV_ENOMEM. Peak memory while loading is the packed weights plus 64 MiB.
+ */
+QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
+                               qv_model **out, qv_error *err);
+QV_API void qv_model_free(qv_model **model);
+QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
+
+/* ---- plan: a model at one shape, and a stream ------------------------------------------------ */
+
+typedef enum qv_input {
+    QV_INPUT_FRAMES = 0, /* uint8 [n, 16*grid_h, 16*grid_w, 3] RGB, already resized; n frames */
+    QV_INPUT_PATCHES,    /* float32 [n*grid_h*grid_w, row_dim], transformers' pixel_values; n pairs */
+    QV_INPUT_MAX = 0x7fff
+} qv_input;
+
+/* Sees every layer's output while encoding (slow; for verification): `name` as in checkpoints
+ * ("patch_embed", "blocks.0", "merger", "deepstack_merger_list.0"), rows[n_rows, n_cols] in f32,
+ * valid during the call. Rows of a padded last chunk are left out. */
+typedef void (*qv_tap)(void *user, const char *name, const float *rows, int64_t n_rows,
+                       int64_t n_cols);
+
+typedef struct qv_plan_options {
+    int64_t grid_h, grid_w; /* patches; required, multiples of merge_size */
+    qv_input input;
+    bool still;             /* one picture: every pair is the same frame twice; push 1 frame */
+    bool image_norm;        /* normalise frames with the picture's mean and std, not the video's */
+    qv_dtype output;        /* of tokens: QV_F32 (default) or QV_BF16 */
+    int64_t chunk_pairs;    /* frame pairs per chunk; 0: chosen from the grid alone, so that one
+                               size always gives the same bits */
+    qv_tap tap;
+    void *tap_user;
+    uint64_t reserved[8];
+} qv_plan_options;
+
+typedef struct qv_plan_info {
+    int64_t chunk_pairs;
+    int64_t chunk_frames;     /* most frames (or pairs, for QV_INPUT_PATCHES) in one push */
+    int64_t tokens_per_pair;
+    size_t arena_bytes;       /* all scratch and activations */
+    size_t weight_bytes;      /* shared by all plans of the model */
+    double flops, bytes;      /* of one chunk: multiply-adds counted twice; traffic of each
+                                 operation's operands */
+    char lowering[24];        /* how the patch embedding's Conv3d is run: "patchify" */
+    char lowering_reason[160];
+} qv_plan_info;
+
+/* Where tokens go; the caller owns all memory. */
+typedef struct qv_tokens {
+    void *tokens;                      /* [n, out_hidden], plan's output dtype */
+    void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden], or NULL where not wanted */
+    int64_t capacity;                  /* rows that each array can take */
+    int64_t n;                         /* out: rows written */
+} qv_tokens;
+
+QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
+                                qv_error *err);
+QV_API void qv_plan_free(qv_plan **plan);
+QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
+
+/*
+ * Puts the next chunk in: `n` frames (QV_INPUT_FRAMES; an odd last frame is paired with itself)
+ * or `n` frame pairs (QV_INPUT_PATCHES), 1 .. chunk_frames. A full chunk each time but the last;
+ * then the tokens are the same bits however long the clip is. `data` is read before the return.
+ * QV_ESTATE if the chunk before has not been pulled.
+ */
+QV_API qv_status qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err);
+
+/* Takes the tokens of the chunk that was pushed: ceil(n / 2) * tokens_per_pair rows.
+ * QV_ESTATE if there is none, QV_EINVAL if `capacity` is too small (nothing is lost). */
+QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
+
+/*
+ * The short case: a whole input at once, several clips of different sizes one behind the other.
+ * data: for QV_INPUT_FRAMES uint8 frames of each clip, 2 * t frames of its size; for
+ * QV_INPUT_PATCHES float32 [sum of t*h*w, row_dim]. grid_thw[n_grids][3] as transformers gives it.
+ * Output rows in the same order. `options` may give output dtype and chunk_pairs; its grid and
+ * input are not looked at.
+ */
+QV_API qv_status qv_encode(qv_model *model, qv_input input, const void *data,
+                           const int64_t (*grid_thw)[3], size_t n_grids,
+                           const qv_plan_options *options, qv_tokens *out, qv_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

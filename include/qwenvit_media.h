@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit_media: clips and pictures in, resized RGB frames out, as transformers' Qwen3-VL
+ * processors make them. No tower in here. Needs the FFmpeg libraries.
+ *
+ * Conventions and thread rules as in qwenvit.h: different clips may be used by different threads.
+ */
+#ifndef QWENVIT_MEDIA_H
+#define QWENVIT_MEDIA_H
+
+#include "qwenvit.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct qv_clip qv_clip;
+
+typedef struct qv_clip_options {
+    double fps;             /* frames sampled per second; 0: the preprocess's */
+    int64_t num_frames;     /* exactly so many instead; excludes fps */
+    int64_t min_frames, max_frames;
+    int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
+    bool cap_pixels;        /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
+    int threads;            /* for decoding; 0: FFmpeg's choice */
+    uint64_t reserved[8];
+} qv_clip_options;
+
+typedef struct qv_clip_info {
+    bool picture;                 /* one still image: the image rules apply */
+    char codec[32], format[64];
+    int source_width, source_height; /* as shown, after display rotation */
+    int rotation;                 /* clockwise degrees that were applied: 0, 90, 180, 270 */
+    double source_fps, duration_s;
+    int64_t source_frames;        /* in the file */
+    int64_t n_frames;             /* sampled; before pairing (one odd frame pairs with itself) */
+    int width, height;            /* after smart_resize */
+    int64_t grid_thw[3];
+} qv_clip_info;
+
+/* Defaults of the published Qwen3-VL preprocessor files, for use without a checkpoint. */
+QV_API qv_preprocess qv_preprocess_default(bool picture);
+
+/*
+ * Opens a clip or a picture (PNG, JPEG, WebP, ...) and decides which frames are read and at which
+ * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
+ * the background. QV_EIO, QV_EFORMAT (not decodable, no video in it, encrypted, aspect ratio above
+ * 200), QV_EINVAL (options that exclude each other or are out of range).
+ */
+QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
+                              const qv_preprocess *video, const qv_clip_options *options,
+                              qv_clip **out, qv_error *err);
+QV_API void qv_clip_close(qv_clip **clip);
+QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
+
+/*
+ * The next frames: dst[n_max, height, width, 3] RGB bytes, timestamps_s[n_max] in seconds of the
+ * source (frame index / source fps, as transformers counts) or NULL. *n is 0 at the end.
+ * QV_EFORMAT where decoding fails; frames already given stay valid.
+ */
+QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
+                              double *timestamps_s, qv_error *err);
+
+/* Frames that the decoder concealed or lost so far; each was replaced by the frame before it. */
+QV_API int64_t qv_clip_damaged(const qv_clip *clip);
+
+/* ---- the rules, as pure functions ------------------------------------------------------------ */
+
+/* Size after transformers' smart_resize, for clips (min/max count T*H*W; num_frames = sampled) and
+ * for pictures (num_frames = 0: H*W). QV_EINVAL for an aspect ratio above 200 or sizes below 1. */
+QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
+                                 const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
+                                 qv_error *err);
+
+/* Indices that transformers' Qwen3-VL video processor samples: evenly spaced, rounded half to
+ * even. `indices` may be NULL to ask for the count only; returns it. */
+QV_API int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps,
+                                int64_t num_frames, int64_t min_frames, int64_t max_frames,
+                                int64_t *indices);
+
+/*
+ * Bicubic (a = -0.5) antialiased resize of RGB bytes, as torchvision resizes uint8 tensors:
+ * src[src_h, src_w, 3] (rows src_stride bytes apart) -> dst[dst_h, dst_w, 3], rounded to bytes
+ * between the passes. QV_ENOMEM.
+ */
+QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w,
+                                   int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,
+                                   qv_error *err);
+
+/* Writes RGB bytes[height, width, 3] as a PNG file. QV_EIO. */
+QV_API qv_status qv_write_png(const char *path, const uint8_t *rgb, int height, int width,
+                              qv_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* Which frames, at which size: the rules of transformers' Qwen-VL processors, as pure functions. */
+#include <math.h>
+
+#include "media.h"
+
+#define DEFAULT_FPS 24.0 /* of a source that does not say */
+#define MAX_ASPECT 200.0
+
+qv_preprocess
+qv_preprocess_default(bool picture)
+{
+    qv_preprocess p = {
+        .min_pixels = picture ? 65536 : 4096,
+        .max_pixels = picture ? 16777216 : 25165824,
+        .mean = {0.5, 0.5, 0.5},
+        .std = {0.5, 0.5, 0.5},
+        .fps = 2.0,
+        .min_frames = 4,
+        .max_frames = 768,
+        .patch_size = 16,
+        .temporal_patch_size = 2,
+        .merge_size = 2,
+    };
+    return p;
+}
+
+/* Python's round(): not rint(), which the caller's rounding mode would change. */
+int64_t
+qvm_round_half_even(double x)
+{
+    const double below = floor(x), rest = x - below;
+    const int64_t n = (int64_t)below;
+    if (rest < 0.5)
+        return n;
+    if (rest > 0.5)
+        return n + 1;
+    return n % 2 ? n + 1 : n;
+}
+
+static int64_t
+at_least(int64_t x, int64_t floor_value)
+{
+    return x < floor_value ? floor_value : x;
+}
+
+static qv_status
+check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preprocess *p,
+             qv_error *err)
+{
+    if (!p)
+        return qv_fail(err, QV_EINVAL, "smart_resize: preprocess is NULL");
+    if (height < 1 || width < 1 || height > QVM_MAX_SAMPLED || width > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be 1 to %d",
+                       (long long)width, (long long)height, QVM_MAX_SAMPLED);
+    if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%lld frames; 0 (a picture) to %d", (long long)num_frames,
+                       QVM_MAX_SAMPLED);
+    if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1
+        || p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
+        return qv_fail(err, QV_EINVAL, "patch %d, temporal patch %d, merge %d; each at least 1",
+                       p->patch_size, p->temporal_patch_size, p->merge_size);
+    if (p->min_pixels < 1 || p->max_pixels < p->min_pixels)
+        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; 1 <= min <= max",
+                       (long long)p->min_pixels, (long long)p->max_pixels);
+    return QV_OK;
+}
+
+qv_status
+qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preprocess *p,
+                int64_t *out_height, int64_t *out_width, qv_error *err)
+{
+    qv_status status = check_resize(num_frames, height, width, p, err);
+    if (status)
+        return status;
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    const int64_t temporal = p->temporal_patch_size;
+    int64_t frames = num_frames, frames_bar = 1;
+    if (frames > 0) {
+        /* transformers refuses clips shorter than a temporal patch; here they are sized as one,
+         * which is what they are padded to */
+        frames = at_least(frames, temporal);
+        frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
+        if (height < factor || width < factor) {
+            const double tall = (double)factor / (double)height;
+            const double wide = (double)factor / (double)width;
+            const double scale = tall > wide ? tall : wide;
+            height = (int64_t)((double)height * scale);
+            width = (int64_t)((double)width * scale);
+        }
+    } else {
+        frames = 1;
+    }
+
+    const int64_t longer = height > width ? height : width;
+    const int64_t shorter = height > width ? width : height;
+    if (shorter < 1 || (double)longer / (double)shorter > MAX_ASPECT)
+        return qv_fail(err, QV_EINVAL, "%lldx%lld is too long and thin; an aspect ratio of at most "
+                       "200 is possible", (long long)width, (long long)height);
+
+    const double h = (double)height, w = (double)width, f = (double)factor;
+    int64_t h_bar = qvm_round_half_even(h / f) * factor;
+    int64_t w_bar = qvm_round_half_even(w / f) * factor;
+    const double pixels = (double)frames_bar * (double)h_bar * (double)w_bar;
+    const double volume = (double)(frames * height) * w; /* exact below 2^53, as in Python */
+    if (pixels > (double)p->max_pixels) {
+        const double beta = sqrt(volume / (double)p->max_pixels);
+        h_bar = at_least((int64_t)floor(h / beta / f) * factor, factor);
+        w_bar = at_least((int64_t)floor(w / beta / f) * factor, factor);
+    } else if (pixels < (double)p->min_pixels) {
+        const double beta = sqrt((double)p->min_pixels / volume);
+        h_bar = (int64_t)ceil(h * beta / f) * factor;
+        w_bar = (int64_t)ceil(w * beta / f) * factor;
+    }
+    if (h_bar < factor || w_bar < factor)
+        return qv_fail(err, QV_EINVAL, "%lldx%lld becomes %lldx%lld; min_pixels %lld is too small",
+                       (long long)width, (long long)height, (long long)w_bar, (long long)h_bar,
+                       (long long)p->min_pixels);
+    *out_height = h_bar;
+    *out_width = w_bar;
+    return QV_OK;
+}
+
+/* numpy.linspace(0, total - 1, n).round(), in its order of operations. */
+static void
+fill_indices(int64_t total, int64_t n, int64_t *indices)
+{
+    const double span = (double)(total - 1);
+    const double step = n > 1 ? span / (double)(n - 1) : 0.0;
+    for (int64_t i = 0; i < n; i++)
+        indices[i] = qvm_round_half_even((double)i * step);
+    if (n > 1)
+        indices[n - 1] = total - 1;
+}
+
+int64_t
+qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t num_frames,
+                 int64_t min_frames, int64_t max_frames, int64_t *indices)
+{
+    if (total_frames < 1)
+        return 0;
+    int64_t n = num_frames;
+    if (n <= 0) {
+        if (!(source_fps > 0.0) || isinf(source_fps))
+            source_fps = DEFAULT_FPS;
+        double wanted = (double)total_frames;
+        if (fps > 0.0)
+            wanted = (double)total_frames / source_fps * fps;
+        n = wanted < (double)INT32_MAX ? (int64_t)wanted : INT32_MAX;
+        n = at_least(n, min_frames);
+        n = n > max_frames ? max_frames : n;
+        n = n > total_frames ? total_frames : n;
+        n = at_least(n, 1);
+    }
+    if (indices)
+        fill_indices(total_frames, n, indices);
+    return n;
+}

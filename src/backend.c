@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* The backends that are built in, and host memory for those that compute on the host. */
+#include "backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+const struct qv_backend *const qv_backends[] = {
+#ifdef QV_WITH_CPU
+    &qv_backend_cpu,
+#endif
+    &qv_backend_ref,
+    NULL,
+};
+
+const struct qv_backend *
+qv_backend_find(const char *name)
+{
+    for (const struct qv_backend *const *b = qv_backends; *b; b++)
+        if (!strcmp((*b)->name, name))
+            return *b;
+    return NULL;
+}
+
+enum { HOST_ALIGNMENT = 64 };
+
+qv_status
+qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err)
+{
+    (void)dev;
+    struct qv_memory *memory = malloc(sizeof *memory);
+    size_t rounded = (bytes + HOST_ALIGNMENT) & ~(size_t)(HOST_ALIGNMENT - 1);
+    void *base = rounded > bytes ? aligned_alloc(HOST_ALIGNMENT, rounded) : NULL;
+    if (!memory || !base) {
+        free(memory);
+        free(base);
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
+    }
+    memset(base, 0, rounded); /* also takes the page faults here, not while encoding */
+    *memory = (struct qv_memory){ base, bytes };
+    *out = memory;
+    return QV_OK;
+}
+
+void
+qv_host_free(struct qv_device *dev, struct qv_memory *memory)
+{
+    (void)dev;
+    if (memory)
+        free(memory->base);
+    free(memory);
+}
+
+qv_status
+qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+               qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    memcpy(qv_host_pointer(dst), src, bytes);
+    return QV_OK;
+}
+
+qv_status
+qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+                 qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    memcpy(dst, qv_host_pointer(src), bytes);
+    return QV_OK;
+}
+
+qv_status
+qv_host_sync(struct qv_device *dev, qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    return QV_OK;
+}

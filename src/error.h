@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* Error texts: written once where the failure is known, kept in the caller's qv_error. */
+#ifndef QV_SRC_ERROR_H
+#define QV_SRC_ERROR_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "qwenvit.h"
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static inline qv_status
+qv_fail(qv_error *err, qv_status status, const char *format, ...)
+{
+    if (err) {
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(err->text, sizeof err->text, format, ap);
+        va_end(ap);
+        err->status = status;
+    }
+    return status;
+}
+
+#endif

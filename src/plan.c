@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A plan: the tower's list for one chunk shape, with a kernel for each operation and one arena for
+ * all activations, constants and scratch. Everything that can fail on a shape fails here.
+ */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "geometry.h"
+
+struct qv_plan {
+    qv_model *model;
+    qv_plan_options options;
+    struct qv_tower_shape shape;
+    struct qv_conv3d_decision patch_embed;
+    struct qv_steps steps;
+    size_t *kernels;    /* [steps.n] entries of the context's cache, of which n_kernels are held */
+    size_t n_kernels;
+    struct qv_call *calls; /* [steps.n] */
+    struct qv_memory *arena;
+    size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT], arena_bytes;
+    int64_t pending_pairs; /* pushed and not pulled */
+};
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static size_t
+aligned(size_t bytes)
+{
+    return (bytes + 255) & ~(size_t)255;
+}
+
+static int64_t
+merge_area(const struct qv_plan *plan)
+{
+    return plan->model->config.merge * plan->model->config.merge;
+}
+
+static qv_status
+check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *err)
+{
+    enum { MOST_SIDE = 1 << 14, MOST_PAIRS = 1 << 16, MOST_ROWS = 1 << 22 };
+    int64_t m = model->config.merge;
+    if (!o)
+        return qv_fail(err, QV_EINVAL, "plan options are NULL: a grid is required");
+    for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
+        if (o->reserved[i])
+            return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
+    if (o->grid_h < m || o->grid_w < m || o->grid_h > MOST_SIDE || o->grid_w > MOST_SIDE ||
+        o->grid_h % m || o->grid_w % m || o->grid_h * o->grid_w > MOST_ROWS)
+        return qv_fail(err, QV_EINVAL,
+                       "grid is %lld x %lld patches; each side must be a multiple of %lld up to "
+                       "%d, %d patches in all", (long long)o->grid_h, (long long)o->grid_w,
+                       (long long)m, MOST_SIDE, MOST_ROWS);
+    if (o->chunk_pairs < 0 || o->chunk_pairs > MOST_PAIRS ||
+        o->chunk_pairs * o->grid_h * o->grid_w > MOST_ROWS)
+        return qv_fail(err, QV_EINVAL,
+                       "chunk_pairs is %lld; must be 0 (chosen) to %d, with at most %d patches in "
+                       "a chunk", (long long)o->chunk_pairs, MOST_PAIRS, MOST_ROWS);
+    if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES)
+        return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
+    if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
+        return qv_fail(err, QV_EINVAL, "output is %d; must be QV_F32 or QV_BF16", (int)o->output);
+    if (o->still && o->input != QV_INPUT_FRAMES)
+        return qv_fail(err, QV_EINVAL, "still is a promise about frames; the input is patches");
+    return QV_OK;
+}
+
+static void
+choose_shape(struct qv_plan *plan)
+{
+    const qv_plan_options *o = &plan->options;
+    int64_t pairs = o->chunk_pairs;
+    if (!pairs && o->still)
+        pairs = 1;
+    if (!pairs)
+        pairs = plan->model->ctx->caps.chunk_rows / (o->grid_h * o->grid_w);
+    if (!pairs)
+        pairs = 1;
+    plan->shape = (struct qv_tower_shape){ .pairs = pairs,
+                                           .grid_h = o->grid_h,
+                                           .grid_w = o->grid_w,
+                                           .input = o->input,
+                                           .still = o->still,
+                                           .image_norm = o->image_norm,
+                                           .dtype = plan->model->dtype,
+                                           .output = o->output ? o->output : QV_F32 };
+}
+
+/* Frames in a pair as they are pushed: a still is given once. */
+static int64_t
+frames_per_pair(const struct qv_plan *plan)
+{
+    return plan->shape.still ? 1 : plan->model->config.temporal;
+}
+
+static qv_status
+build(struct qv_plan *plan, qv_error *err)
+{
+    struct qv_conv3d_desc d = qv_tower_patch_embed(&plan->model->config, &plan->shape);
+    qv_status status = qv_conv3d_decide(&d, &plan->model->ctx->caps, &qv_conv3d_thresholds_default,
+                                        QV_CONV3D_ANY, &plan->patch_embed, err);
+    if (!status && !plan->patch_embed.n_ops)
+        status = qv_fail(err, QV_EUNSUPPORTED, "patch embedding: lowering %s is not built yet",
+                         qv_lowering_name(plan->patch_embed.lowering));
+    if (!status)
+        status = qv_tower_build(&plan->model->config, &plan->shape, &plan->patch_embed,
+                                &plan->steps, err);
+    return status;
+}
+
+static qv_status
+prepare(struct qv_plan *plan, size_t *scratch, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    plan->kernels = calloc(plan->steps.n, sizeof *plan->kernels);
+    plan->calls = calloc(plan->steps.n, sizeof *plan->calls);
+    if (!plan->kernels || !plan->calls)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
+    *scratch = 0;
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        qv_status status =
+            qv_kernel_get(ctx, &plan->steps.steps[i].op, &plan->kernels[i], err);
+        if (status)
+            return status;
+        plan->n_kernels++;
+        size_t bytes = ctx->kernels.entries[plan->kernels[i]].scratch_bytes;
+        *scratch = bytes > *scratch ? bytes : *scratch;
+    }
+    return QV_OK;
+}
+
+/* Each slot is as large as its largest use; scratch comes last. */
+static void
+lay_out(struct qv_plan *plan, size_t scratch)
+{
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct qv_step *step = &plan->steps.steps[i];
+        for (int j = 0; j < qv_op_n_operands(step->op.kind); j++) {
+            int slot = step->operands[j];
+            size_t bytes = qv_op_operand(&step->op, j).bytes;
+            if (slot >= 0 && slot < SLOT_COUNT && bytes > plan->slot_bytes[slot])
+                plan->slot_bytes[slot] = bytes;
+        }
+    }
+    for (int slot = 0; slot < SLOT_COUNT; slot++) {
+        plan->slots[slot] = plan->arena_bytes;
+        plan->arena_bytes += aligned(plan->slot_bytes[slot]);
+    }
+    struct qv_buffer at = { NULL, plan->arena_bytes };
+    for (size_t i = 0; i < plan->steps.n; i++)
+        plan->calls[i].scratch = at;
+    plan->arena_bytes += aligned(scratch);
+}
+
+static struct qv_buffer
+operand(const struct qv_plan *plan, int id)
+{
+    if (id == QV_NO_OPERAND)
+        return (struct qv_buffer){ 0 };
+    if (id >= SLOT_COUNT)
+        return plan->model->weights.buffers[id - SLOT_COUNT];
+    return (struct qv_buffer){ plan->arena, plan->slots[id] };
+}
+
+static void
+wire(struct qv_plan *plan)
+{
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct qv_step *step = &plan->steps.steps[i];
+        struct qv_call *call = &plan->calls[i];
+        call->kernel = plan->model->ctx->kernels.entries[plan->kernels[i]].kernel;
+        call->scratch.memory = plan->arena;
+        for (int j = 0; j < qv_op_n_operands(step->op.kind); j++)
+            call->operands[j] = operand(plan, step->operands[j]);
+    }
+}
+
+/* Tables that depend on the grid alone, then the operations that run once. */
+static qv_status
+set_up(struct qv_plan *plan, qv_error *err)
+{
+    const struct qv_config *c = &plan->model->config;
+    qv_context *ctx = plan->model->ctx;
+    int64_t h = plan->shape.grid_h, w = plan->shape.grid_w, hd = qv_config_head_dim(c), side = 0;
+    while (side * side < c->n_positions)
+        side++;
+    size_t angles = (size_t)(h * w * (hd / 2)) * sizeof(float);
+    size_t taps = (size_t)(h * w * 4) * sizeof(float);
+    char *tables = malloc(2 * angles + 2 * taps);
+    if (!tables)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of position tables",
+                       2 * angles + 2 * taps);
+    char *sines = tables + angles, *index = sines + angles, *weight = index + taps;
+    qv_geometry_rotary(h, w, c->merge, hd, c->rope_theta, (float *)tables, (float *)sines);
+    qv_geometry_taps(h, w, c->merge, side, (int32_t(*)[4])index, (float(*)[4])weight);
+    const struct {
+        int slot;
+        const void *data;
+        size_t bytes;
+    } uploads[] = { { SLOT_COS, tables, angles },
+                    { SLOT_SIN, sines, angles },
+                    { SLOT_INDEX, index, taps },
+                    { SLOT_WEIGHT, weight, taps } };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
+        status = ctx->backend->upload(ctx->dev, operand(plan, uploads[i].slot), uploads[i].data,
+                                      uploads[i].bytes, err);
+    if (!status)
+        status = ctx->backend->run(ctx->dev, plan->calls, plan->steps.n_setup, err);
+    if (!status)
+        status = ctx->backend->sync(ctx->dev, err);
+    free(tables);
+    return status;
+}
+
+qv_status
+qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, qv_error *err)
+{
+    if (!model || !out)
+        return qv_fail(err, QV_EINVAL, "model or out is NULL");
+    qv_status status = check_options(model, options, err);
+    if (status)
+        return status;
+    qv_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return qv_fail(err, QV_ENOMEM, "no memory for a plan");
+    plan->model = model;
+    plan->options = *options;
+    choose_shape(plan);
+    size_t scratch = 0;
+    status = build(plan, err);
+    if (!status)
+        status = prepare(plan, &scratch, err);
+    if (!status) {
+        lay_out(plan, scratch);
+        if (!model->describe)
+            status = model->ctx->backend->alloc(model->ctx->dev, plan->arena_bytes, &plan->arena,
+                                                err);
+    }
+    if (!status && !model->describe) {
+        wire(plan);
+        status = set_up(plan, err);
+    }
+    if (status)
+        qv_plan_free(&plan);
+    else
+        *out = plan;
+    return status;
+}
+
+void
+qv_plan_free(qv_plan **handle)
+{
+    if (!handle || !*handle)
+        return;
+    qv_plan *plan = *handle;
+    qv_context *ctx = plan->model->ctx;
+    for (size_t i = 0; i < plan->n_kernels; i++)
+        qv_kernel_put(ctx, plan->kernels[i]);
+    if (plan->arena)
+        ctx->backend->free(ctx->dev, plan->arena);
+    free(plan->steps.steps);
+    free(plan->kernels);
+    free(plan->calls);
+    free(plan);
+    *handle = NULL;
+}
+
+void
+qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
+{
+    int64_t pair_rows = plan->shape.grid_h * plan->shape.grid_w;
+    *out = (qv_plan_info){ .chunk_pairs = plan->shape.pairs,
+                           .chunk_frames = plan->shape.pairs *
+                                           (plan->shape.input == QV_INPUT_FRAMES
+                                                ? frames_per_pair(plan)
+                                                : 1),
+                           .tokens_per_pair = pair_rows / merge_area(plan),
+                           .arena_bytes = plan->arena_bytes,
+                           .weight_bytes = plan->model->weights.bytes };
+    for (size_t i = plan->steps.n_setup; i < plan->steps.n; i++) {
+        out->flops += qv_op_flops(&plan->steps.steps[i].op);
+        out->bytes += qv_op_bytes(&plan->steps.steps[i].op);
+    }
+    snprintf(out->lowering, sizeof out->lowering, "%s",
+             qv_lowering_name(plan->patch_embed.lowering));
+    snprintf(out->lowering_reason, sizeof out->lowering_reason, "%s", plan->patch_embed.reason);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static size_t
+input_unit_bytes(const struct qv_plan *plan)
+{
+    const struct qv_config *c = &plan->model->config;
+    int64_t patches = plan->shape.grid_h * plan->shape.grid_w;
+    if (plan->shape.input == QV_INPUT_PATCHES)
+        return (size_t)(patches * qv_config_row_dim(c)) * sizeof(float);
+    return (size_t)(patches * c->patch * c->patch * c->in_channels);
+}
+
+/* The last, incomplete pair is filled with copies of the last frame. */
+static qv_status
+upload_input(struct qv_plan *plan, const void *data, int64_t n, int64_t missing, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    size_t unit = input_unit_bytes(plan);
+    struct qv_buffer at = operand(plan, SLOT_INPUT);
+    qv_status status = ctx->backend->upload(ctx->dev, at, data, (size_t)n * unit, err);
+    at.offset += (size_t)n * unit;
+    for (; missing > 0 && !status; missing--, at.offset += unit)
+        status = ctx->backend->upload(ctx->dev, at, (const char *)data + (size_t)(n - 1) * unit,
+                                      unit, err);
+    return status;
+}
+
+/* Runs the list; with a tap, step by step, showing each layer's rows that are not padding. */
+static qv_status
+run(struct qv_plan *plan, int64_t pairs, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    size_t first = plan->steps.n_setup, n = plan->steps.n - first;
+    if (!plan->options.tap)
+        return ctx->backend->run(ctx->dev, plan->calls + first, n, err);
+    qv_status status = QV_OK;
+    for (size_t i = first; i < plan->steps.n && !status; i++) {
+        const struct qv_step *step = &plan->steps.steps[i];
+        status = ctx->backend->run(ctx->dev, &plan->calls[i], 1, err);
+        if (status || !step->layer[0])
+            continue;
+        int y = qv_op_n_operands(step->op.kind) - 1;
+        struct qv_operand shape = qv_op_operand(&step->op, y);
+        int64_t rows = shape.rows / plan->shape.pairs * pairs, values = rows * step->layer_cols;
+        float *wide = malloc((size_t)values * sizeof *wide);
+        void *raw = malloc((size_t)values * qv_dtype_bytes(shape.dtype));
+        if (!wide || !raw)
+            status = qv_fail(err, QV_ENOMEM, "no memory to show layer %s", step->layer);
+        if (!status)
+            status = ctx->backend->download(ctx->dev, raw, plan->calls[i].operands[y],
+                                            (size_t)values * qv_dtype_bytes(shape.dtype), err);
+        for (int64_t j = 0; j < values && !status; j++)
+            wide[j] = (float)qv_load(raw, shape.dtype, j);
+        if (!status)
+            plan->options.tap(plan->options.tap_user, step->layer, wide, rows, step->layer_cols);
+        free(wide);
+        free(raw);
+    }
+    return status;
+}
+
+qv_status
+qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err)
+{
+    if (!plan || !data)
+        return qv_fail(err, QV_EINVAL, "plan or data is NULL");
+    if (plan->model->describe)
+        return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
+    if (plan->pending_pairs)
+        return qv_fail(err, QV_ESTATE, "the chunk before has not been pulled");
+    qv_plan_info info;
+    qv_plan_get_info(plan, &info);
+    if (n < 1 || n > info.chunk_frames)
+        return qv_fail(err, QV_EINVAL, "n is %lld, must be 1 to %lld (a chunk of this plan)",
+                       (long long)n, (long long)info.chunk_frames);
+    int64_t unit = plan->shape.input == QV_INPUT_FRAMES ? frames_per_pair(plan) : 1;
+    int64_t pairs = (n + unit - 1) / unit;
+    qv_status status = upload_input(plan, data, n, pairs * unit - n, err);
+    if (!status)
+        status = run(plan, pairs, err);
+    if (!status)
+        plan->pending_pairs = pairs;
+    return status;
+}
+
+qv_status
+qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
+{
+    if (!plan || !out)
+        return qv_fail(err, QV_EINVAL, "plan or out is NULL");
+    if (!plan->pending_pairs)
+        return qv_fail(err, QV_ESTATE, "nothing to pull: no chunk was pushed");
+    const struct qv_config *c = &plan->model->config;
+    qv_context *ctx = plan->model->ctx;
+    int64_t rows = plan->pending_pairs * plan->shape.grid_h * plan->shape.grid_w /
+                   merge_area(plan);
+    if (out->capacity < rows)
+        return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
+                       (long long)out->capacity, (long long)rows);
+    size_t bytes = (size_t)(rows * c->out_hidden) * qv_dtype_bytes(plan->shape.output);
+    qv_status status = ctx->backend->sync(ctx->dev, err);
+    for (int64_t i = 0; i < 1 + c->n_deepstack && !status; i++) {
+        void *to = i ? out->deepstack[i - 1] : out->tokens;
+        if (to)
+            status = ctx->backend->download(ctx->dev, to, operand(plan, SLOT_TOKENS + (int)i),
+                                            bytes, err);
+    }
+    if (status)
+        return status;
+    plan->pending_pairs = 0;
+    out->n = rows;
+    return QV_OK;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* What stands behind the public handles. */
+#ifndef QV_SRC_PLAN_H
+#define QV_SRC_PLAN_H
+
+#include "weights.h"
+
+/* Prepared kernels, remembered by their operation's value; shared by all plans of a context. */
+struct qv_kernel_entry {
+    struct qv_op op;
+    struct qv_kernel *kernel;
+    size_t scratch_bytes;
+    int users;         /* plans; 0: may be dropped */
+    uint64_t used_at;
+};
+struct qv_kernel_cache {
+    struct qv_kernel_entry *entries;
+    size_t n, capacity;
+    uint64_t clock;
+};
+
+struct qv_context {
+    const struct qv_backend *backend;
+    struct qv_device *dev;
+    struct qv_caps caps;
+    struct qv_kernel_cache kernels;
+};
+
+struct qv_model {
+    qv_context *ctx;
+    struct qv_config config;
+    qv_dtype dtype;
+    bool describe;
+    struct qv_weights weights;
+};
+
+/* Takes the kernel of an operation out of the cache or prepares it; give it back with
+ * qv_kernel_put. *index names the entry and stays right while it is held. */
+qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
+void qv_kernel_put(qv_context *ctx, size_t index);
+void qv_kernels_free(qv_context *ctx);
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reference backend: every operation in plain C, summed in double, rounded once. It is the
+ * definition that checkop holds the others to, and runs on any machine.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "backend.h"
+#include "dtype.h"
+#include "error.h"
+
+struct qv_kernel {
+    struct qv_op op;
+};
+
+static double
+activate(int64_t act, double x)
+{
+    switch ((enum qv_act)act) {
+    case QV_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case QV_ACT_NONE:
+    case QV_ACT_COUNT: break;
+    }
+    return x;
+}
+
+static void
+rows_ref(const struct qv_op_rows *op, void *const *p)
+{
+    const uint8_t *frames = p[0];
+    int64_t c = op->channels, ps = op->patch, m = op->merge, ts = op->still ? 1 : op->temporal;
+    int64_t width = op->grid_w * ps, height = op->grid_h * ps, blocks_w = op->grid_w / m;
+    double scale[3] = { op->scale0, op->scale1, op->scale2 };
+    double shift[3] = { op->shift0, op->shift1, op->shift2 };
+    int64_t out = 0;
+    for (int64_t pair = 0; pair < op->pairs; pair++)
+        for (int64_t i = 0; i < op->grid_h * op->grid_w; i++) {
+            int64_t block = i / (m * m), in = i % (m * m);
+            int64_t row = block / blocks_w * m + in / m, col = block % blocks_w * m + in % m;
+            for (int64_t ch = 0; ch < c; ch++)
+                for (int64_t t = 0; t < ts; t++)
+                    for (int64_t y = 0; y < ps; y++)
+                        for (int64_t x = 0; x < ps; x++) {
+                            int64_t at = ((pair * ts + t) * height + row * ps + y) * width +
+                                         col * ps + x;
+                            qv_store(p[1], op->dtype, out++,
+                                     frames[at * c + ch] * scale[ch % 3] + shift[ch % 3]);
+                        }
+        }
+}
+
+static void
+convert_ref(const struct qv_op_convert *op, void *const *p)
+{
+    for (int64_t i = 0; i < op->n; i++)
+        qv_store(p[1], op->dtype, i, qv_load(p[0], op->from, i));
+}
+
+static void
+gemm_ref(const struct qv_op_gemm *op, void *const *p)
+{
+    const float *bias = p[2];
+    for (int64_t i = 0; i < op->m; i++)
+        for (int64_t j = 0; j < op->n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < op->k; l++)
+                sum += qv_load(p[0], op->dtype, i * op->k + l) *
+                       qv_load(p[1], op->dtype, j * op->k + l);
+            sum = activate(op->act, op->alpha * sum + (op->bias ? bias[j] : 0));
+            if (op->addend_rows)
+                sum += qv_load(p[3], op->dtype, i % op->addend_rows * op->n + j);
+            qv_store(p[4], op->dtype, i * op->n + j, sum);
+        }
+}
+
+static void
+norm_ref(const struct qv_op_norm *op, void *const *p)
+{
+    const float *weight = p[1], *bias = p[2];
+    for (int64_t i = 0; i < op->rows; i++) {
+        int64_t at = i * op->cols;
+        double mean = 0, var = 0;
+        for (int64_t j = 0; j < op->cols && !op->rms; j++)
+            mean += qv_load(p[0], op->dtype, at + j) / (double)op->cols;
+        for (int64_t j = 0; j < op->cols; j++) {
+            double d = qv_load(p[0], op->dtype, at + j) - mean;
+            var += d * d / (double)op->cols;
+        }
+        double scale = 1 / sqrt(var + op->eps);
+        for (int64_t j = 0; j < op->cols; j++)
+            qv_store(p[3], op->dtype, at + j,
+                     (qv_load(p[0], op->dtype, at + j) - mean) * scale * weight[j] +
+                         (op->rms ? 0 : bias[j]));
+    }
+}
+
+static void
+rope_ref(const struct qv_op_rope *op, void *const *p)
+{
+    const float *cosines = p[0], *sines = p[1];
+    int64_t half = op->head_dim / 2;
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t h = 0; h < 2 * op->heads; h++) /* q's heads, then k's */
+            for (int64_t d = 0; d < half; d++) {
+                int64_t at = (i * 3 * op->heads + h) * op->head_dim + d;
+                double c = cosines[i % op->period * half + d];
+                double s = sines[i % op->period * half + d];
+                double a = qv_load(p[2], op->dtype, at), b = qv_load(p[2], op->dtype, at + half);
+                qv_store(p[2], op->dtype, at, a * c - b * s);
+                qv_store(p[2], op->dtype, at + half, b * c + a * s);
+            }
+}
+
+/* One query row against its `seq` keys; scores[seq] is scratch. */
+static void
+attend_row(const struct qv_op_attention *op, void *const *p, int64_t batch, int64_t query,
+           int64_t head, double *scores)
+{
+    int64_t hd = op->head_dim, stride = 3 * op->heads * hd, first = batch * op->seq;
+    int64_t q = (first + query) * stride + head * hd, k = first * stride + (op->heads + head) * hd;
+    int64_t v = k + op->heads * hd;
+    double max = -INFINITY, total = 0;
+    for (int64_t j = 0; j < op->seq; j++) {
+        double s = 0;
+        for (int64_t d = 0; d < hd; d++)
+            s += qv_load(p[0], op->dtype, q + d) * qv_load(p[0], op->dtype, k + j * stride + d);
+        scores[j] = s * op->scale;
+        max = fmax(max, scores[j]);
+    }
+    for (int64_t j = 0; j < op->seq; j++)
+        total += scores[j] = exp(scores[j] - max);
+    for (int64_t d = 0; d < hd; d++) {
+        double sum = 0;
+        for (int64_t j = 0; j < op->seq; j++)
+            sum += scores[j] * qv_load(p[0], op->dtype, v + j * stride + d);
+        qv_store(p[1], op->dtype, ((first + query) * op->heads + head) * hd + d, sum / total);
+    }
+}
+
+static void
+attention_ref(const struct qv_op_attention *op, void *const *p, double *scores)
+{
+    for (int64_t b = 0; b < op->batch; b++)
+        for (int64_t h = 0; h < op->heads; h++)
+            for (int64_t i = 0; i < op->seq; i++)
+                attend_row(op, p, b, i, h, scores);
+}
+
+static void
+taps_ref(const struct qv_op_taps *op, void *const *p)
+{
+    const int32_t *index = p[1];
+    const float *weight = p[2];
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t j = 0; j < op->cols; j++) {
+            double sum = 0;
+            for (int64_t t = 4 * i; t < 4 * i + 4; t++)
+                sum += weight[t] * qv_load(p[0], op->dtype, index[t] * op->cols + j);
+            qv_store(p[3], op->dtype, i * op->cols + j, sum);
+        }
+}
+
+static qv_status
+run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    for (const struct qv_call *call = calls; call < calls + n; call++) {
+        const struct qv_op *op = &call->kernel->op;
+        void *p[QV_MAX_OPERANDS];
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            p[i] = qv_host_pointer(call->operands[i]);
+        switch (op->kind) {
+        case QV_OP_rows: rows_ref(&op->u.rows, p); break;
+        case QV_OP_convert: convert_ref(&op->u.convert, p); break;
+        case QV_OP_gemm: gemm_ref(&op->u.gemm, p); break;
+        case QV_OP_norm: norm_ref(&op->u.norm, p); break;
+        case QV_OP_rope: rope_ref(&op->u.rope, p); break;
+        case QV_OP_attention:
+            attention_ref(&op->u.attention, p, qv_host_pointer(call->scratch));
+            break;
+        case QV_OP_taps: taps_ref(&op->u.taps, p); break;
+        case QV_OP_COUNT: break;
+        }
+    }
+    return QV_OK;
+}
+
+static qv_status
+open_ref(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
+{
+    if (options->ordinal != 0)
+        return qv_fail(err, QV_ENODEVICE, "device %d: the ref backend has device 0 only",
+                       options->ordinal);
+    struct qv_device *dev = malloc(sizeof *dev);
+    if (!dev)
+        return qv_fail(err, QV_ENOMEM, "no memory for a device");
+    dev->backend = &qv_backend_ref;
+    *out = dev;
+    return QV_OK;
+}
+
+static void
+close_ref(struct qv_device *dev)
+{
+    free(dev);
+}
+
+static void
+caps_ref(const struct qv_device *dev, struct qv_caps *out)
+{
+    (void)dev;
+    *out = (struct qv_caps){ .device = "plain C, sums in double",
+                             .alignment = 64,
+                             .threads = 1,
+                             .dtype = QV_F32,
+                             .dtype_reason = "the reference computes in double and stores f32",
+                             .chunk_rows = 64 };
+}
+
+static qv_status
+layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+           qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    *out = (struct qv_layout){
+        .bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
+        .row_multiple = 1,
+    };
+    return QV_OK;
+}
+
+static qv_status
+pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+         const void *src, struct qv_buffer dst, qv_error *err)
+{
+    size_t row_bytes = (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
+    dst.offset += (size_t)row0 * row_bytes;
+    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes, err);
+}
+
+static qv_status
+prepare_ref(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **out,
+            size_t *scratch_bytes, qv_error *err)
+{
+    (void)dev;
+    struct qv_kernel *kernel = malloc(sizeof *kernel);
+    if (!kernel)
+        return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
+    kernel->op = *op;
+    *out = kernel;
+    *scratch_bytes =
+        op->kind == QV_OP_attention ? (size_t)op->u.attention.seq * sizeof(double) : 0;
+    return QV_OK;
+}
+
+static void
+release_ref(struct qv_device *dev, struct qv_kernel *kernel)
+{
+    (void)dev;
+    free(kernel);
+}
+
+const struct qv_backend qv_backend_ref = {
+    .name = "ref",
+    .open = open_ref,
+    .close = close_ref,
+    .caps = caps_ref,
+    .alloc = qv_host_alloc,
+    .free = qv_host_free,
+    .upload = qv_host_upload,
+    .download = qv_host_download,
+    .layout = layout_ref,
+    .pack = pack_ref,
+    .prepare = prepare_ref,
+    .release = release_ref,
+    .run = run_ref,
+    .sync = qv_host_sync,
+};

@@ -1,0 +1,78 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin: only what is missing.
+# oneDNN comes from the distribution if that is 3.1 or newer, else from PyPI's wheels, unpacked
+# below build/deps. Safe to run again; says nothing if there is nothing to do.
+set -eu
+cd "$(dirname "$0")/.."
+deps=build/deps
+
+say() { printf '%s\n' "$*" >&2; }
+have_package() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+as_root=
+[ "$(id -u)" = 0 ] || as_root=sudo
+install() {
+    if [ -n "$as_root" ] && ! command -v sudo >/dev/null; then
+        say "missing packages: $*"
+        say "install them as root (apt-get install $*), then run this again"
+        exit 4
+    fi
+    say "installing: $*"
+    if [ ! -e "$deps/.apt-updated" ]; then
+        $as_root apt-get update -q >/dev/null
+        mkdir -p "$deps" && : > "$deps/.apt-updated"
+    fi
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null
+}
+
+if ! command -v dpkg-query >/dev/null; then
+    say "this is no Debian-like system: see CONTRIBUTING.md for the list of libraries"
+    exit 4
+fi
+
+missing=
+for p in gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
+         libavformat-dev libavcodec-dev libswscale-dev libavutil-dev; do
+    have_package "$p" || missing="$missing $p"
+done
+[ -z "$missing" ] || install $missing
+
+# ---- oneDNN ----
+onednn_ok() {
+    h=$1/oneapi/dnnl/dnnl_version.h
+    [ -e "$h" ] || return 1
+    major=$(awk '/define DNNL_VERSION_MAJOR/{print $3}' "$h")
+    minor=$(awk '/define DNNL_VERSION_MINOR/{print $3}' "$h")
+    [ "$major" -gt 3 ] || { [ "$major" -eq 3 ] && [ "$minor" -ge 1 ]; }
+}
+onednn_ok /usr/include && exit 0
+onednn_ok "$deps/onednn/include" && [ -e "$deps/onednn/lib/libdnnl.so" ] && exit 0
+
+candidate=$(apt-cache policy libdnnl-dev 2>/dev/null | awk '/Candidate:/{print $2}')
+if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-versions "$candidate" ge 3.1; then
+    install libdnnl-dev
+    exit 0
+fi
+
+if [ "$(uname -m)" != x86_64 ]; then
+    say "oneDNN 3.1 or newer is needed; PyPI has it for x86_64 only: build it from source, and give"
+    say "its folder to CMake (-DCMAKE_PREFIX_PATH=...)"
+    exit 4
+fi
+tools=
+python3 -m pip --version >/dev/null 2>&1 || tools="python3-pip"
+command -v unzip >/dev/null || tools="$tools unzip"
+[ -z "$tools" ] || install $tools
+say "getting oneDNN 2023.2.0 (3.2) from PyPI into $deps/onednn"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m pip download -q --disable-pip-version-check --no-deps -d "$work" \
+    onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0
+for wheel in "$work"/*.whl; do unzip -q -o "$wheel" -d "$work/unpacked"; done
+rm -rf "$deps/onednn"
+mkdir -p "$deps/onednn/lib"
+cp -a "$work"/unpacked/onednn_devel*/data/include "$deps/onednn/"
+cp -a "$work"/unpacked/onednn_cpu*/data/lib/libdnnl.so.3.2 "$deps/onednn/lib/"
+ln -sf libdnnl.so.3.2 "$deps/onednn/lib/libdnnl.so.3" # the wheel holds three copies
+ln -sf libdnnl.so.3 "$deps/onednn/lib/libdnnl.so"

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: MIT
+"""What the reference tools share: transformers' vision tower alone, its processors, distances."""
+import contextlib
+import importlib
+import json
+import math
+import os
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
+
+# model_type in config.json: module of transformers and prefix of its class names
+FAMILIES = {
+    "qwen3_vl": "Qwen3VL",
+    "qwen3_vl_moe": "Qwen3VLMoe",
+    "qwen3_5": "Qwen3_5",
+    "qwen3_5_moe": "Qwen3_5Moe",
+    "qwen4_exp": "Qwen4Exp",
+}
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+def read_json(*parts):
+    with open(os.path.join(*parts), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def weight_files(folder):
+    """The safetensors files of a checkpoint, one or shards."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(index):
+        names = sorted(set(read_json(index)["weight_map"].values()))
+    else:
+        names = ["model.safetensors"]
+    return [os.path.join(folder, name) for name in names]
+
+
+def read_weights(folder, config):
+    """The tower's tensors as stored, named as in transformers' module, Conv3d weight in 5D."""
+    weights = {}
+    for path in weight_files(folder):
+        with safe_open(path, framework="pt") as f:
+            for key in f.keys():
+                name = key[len("model."):] if key.startswith("model.visual.") else key
+                if name.startswith("visual."):
+                    name = name[len("visual."):].replace("linear_proj", "proj")
+                    weights[name] = f.get_tensor(key)
+    if not weights:
+        raise SystemExit(f"{folder}: no tensor named visual.* or model.visual.*")
+    t, p, c = config.temporal_patch_size, config.patch_size, config.in_channels
+    w = weights["patch_embed.proj.weight"]
+    if w.ndim == 5 and tuple(w.shape[1:]) == (t, p, p, c) != (c, t, p, p):  # channels last
+        w = w.permute(0, 4, 1, 2, 3)
+    weights["patch_embed.proj.weight"] = w.reshape(-1, c, t, p, p).contiguous()
+    return weights
+
+
+def vision_classes(folder):
+    """(model class, vision config) of a checkpoint folder."""
+    config = read_json(folder, "config.json")
+    family = config["model_type"]
+    if family not in FAMILIES:
+        raise SystemExit(f"{folder}/config.json: model_type {family!r} is none of {list(FAMILIES)}")
+    prefix = FAMILIES[family]
+    models = "transformers.models." + family
+    modeling = importlib.import_module(f"{models}.modeling_{family}")
+    configuration = importlib.import_module(f"{models}.configuration_{family}")
+    values = {k: v for k, v in config["vision_config"].items() if k not in ("model_type", "dtype")}
+    if prefix.startswith(("Qwen3_5", "Qwen4")):
+        if values.pop("deepstack_visual_indexes", None):
+            raise SystemExit(f"{folder}/config.json: {family} has no DeepStack in transformers")
+    return (getattr(modeling, prefix + "VisionModel"),
+            getattr(configuration, prefix + "VisionConfig")(**values))
+
+
+def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, device="cpu"):
+    """transformers' vision tower with the folder's weights. round_weights: through bf16 first.
+
+    `_from_config` builds it as `from_pretrained` would: parameters in `dtype`, inv_freq in f32
+    (a later .to(bfloat16) would round inv_freq too)."""
+    if dtype == "f64" and attention != "sdpa":
+        raise SystemExit("f64 needs sdpa: transformers' eager attention has its softmax in f32")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    model_class, config = vision_classes(folder)
+    weights = read_weights(folder, config)
+    torch_dtype = DTYPES[dtype]
+    with skip_init():
+        model = model_class._from_config(config, dtype=torch_dtype, attn_implementation=attention)
+    if round_weights:
+        weights = {k: v.bfloat16() for k, v in weights.items()}
+    model.load_state_dict({k: v.to(torch_dtype) for k, v in weights.items()}, strict=True)
+    assert model.rotary_pos_emb.inv_freq.dtype == torch.float32
+    if dtype == "f64":
+        use_doubles(model)
+    return model.eval().to(device)
+
+
+@contextlib.contextmanager
+def skip_init():
+    """Leaves out the random initialisation of weights that are overwritten anyway."""
+    names = [n for n in ("kaiming_uniform_", "uniform_", "normal_", "trunc_normal_")]
+    saved = {n: getattr(torch.nn.init, n) for n in names}
+    for n in names:
+        setattr(torch.nn.init, n, lambda tensor, *args, **kwargs: tensor)
+    try:
+        yield
+    finally:
+        for n, function in saved.items():
+            setattr(torch.nn.init, n, function)
+
+
+def use_doubles(model):
+    """f64 all the way: transformers itself computes rotary angles and rotation in f32."""
+    modeling = importlib.import_module(type(model).__module__)
+    head_dim = model.config.hidden_size // model.config.num_heads
+    theta = model.config.rope_parameters["rope_theta"]
+    inv_freq = theta ** -(torch.arange(0, head_dim // 2, 2, dtype=torch.float64) / (head_dim // 2))
+
+    def angles(_, position_ids):
+        angle = (position_ids[..., None].double() * inv_freq.to(position_ids.device)).flatten(1)  # [n, h-block | w-block]
+        angle = torch.cat([angle, angle], -1)
+        return angle.cos(), angle.sin()
+
+    single = modeling.apply_rotary_pos_emb_vision
+
+    def rotate(q, k, cos, sin):
+        if q.dtype != torch.float64:
+            return single(q, k, cos, sin)
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+        half = modeling.rotate_half
+        return q * cos + half(q) * sin, k * cos + half(k) * sin
+
+    model.rotary_pos_emb.forward = angles
+    modeling.apply_rotary_pos_emb_vision = rotate
+
+
+def position_taps(grids, side, merge):
+    """transformers' bilinear (align_corners) taps into the position table, weights in f64."""
+    all_taps, all_weights = [], []
+    for t, h, w in grids.tolist():
+        axis = []
+        for n in (h, w):
+            at = torch.arange(n, dtype=torch.float64) * (side - 1) / max(n - 1, 1)
+            low = at.floor()
+            axis.append((torch.stack([low, (low + 1).clamp(max=side - 1)], 1).long(),
+                         torch.stack([1 - (at - low), at - low], 1)))
+        (th, wh), (tw, ww) = axis
+        taps = th[:, None, :, None] * side + tw[None, :, None, :]
+        weights = wh[:, None, :, None] * ww[None, :, None, :]
+        for x, out in ((taps, all_taps), (weights, all_weights)):
+            x = x.reshape(h // merge, merge, w // merge, merge, 4).transpose(1, 2)
+            out.append(x.reshape(-1, 4).repeat(t, 1))
+    return torch.cat(all_taps), torch.cat(all_weights)
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+@torch.no_grad()
+def run_tower(model, pixel_values, grids):
+    """Every layer's output in the tower's dtype, by the names that checkpoints use; "patch_embed"
+    is the input of the first block, so with the position embedding."""
+    layers, handles = {}, []
+
+    def keep(name, tensor):
+        layers[name] = tensor.detach().cpu().clone()
+
+    def watch(module, name):
+        handles.append(module.register_forward_hook(lambda m, a, out, n=name: keep(n, out)))
+
+    handles.append(model.blocks[0].register_forward_pre_hook(
+        lambda m, args: keep("patch_embed", args[0])))
+    for i, block in enumerate(model.blocks):
+        watch(block, f"blocks.{i}")
+    for i, merger in enumerate(getattr(model, "deepstack_merger_list", [])):
+        watch(merger, f"deepstack_merger_list.{i}")
+    watch(model.merger, "merger")
+    extra = {}
+    dtype, device = model.patch_embed.proj.weight.dtype, model.patch_embed.proj.weight.device
+    if dtype == torch.float64:
+        extra["interp_indices"], extra["interp_weights"] = position_taps(
+            grids, model.num_grid_per_side, model.config.spatial_merge_size)
+        extra = {name: x.to(device) for name, x in extra.items()}
+    try:
+        model(pixel_values.to(device, dtype), grid_thw=grids.to(device), **extra)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return layers
+
+
+def output_names(layers):
+    """What a caller of the tower gets: tokens, then DeepStack outputs."""
+    return ["merger"] + sorted(n for n in layers if n.startswith("deepstack_merger_list."))
+
+
+# ---- pixels --------------------------------------------------------------------------------------
+
+def video_processor(folder):
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+    name = os.path.join(folder, "video_preprocessor_config.json")
+    if not os.path.exists(name):  # older checkpoints keep one file for both
+        name = os.path.join(folder, "preprocessor_config.json")
+    values = read_json(name)
+    values.pop("video_processor_type", None)
+    values.pop("image_processor_type", None)
+    return Qwen3VLVideoProcessor(**values)
+
+
+def clip_size(processor, min_pixels=None, max_pixels=None):
+    size = dict(processor.size)
+    return {"shortest_edge": min_pixels or size["shortest_edge"],
+            "longest_edge": max_pixels or size["longest_edge"]}
+
+
+def count_frames(path):
+    import av
+    with av.open(path) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def quarter_turns(path):
+    """The display rotation of a clip, in quarter turns counterclockwise."""
+    import av
+    with av.open(path) as container:
+        frame = next(container.decode(video=0))
+        return round(getattr(frame, "rotation", 0) / 90) % 4
+
+
+def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
+    """(frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by transformers.
+
+    Three things transformers leaves out, and qwenvit does: frames are counted where the container
+    does not say how many there are, the display rotation is applied, one frame counts as two."""
+    from transformers.video_utils import load_video
+
+    def sample(metadata, **_):
+        if metadata.total_num_frames < 1:
+            metadata.total_num_frames = count_frames(path)
+        return processor.sample_frames(metadata, num_frames=num_frames, fps=fps)
+
+    frames, metadata = load_video(path, backend="pyav", sample_indices_fn=sample)
+    seconds = list(metadata.timestamps)
+    if rotate:
+        frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
+    if len(frames) == 1:
+        frames, seconds = np.repeat(frames, 2, axis=0), seconds * 2
+    return frames, seconds
+
+
+def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pixels=None,
+                cap_pixels=False, rotate=True):
+    """(pixel_values, grid_thw, timestamps): resized and cut into rows by transformers.
+    Timestamps: seconds of the middle of each frame pair."""
+    processor = video_processor(folder)
+    frames, seconds = clip_frames(processor, path, num_frames, fps, rotate)
+    out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt",
+                    size=clip_size(processor, min_pixels, max_pixels),
+                    cap_pixels_per_frame=cap_pixels)
+    step = processor.temporal_patch_size
+    seconds += seconds[-1:] * (-len(seconds) % step)
+    middle = [(seconds[i] + seconds[i + step - 1]) / 2 for i in range(0, len(seconds), step)]
+    return (out["pixel_values_videos"], out["video_grid_thw"].reshape(-1, 3),
+            torch.tensor(middle, dtype=torch.float64))
+
+
+def picture_pixels(folder, path, min_pixels=None, max_pixels=None):
+    """(pixel_values, grid_thw) of one picture, by the family's image processor."""
+    from PIL import Image
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+    values = read_json(folder, "preprocessor_config.json")
+    values.pop("image_processor_type", None)
+    processor = Qwen2VLImageProcessor(**values)
+    out = processor(images=[Image.open(path).convert("RGB")], return_tensors="pt",
+                    size=clip_size(processor, min_pixels, max_pixels))
+    return out["pixel_values"], out["image_grid_thw"].reshape(-1, 3)
+
+
+# ---- distances -----------------------------------------------------------------------------------
+
+def row_distances(x, truth):
+    """|x - truth| / |truth| of each row, in f64."""
+    x, truth = x.double(), truth.double()
+    if x.shape != truth.shape:
+        raise ValueError(f"shape {list(x.shape)} instead of {list(truth.shape)}")
+    return (x - truth).norm(dim=-1) / truth.norm(dim=-1)
+
+
+def mean_and_worst(x, truth):
+    """Of the rows' distances. A NaN anywhere gives NaN in both."""
+    d = row_distances(x, truth)
+    return float(d.mean()), float("nan") if bool(d.isnan().any()) else float(d.max())
+
+
+def worst_cosine(x, truth):
+    x, truth = x.double(), truth.double()
+    c = (x * truth).sum(-1) / (x.norm(dim=-1) * truth.norm(dim=-1))
+    return float("nan") if bool(c.isnan().any()) else float(c.min())
+
+
+# ---- times ---------------------------------------------------------------------------------------
+
+def median_ms(function, repeat, warmup=1):
+    for _ in range(warmup):
+        function()
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(times))

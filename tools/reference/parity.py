@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Is qwenvit the same model as transformers, on real clips? A table, and exit code 1 if not.
+
+Distance of a token: |x - truth| / |truth|. The truth is transformers in f32 on bf16-rounded weights.
+  f32   the worst token's distance is below 2e-5
+  bf16  mean and worst distance are at most 1.05 times those of transformers' own bf16, the better
+        of its two attention paths (sdpa, eager), for the tokens and every DeepStack output
+transformers in bf16 rounds the pixels first, and is held against the truth on rounded pixels.
+qwenvit may round them or not (bytes are exact in bf16): both truths are shown, the nearer counts.
+"""
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import load_file
+
+import common
+
+F32_WORST = 2e-5
+BF16_RATIO = 1.05
+
+
+def options(args, dtype):
+    """The options of `qwenvit encode` that mirror this tool's."""
+    out = ["--model", args.model, "--dtype", dtype]
+    for name in ("num_frames", "fps", "min_pixels", "max_pixels"):
+        if getattr(args, name) is not None:
+            out += ["--" + name.replace("_", "-"), str(getattr(args, name))]
+    return out + (["--cap-pixels"] if args.cap_pixels else []) + shlex.split(args.extra)
+
+
+def encode(args, clip, dtype):
+    """What qwenvit makes of a clip: its tensors, under the names of the layers here."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tokens.safetensors")
+        command = shlex.split(args.qwenvit) + ["encode", clip, "-o", path] + options(args, dtype)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=args.timeout)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)}: exit {done.returncode}: "
+                               + done.stdout.strip()[-300:])
+        tensors = load_file(path)
+    out = {"merger": tensors.pop("tokens")}
+    for name, x in tensors.items():
+        out[name.replace("deepstack.", "deepstack_merger_list.")] = x
+    return out
+
+
+class Towers:
+    """transformers' towers, each loaded when first asked for."""
+
+    def __init__(self, folder, device):
+        self.folder, self.device, self.loaded = folder, device, {}
+
+    def run(self, pixels, grids, dtype, attention="sdpa"):
+        key = dtype, attention
+        if key not in self.loaded:
+            self.loaded[key] = common.load_tower(self.folder, dtype, attention, round_weights=True,
+                                                 device=self.device)
+        layers = common.run_tower(self.loaded[key], pixels, grids)
+        return {name: layers[name].float() for name in common.output_names(layers)}
+
+
+def check_f32(found, truth):
+    rows = []
+    for name in truth:
+        mean, worst = common.mean_and_worst(found[name], truth[name])
+        rows.append(dict(dtype="f32", output=name, mean=mean, worst=worst,
+                         cosine=common.worst_cosine(found[name], truth[name]),
+                         ok=worst < F32_WORST))
+    return rows
+
+
+def check_bf16(found, truth, rounded_truth, peers):
+    """`peers`: outputs of transformers' bf16 runs, by attention path."""
+    rows = []
+    for name in truth:
+        bars = {path: common.mean_and_worst(out[name], rounded_truth[name])
+                for path, out in peers.items()}
+        bar_mean, bar_worst = (min(values) for values in zip(*bars.values()))
+        exact = common.mean_and_worst(found[name], truth[name])
+        rounded = common.mean_and_worst(found[name], rounded_truth[name])
+        mean, worst = min(exact, rounded)
+        ratios = [a / b if b else float("nan") if a else 0.0
+                  for a, b in ((mean, bar_mean), (worst, bar_worst))]
+        rows.append(dict(dtype="bf16", output=name, mean=mean, worst=worst, exact_pixels=exact,
+                         rounded_pixels=rounded, transformers=bars, mean_ratio=ratios[0],
+                         worst_ratio=ratios[1],
+                         cosine=common.worst_cosine(found[name], truth[name]),
+                         ok=all(r <= BF16_RATIO for r in ratios)))
+    return rows
+
+
+def time_error(found, pairs):
+    """Largest difference of the timestamps in seconds; None where they cannot be compared."""
+    if found is None or found.numel() != pairs.numel():
+        return None
+    return float((found.reshape(-1).double() - pairs).abs().max())
+
+
+def check_clip(args, towers, clip):
+    pixels, grids, times = common.clip_pixels(args.model, clip, args.num_frames, args.fps,
+                                              args.min_pixels, args.max_pixels, args.cap_pixels)
+    result = dict(clip=clip, grid=grids[0].tolist(), rows=[], ok=True)
+    truth = towers.run(pixels, grids, "f32")
+    for dtype in args.dtype:
+        found = encode(args, clip, dtype)
+        grid = found["grid_thw"].reshape(-1).tolist()
+        if grid != result["grid"]:
+            raise RuntimeError(f"grid {grid}, transformers has {result['grid']}")
+        missing = [name for name in truth if name not in found]
+        if missing:
+            raise RuntimeError(f"{dtype}: no output {', '.join(missing)}")
+        result["time_error_s"] = time_error(found.get("timestamps"), times)
+        if dtype == "f32":
+            rows = check_f32(found, truth)
+        else:
+            rounded = pixels.bfloat16().float()
+            peers = {path: towers.run(pixels, grids, "bf16", path) for path in ("sdpa", "eager")}
+            rows = check_bf16(found, truth, towers.run(rounded, grids, "f32"), peers)
+        result["rows"] += rows
+        result["ok"] = result["ok"] and all(row["ok"] for row in rows)
+    return result
+
+
+def show(result):
+    print(f"\n{result['clip']}: ", end="")
+    if "error" in result:
+        print(f"FAILED: {result['error']}")
+        return
+    times = result.get("time_error_s")
+    print(f"grid {result['grid']} equal, timestamps "
+          + ("not compared" if times is None else f"within {times:.1e} s"))
+    for row in result["rows"]:
+        text = (f"  {row['dtype']:4} {row['output']:24} mean {row['mean']:.2e} "
+                f"worst {row['worst']:.2e} ")
+        if row["dtype"] == "f32":
+            text += f"(below {F32_WORST:.0e}) "
+        else:
+            text += f"ratio {row['mean_ratio']:.3f} {row['worst_ratio']:.3f} (to {BF16_RATIO}) "
+        print(text + f"cosine {row['cosine']:.7f} {'ok' if row['ok'] else 'FAILED'}")
+        if row["dtype"] == "bf16":
+            parts = {"qwenvit, exact pixels": row["exact_pixels"],
+                     "rounded pixels": row["rounded_pixels"]}
+            parts.update({"transformers " + k: v for k, v in row["transformers"].items()})
+            print("       " + "; ".join(f"{k} {m:.2e} {w:.2e}" for k, (m, w) in parts.items()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", metavar="MODEL_DIR", help="checkpoint folder")
+    parser.add_argument("clips", metavar="CLIP", nargs="+")
+    parser.add_argument("--qwenvit", metavar="COMMAND", required=True,
+                        help='the command, such as build/qwenvit or "taskset -c 0 build/qwenvit"')
+    parser.add_argument("--extra", metavar="OPTIONS", default="",
+                        help='more options for qwenvit: --extra="--backend cuda"')
+    parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
+                        metavar="LIST", help="default: f32,bf16")
+    parser.add_argument("--num-frames", type=int, metavar="N")
+    parser.add_argument("--fps", type=float)
+    parser.add_argument("--min-pixels", type=int, metavar="N")
+    parser.add_argument("--max-pixels", type=int, metavar="N")
+    parser.add_argument("--cap-pixels", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where transformers runs: cpu or cuda")
+    parser.add_argument("--threads", type=int, metavar="N", help="of transformers")
+    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one encode")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
+    args = parser.parse_args()
+    if not set(args.dtype) <= {"f32", "bf16"}:
+        parser.error(f"--dtype {','.join(args.dtype)}: f32 and bf16 can be compared")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+
+    towers, results = Towers(args.model, args.device), []
+    for clip in args.clips:
+        try:
+            result = check_clip(args, towers, clip)
+        except Exception as error:  # one bad clip must not hide the others
+            result = dict(clip=clip, ok=False, error=f"{type(error).__name__}: {error}")
+        results.append(result)
+        show(result)
+    failed = [r["clip"] for r in results if not r["ok"]]
+    print(f"\n{len(results) - len(failed)} of {len(results)} clips agree")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(results, f, indent=1)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
