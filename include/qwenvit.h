@@ -221,12 +221,12 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 /*
  * The short case: a whole input at once, several clips of different sizes one behind the other.
  * data: for QV_INPUT_FRAMES uint8 frames of each clip, 2 * t frames of its size; for
- * QV_INPUT_PATCHES float32 [sum of t*h*w, row_dim]. grid_thw[n_grids][3] as transformers gives it.
+ * QV_INPUT_PATCHES float32 [sum of t*h*w, row_dim]. grid_thw[n_grids, 3] as transformers gives it.
  * Output rows in the same order. `options` may give output dtype and chunk_pairs; its grid and
  * input are not looked at.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const void *data,
-                           const int64_t (*grid_thw)[3], size_t n_grids,
+                           const int64_t *grid_thw, size_t n_grids,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
 
 #ifdef __cplusplus

@@ -3,6 +3,10 @@
 #ifndef QV_MEDIA_MEDIA_H
 #define QV_MEDIA_MEDIA_H
 
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <stdatomic.h>
+
 #include "../src/error.h"
 #include "qwenvit_media.h"
 
@@ -57,5 +61,67 @@ void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int t
 /* ---- sampling.c ----------------------------------------------------------------------------- */
 
 int64_t qvm_round_half_even(double x);
+
+/* ---- source.c: a file's frames, in order ----------------------------------------------------- */
+
+typedef struct qvm_source {
+    const char *path; /* the caller's; outlives the source */
+    int fd;
+    int io_errno;     /* of the first read that failed */
+    const atomic_bool *stop; /* set from another thread: reads fail and frames end */
+    AVIOContext *io;
+    AVFormatContext *format;
+    AVStream *stream;
+    AVCodecContext *codec;
+    AVPacket *packet;
+    bool draining;
+    int64_t errors;   /* packets or frames that were lost */
+} qvm_source;
+
+/* Turns FFmpeg's log off, once per process. */
+void qvm_quiet(void);
+
+/* Opens a file's first video stream; `threads` as FFmpeg counts them, -1 to open no decoder. */
+qv_status qvm_source_open(qvm_source *source, const char *path, int threads,
+                          const atomic_bool *stop, qv_error *err);
+void qvm_source_close(qvm_source *source);
+bool qvm_source_is_picture(const qvm_source *source);
+
+/* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
+qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
+
+/* Frames in the file: the container's number where the packets agree, else decoded ones. */
+qv_status qvm_count_frames(const char *path, int threads, const atomic_bool *stop, int64_t *n,
+                           qv_error *err);
+
+/* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
+
+typedef struct qvm_turn {
+    bool transpose, flip_x, flip_y; /* in this order */
+} qvm_turn;
+
+typedef struct qvm_image {
+    const uint8_t *rgb;
+    int64_t stride;
+    int width, height;
+} qvm_image;
+
+typedef struct qvm_converter {
+    bool picture; /* exact chroma, as image libraries do, where clips want swscale's default */
+    struct SwsContext *sws;
+    int width, height, format, range, colorspace; /* that `sws` is for */
+    AVFrame *rgb;
+    uint8_t *turned;
+    size_t turned_bytes;
+} qvm_converter;
+
+/* What a frame's or its stream's display matrix asks for. */
+qvm_turn qvm_find_turn(const AVFrame *frame, const AVStream *stream);
+int qvm_turn_degrees(qvm_turn turn);
+
+/* `out` is valid until the next call. `path` is for the error text. */
+qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn,
+                      const char *path, qvm_image *out, qv_error *err);
+void qvm_converter_close(qvm_converter *converter);
 
 #endif

@@ -77,11 +77,9 @@ qv_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_err
         const size_t size = (size_t)packet->size;
         const bool written = fwrite(packet->data, 1, size, file) == size;
         const int why = errno;
-        if (fclose(file) || !written) {
+        if (fclose(file) || !written)
             status = qv_fail(err, QV_EIO, "%s: cannot be written: %s", path,
                              strerror(written ? errno : why));
-            remove(path);
-        }
     }
     av_packet_free(&packet);
     return status;

@@ -238,22 +238,33 @@ encode_clip(qv_model *model, const qv_plan_options *options, int64_t pairs, cons
 }
 
 qv_status
-qv_encode(qv_model *model, qv_input input, const void *data, const int64_t (*grid_thw)[3],
+qv_encode(qv_model *model, qv_input input, const void *data, const int64_t *grid_thw,
           size_t n_grids, const qv_plan_options *options, qv_tokens *out, qv_error *err)
 {
+    enum { MOST_PAIRS = 1 << 20 };
     if (!model || !data || !grid_thw || !n_grids || !out)
         return qv_fail(err, QV_EINVAL, "model, data, grid_thw or out is NULL, or n_grids is 0");
     qv_plan_options o = options ? *options : (qv_plan_options){ 0 };
     o.input = input;
+    int64_t rows = 0, area = model->config.merge * model->config.merge;
+    for (size_t i = 0; i < n_grids; i++) {
+        const int64_t *g = grid_thw + 3 * i;
+        if (g[0] < 1 || g[0] > MOST_PAIRS || g[1] < 1 || g[1] > MOST_PAIRS || g[2] < 1 ||
+            g[2] > MOST_PAIRS)
+            return qv_fail(err, QV_EINVAL,
+                           "grid_thw[%zu] is %lld,%lld,%lld; each must be 1 to %d", i,
+                           (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
+        rows += g[0] * g[1] * g[2] / area;
+    }
+    if (out->capacity < rows)
+        return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
+                       (long long)out->capacity, (long long)rows);
     const char *at = data;
     int64_t row = 0;
     for (size_t i = 0; i < n_grids; i++) {
-        if (grid_thw[i][0] < 1)
-            return qv_fail(err, QV_EINVAL, "grid_thw[%zu][0] is %lld; a clip has at least 1 pair",
-                           i, (long long)grid_thw[i][0]);
-        o.grid_h = grid_thw[i][1];
-        o.grid_w = grid_thw[i][2];
-        qv_status status = encode_clip(model, &o, grid_thw[i][0], &at, out, &row, err);
+        o.grid_h = grid_thw[3 * i + 1];
+        o.grid_w = grid_thw[3 * i + 2];
+        qv_status status = encode_clip(model, &o, grid_thw[3 * i], &at, out, &row, err);
         if (status)
             return status;
     }

@@ -168,10 +168,11 @@ kernel_has_depth(const struct question *q)
 static bool
 input_is_rows(const struct qv_conv3d_desc *d)
 {
-    bool voxels = kernel_volume(d) == 1 && d->stride[0] * d->stride[1] * d->stride[2] == 1;
     switch (d->layout) {
     case QV_LAYOUT_PATCH_ROWS: return true;
-    case QV_LAYOUT_CHANNELS_LAST: return voxels;
+    case QV_LAYOUT_CHANNELS_LAST:
+        return kernel_volume(d) == 1 && d->stride[0] == 1 && d->stride[1] == 1 &&
+               d->stride[2] == 1;
     case QV_LAYOUT_CHANNELS_FIRST:
         return d->d == d->kernel[0] && d->h == d->kernel[1] && d->w == d->kernel[2];
     default: return false;
@@ -309,9 +310,10 @@ static const struct {
     int64_t min;
 } size_fields[] = {
 #define FIELD(name, count, min) { #name, offsetof(struct qv_conv3d_desc, name), count, min }
-    FIELD(n, 1, 1),           FIELD(d, 1, 1),        FIELD(h, 1, 1),      FIELD(w, 1, 1),
-    FIELD(c, 1, 1),           FIELD(o, 1, 1),        FIELD(kernel, 3, 1), FIELD(stride, 3, 1),
-    FIELD(dilation, 3, 1),    FIELD(pad_front, 3, 0), FIELD(pad_back, 3, 0), FIELD(groups, 1, 1),
+    FIELD(n, 1, 1),         FIELD(d, 1, 1),        FIELD(h, 1, 1),
+    FIELD(w, 1, 1),         FIELD(c, 1, 1),        FIELD(o, 1, 1),
+    FIELD(kernel, 3, 1),    FIELD(stride, 3, 1),   FIELD(dilation, 3, 1),
+    FIELD(pad_front, 3, 0), FIELD(pad_back, 3, 0), FIELD(groups, 1, 1),
     FIELD(addend_rows, 1, 0),
 #undef FIELD
 };
@@ -382,7 +384,7 @@ check_axes(const struct qv_conv3d_desc *d, int64_t out[3], qv_error *err)
     return QV_OK;
 }
 
-/* Bytes of every tensor, and of one patch row, fit into 63 bits. */
+/* Bytes of every tensor fit into 63 bits. */
 static qv_status
 check_products(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {
@@ -394,8 +396,6 @@ check_products(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *e
         { "the input", { d->n, d->d, d->h, d->w, d->c, es } },
         { "the weight", { d->o, d->c / d->groups, k[0], k[1], k[2], es } },
         { "the output", { d->n, out[0], out[1], out[2], d->o, es } },
-        { "a patch row", { d->c, k[0], k[1], k[2], es, 1 } },
-        { "a stride", { d->stride[0], d->stride[1], d->stride[2], 1, 1, 1 } },
     };
     for (size_t p = 0; p < sizeof products / sizeof *products; p++) {
         int64_t product = 1;
@@ -512,7 +512,7 @@ qv_conv3d_legal(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
     return true;
 }
 
-/* By depth against direct, where both are legal. The text is direct's reason if by depth loses. */
+/* By depth against direct, where both are legal; text says why it loses. */
 static bool
 by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds *t, char *text,
               size_t size)
@@ -528,18 +528,22 @@ by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds 
     return true;
 }
 
-/* The first legal one; only by depth has to pay, and only against direct. */
+/* The first legal one; only by depth has to pay, and only against direct. note[QV_CONV3D_REASON]:
+ * what decided between these two, where one of them is chosen. */
 static enum qv_lowering
 choose(const struct qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
-       char *text, size_t size)
+       const char *why_not_direct, char *note)
 {
     static const enum qv_lowering best_first[] = { QV_LOWERING_STILL, QV_LOWERING_POINTWISE,
                                                    QV_LOWERING_PATCHIFY, QV_LOWERING_FRAMES };
     for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
         if (legal >> best_first[i] & 1)
             return best_first[i];
-    bool rival = legal >> QV_LOWERING_DIRECT & 1;
-    return rival && !by_depth_pays(d, t, text, size) ? QV_LOWERING_DIRECT : QV_LOWERING_BY_DEPTH;
+    if (legal >> QV_LOWERING_DIRECT & 1)
+        return by_depth_pays(d, t, note, QV_CONV3D_REASON) ? QV_LOWERING_BY_DEPTH
+                                                           : QV_LOWERING_DIRECT;
+    snprintf(note, QV_CONV3D_REASON, "not direct: %s", why_not_direct);
+    return QV_LOWERING_BY_DEPTH;
 }
 
 /* Adds an operation and what its operands are; operands[5] is in the order of ops.inc. */
@@ -606,7 +610,7 @@ qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
                  struct qv_conv3d_decision *out, qv_error *err)
 {
     struct qv_conv3d_decision it;
-    char reasons[QV_LOWERING_COUNT][QV_CONV3D_REASON];
+    char reasons[QV_LOWERING_COUNT][QV_CONV3D_REASON], note[QV_CONV3D_REASON] = "";
     qv_status st = qv_conv3d_check(desc, err);
     if (st)
         return st;
@@ -621,9 +625,9 @@ qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
                        lowering_names[forced], reasons[forced]);
     it.lowering = forced >= 0 ? (enum qv_lowering)forced
                               : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT],
-                                       sizeof reasons[QV_LOWERING_DIRECT]);
-    snprintf(it.reason, sizeof it.reason, "%s%.*s", forced >= 0 ? "forced; " : "",
-             QV_CONV3D_REASON - 10, reasons[it.lowering]);
+                                       note);
+    snprintf(it.reason, sizeof it.reason, "%s%s%s%s", forced >= 0 ? "forced; " : "",
+             reasons[it.lowering], *note ? "; " : "", note);
     it.weight = it.lowering == QV_LOWERING_STILL ? QV_CONV3D_DEPTH_SUMMED : QV_CONV3D_CANONICAL;
     qv_conv3d_output(desc, it.out);
     it.rows = output_rows(desc);

@@ -12,14 +12,14 @@
 
 #include "backend.h"
 
-/* One list for the enum, the names and the order of the guards in conv3d.c. */
+/* One list for the enum and the names: DESIGN.md's table. */
 #define QV_LOWERING_LIST(X)                                                                        \
-    X(PATCHIFY, "patchify") /* kernel = stride: one GEMM */                                        \
-    X(STILL, "still")       /* the same, frames equal: weight slices summed over depth */          \
+    X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
+    X(STILL, "still")         /* the same for equal frames: weight slices summed over depth */     \
     X(POINTWISE, "pointwise") /* 1x1x1: one GEMM over channels */                                  \
-    X(FRAMES, "frames")     /* kernel depth 1: one batched 2D convolution */                       \
-    X(BY_DEPTH, "by depth") /* a 2D convolution for each depth tap, summed in f32 */               \
-    X(DIRECT, "direct")     /* the device's 3D convolution */
+    X(FRAMES, "frames")       /* kernel depth 1: one batched 2D convolution */                     \
+    X(BY_DEPTH, "by depth")   /* a 2D convolution for each depth tap, summed in f32 */             \
+    X(DIRECT, "direct")       /* the device's 3D convolution */
 
 enum qv_lowering {
 #define QV_LOWERING_ENUM(name, text) QV_LOWERING_##name,
@@ -28,7 +28,8 @@ enum qv_lowering {
         QV_LOWERING_COUNT
 };
 
-/* The input x. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no padding. */
+/* The input x. PATCH_ROWS and FRAMES_U8 hold whole patches (kernel = stride, no padding); frames,
+ * by depth and direct take their rows as n*d'*h'*w' channels-first volumes of one kernel each. */
 enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* [n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* [n, d, h, w, c] */

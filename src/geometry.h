@@ -24,10 +24,11 @@ void qv_geometry_positions(int64_t grid_h, int64_t grid_w, int64_t merge, int32_
                            int32_t *col);
 
 /*
- * Rotary tables, f32: cosines and sines [grid_h*grid_w, head_dim/2], the first half of a row turned by the
- * patch's row, the second by its column: angle = position * theta^(-4i/head_dim), i < head_dim/4.
- * Frequencies and angles are rounded to f32 where torch rounds them (Qwen3VLVisionRotaryEmbedding);
- * the cosine of that angle is exact to half a unit. head_dim is a multiple of 4.
+ * Rotary tables, f32: cosines and sines [grid_h*grid_w, head_dim/2]. The first half of a row turns
+ * by the patch's row, the second by its column: angle = position * theta^(-4i/head_dim),
+ * i < head_dim/4. Frequencies and angles are rounded to f32 where torch rounds them
+ * (Qwen3VLVisionRotaryEmbedding); cosine and sine of that angle are exact to half a unit, which is
+ * within one unit of torch's. head_dim is a multiple of 4.
  */
 void qv_geometry_rotary(int64_t grid_h, int64_t grid_w, int64_t merge, int64_t head_dim,
                         double theta, float *cos_out, float *sin_out);

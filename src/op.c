@@ -567,7 +567,7 @@ rows_error(const struct qv_op_rows *op)
 {
     double scale = fmax(fabs(op->scale0), fmax(fabs(op->scale1), fabs(op->scale2)));
     double shift = fmax(fabs(op->shift0), fmax(fabs(op->shift1), fabs(op->shift2)));
-    return 2 * (255 * scale + shift); /* scale and shift as f32, their product, the sum: half each */
+    return 2 * (255 * scale + shift); /* scale and shift as f32, product, sum: half each */
 }
 
 double

@@ -102,11 +102,12 @@ static qv_status
 build(struct qv_plan *plan, qv_error *err)
 {
     struct qv_conv3d_desc d = qv_tower_patch_embed(&plan->model->config, &plan->shape);
-    qv_status status = qv_conv3d_decide(&d, &plan->model->ctx->caps, &qv_conv3d_thresholds_default,
-                                        QV_CONV3D_ANY, &plan->patch_embed, err);
-    if (!status && !plan->patch_embed.n_ops)
-        status = qv_fail(err, QV_EUNSUPPORTED, "patch embedding: lowering %s is not built yet",
-                         qv_lowering_name(plan->patch_embed.lowering));
+    const qv_context *ctx = plan->model->ctx;
+    qv_status status =
+        qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name), -1,
+                         &plan->patch_embed, err);
+    if (!status)
+        status = qv_conv3d_built(&d, &plan->patch_embed, err);
     if (!status)
         status = qv_tower_build(&plan->model->config, &plan->shape, &plan->patch_embed,
                                 &plan->steps, err);

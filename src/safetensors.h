@@ -42,29 +42,33 @@ qv_status qv_safetensors_read(const struct qv_safetensors *file, const struct qv
 
 /*
  * The files of a checkpoint folder: model.safetensors, or model.safetensors.index.json and its
- * shards. A name in the index is a bare file name inside the folder (no '/', '\\', ".."; a symbolic
- * link, as in the Hugging Face cache, is fine); a tensor that the index puts in a shard must be
- * there.
+ * shards, each opened when a tensor in it is first looked for: shards of other parts of the model
+ * need not be there. A name in the index is a bare file name inside the folder (no '/', '\\', "..";
+ * a symbolic link, as in the Hugging Face cache, is fine); a tensor that the index puts in a shard
+ * must be there.
  */
 struct qv_checkpoint;
 qv_status qv_checkpoint_open(const char *dir, struct qv_checkpoint **out, qv_error *err);
 void qv_checkpoint_close(struct qv_checkpoint **checkpoint);
-/* Finds a tensor by name in any of the files; *file is where. NULL if there is none. */
-const struct qv_safetensor *qv_checkpoint_find(const struct qv_checkpoint *checkpoint,
-                                               const char *name,
-                                               const struct qv_safetensors **file);
+/* Finds a tensor by name in any of the files; *file is where. Both NULL if there is none; that is
+ * no failure, a shard that cannot be read is. They belong to the checkpoint. */
+qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
+                             const struct qv_safetensor **tensor,
+                             const struct qv_safetensors **file, qv_error *err);
 
-/* Writing, in one pass: the header is made from all tensors at begin, data is then given for each
- * tensor in order, in pieces. The file appears under its name at finish (temporary name, fsync,
- * rename), whole or not at all. metadata: n_metadata pairs of texts. offset and name of the tensors
- * given need not be filled except name, dtype_name, shape. */
+/* Writing: the header is made from all tensors at open, then data is put for each, in pieces of any
+ * size and order. The file appears under its name at finish (temporary name, fsync, rename), whole
+ * or not at all. metadata: n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32,
+ * BF16, F16, F64, U8, I32, I64), n_dims and shape are looked at; they are written in their order. */
 struct qv_safetensors_writer;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,
                                      size_t n, const char *const (*metadata)[2], size_t n_metadata,
                                      struct qv_safetensors_writer **out, qv_error *err);
-/* Writes bytes at `begin` of tensor i's data; any order. */
+/* Writes bytes at `begin` of tensor i's data; no byte twice. */
 qv_status qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t begin,
                                     const void *data, uint64_t bytes, qv_error *err);
+/* QV_ESTATE if a tensor's data is not complete. Frees the writer in any case; if it fails, there is
+ * no new file, or (if only the folder could not be synced) a whole one that a power loss may undo. */
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
 void qv_safetensors_writer_abort(struct qv_safetensors_writer **w); /* removes the temporary file */
 

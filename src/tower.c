@@ -222,21 +222,24 @@ position_embedding(struct builder *b)
 static void
 patch_embed(struct builder *b, const struct qv_conv3d_decision *d)
 {
-    int x = SLOT_INPUT;
+    size_t weight = d->weight == QV_CONV3D_DEPTH_SUMMED ? PATCH_STILL : PATCH_WEIGHT;
+    int slots[] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
+                    [QV_CONV3D_INPUT] = SLOT_INPUT,
+                    [QV_CONV3D_WEIGHT] = qv_weight_operand(weight),
+                    [QV_CONV3D_BIAS] = qv_weight_operand(PATCH_BIAS),
+                    [QV_CONV3D_ADDEND] = SLOT_POS,
+                    [QV_CONV3D_ROWS] = SLOT_ROWS,
+                    [QV_CONV3D_OUTPUT] = SLOT_X };
     if (b->s->input == QV_INPUT_PATCHES && b->s->dtype != QV_F32) {
-        convert(b, b->rows * qv_config_row_dim(b->c), QV_F32, b->s->dtype, x, SLOT_ROWS);
-        x = SLOT_ROWS;
+        convert(b, b->rows * qv_config_row_dim(b->c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
+        slots[QV_CONV3D_INPUT] = SLOT_ROWS;
     }
-    int weight = d->weight == QV_CONV3D_WEIGHT_DEPTH_SUM ? PATCH_STILL : PATCH_WEIGHT;
-    for (int i = 0; i < d->n_ops; i++)
-        if (d->ops[i].kind == QV_OP_rows) {
-            append(b, d->ops[i], OPERANDS(x, SLOT_ROWS));
-            x = SLOT_ROWS;
-        } else {
-            append(b, d->ops[i],
-                   OPERANDS(x, qv_weight_operand((size_t)weight), qv_weight_operand(PATCH_BIAS),
-                            SLOT_POS, SLOT_X));
-        }
+    for (int i = 0; i < d->n_ops; i++) {
+        int operands[QV_MAX_OPERANDS];
+        for (int j = 0; j < QV_MAX_OPERANDS; j++)
+            operands[j] = slots[d->operands[i][j]];
+        append(b, d->ops[i], operands);
+    }
     completes(b, "patch_embed", -1, b->c->hidden);
 }
 
@@ -305,12 +308,12 @@ qv_tower_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
         .dilation = { 1, 1, 1 },
         .groups = 1,
         .dtype = s->dtype,
-        .layout = frames ? QV_CONV3D_BYTE_FRAMES : QV_CONV3D_PATCH_ROWS,
+        .layout = frames ? QV_LAYOUT_FRAMES_U8 : QV_LAYOUT_PATCH_ROWS,
         .merge = c->merge,
         .bias = true,
         .alpha = 1,
         .addend_rows = s->grid_h * s->grid_w,
-        .all_frames_equal = s->still,
+        .frames_equal = s->still,
     };
     if (!frames)
         return d;
@@ -321,8 +324,8 @@ qv_tower_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
         exact = exact && p->mean[i] == 0.5 && p->std[i] == 0.5;
     d.alpha = exact ? 1 / 255.0 : 1;
     for (int i = 0; i < 3; i++) {
-        d.row_scale[i] = exact ? 2 : 1 / (255 * p->std[i]);
-        d.row_shift[i] = exact ? -255 : -p->mean[i] / p->std[i];
+        d.pixel_scale[i] = exact ? 2 : 1 / (255 * p->std[i]);
+        d.pixel_shift[i] = exact ? -255 : -p->mean[i] / p->std[i];
     }
     return d;
 }

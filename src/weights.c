@@ -244,8 +244,8 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     if (status)
         return status;
     if (s->channels_last) {
-        qv_conv3d_channels_last_to_first(l->raw, element, rows, c->in_channels,
-                                         c->temporal * c->patch * c->patch, l->canonical);
+        qv_conv3d_channels_last_to_first(l->raw, rows, c->temporal * c->patch * c->patch,
+                                         c->in_channels, element, l->canonical);
         values = l->canonical;
     }
     if (!s->spec.sum_depth)
@@ -253,15 +253,12 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     qv_dtype from = s->tensor->dtype;
     int64_t n = rows * s->spec.k, bad;
     if (s->spec.sum_depth) {
-        /* the sum is rounded once, to the model's dtype: from f32 copies of the slices */
-        float *wide = l->canonical;
-        memmove(l->converted, values, bytes);
+        float *wide = l->converted;
         for (int64_t i = 0; i < rows * s->file_k; i++)
-            wide[i] = (float)qv_load(l->converted, from, i);
-        int64_t area = c->patch * c->patch;
-        qv_conv3d_sum_depth(wide, QV_F32, rows, c->in_channels, c->temporal, area, to,
-                            l->converted);
-        bad = convert(l->converted, to, l->raw, to, n);
+            wide[i] = (float)qv_load(values, from, i);
+        qv_conv3d_sum_depth(wide, QV_F32, rows, c->in_channels, c->temporal,
+                            c->patch * c->patch, l->raw);
+        bad = convert(l->raw, QV_F32, l->converted, to, n);
     } else {
         bad = convert(values, from, l->converted, to, n);
     }

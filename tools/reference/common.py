@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the reference tools share: transformers' vision tower alone, its processors, distances."""
-import contextlib
 import importlib
 import json
-import math
 import os
 import time
 
@@ -84,37 +82,25 @@ def vision_classes(folder):
 def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, device="cpu"):
     """transformers' vision tower with the folder's weights. round_weights: through bf16 first.
 
-    `_from_config` builds it as `from_pretrained` would: parameters in `dtype`, inv_freq in f32
-    (a later .to(bfloat16) would round inv_freq too)."""
+    As from `from_pretrained`: parameters in `dtype`, inv_freq in f32 (.to(bfloat16) on the whole
+    module would round inv_freq too)."""
     if dtype == "f64" and attention != "sdpa":
         raise SystemExit("f64 needs sdpa: transformers' eager attention has its softmax in f32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     model_class, config = vision_classes(folder)
     weights = read_weights(folder, config)
     torch_dtype = DTYPES[dtype]
-    with skip_init():
+    with torch.device("meta"):  # no memory, no random initialisation
         model = model_class._from_config(config, dtype=torch_dtype, attn_implementation=attention)
     if round_weights:
         weights = {k: v.bfloat16() for k, v in weights.items()}
-    model.load_state_dict({k: v.to(torch_dtype) for k, v in weights.items()}, strict=True)
+    model.load_state_dict({k: v.to(torch_dtype, copy=True) for k, v in weights.items()},
+                          strict=True, assign=True)
+    model.rotary_pos_emb = type(model.rotary_pos_emb)(model.config)
     assert model.rotary_pos_emb.inv_freq.dtype == torch.float32
     if dtype == "f64":
         use_doubles(model)
     return model.eval().to(device)
-
-
-@contextlib.contextmanager
-def skip_init():
-    """Leaves out the random initialisation of weights that are overwritten anyway."""
-    names = [n for n in ("kaiming_uniform_", "uniform_", "normal_", "trunc_normal_")]
-    saved = {n: getattr(torch.nn.init, n) for n in names}
-    for n in names:
-        setattr(torch.nn.init, n, lambda tensor, *args, **kwargs: tensor)
-    try:
-        yield
-    finally:
-        for n, function in saved.items():
-            setattr(torch.nn.init, n, function)
 
 
 def use_doubles(model):
@@ -125,7 +111,8 @@ def use_doubles(model):
     inv_freq = theta ** -(torch.arange(0, head_dim // 2, 2, dtype=torch.float64) / (head_dim // 2))
 
     def angles(_, position_ids):
-        angle = (position_ids[..., None].double() * inv_freq.to(position_ids.device)).flatten(1)  # [n, h-block | w-block]
+        angle = position_ids[..., None].double() * inv_freq.to(position_ids.device)
+        angle = angle.flatten(1)  # [n, h-block | w-block]
         angle = torch.cat([angle, angle], -1)
         return angle.cos(), angle.sin()
 

@@ -108,7 +108,8 @@ def write_weights(folder, case, weights, random):
     weight_map = {}
     for i in range(shards):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
-        part = {n: tensors[n] for n in names[i * len(names) // shards:(i + 1) * len(names) // shards]}
+        first, last = i * len(names) // shards, (i + 1) * len(names) // shards
+        part = {n: tensors[n] for n in names[first:last]}
         weight_map.update({n: file for n in part})
         save_file(part, os.path.join(folder, file), metadata={"format": "pt"})
     total = sum(x.numel() * x.element_size() for x in tensors.values())

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Is qwenvit the same model as transformers, on real clips? A table, and exit code 1 if not.
 
-Distance of a token: |x - truth| / |truth|. The truth is transformers in f32 on bf16-rounded weights.
+Distance of a token: |x - truth| / |truth|. Truth: transformers in f32 on bf16-rounded weights.
   f32   the worst token's distance is below 2e-5
   bf16  mean and worst distance are at most 1.05 times those of transformers' own bf16, the better
         of its two attention paths (sdpa, eager), for the tokens and every DeepStack output

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: MIT */
+/* One file's frames through FFmpeg, with nothing but that file ever opened. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <fcntl.h>
+#include <libavutil/display.h>
+#include <libavutil/opt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "media.h"
+
+#define IO_BYTES 65536
+#define MAX_BAD_READS 64     /* in a row, before the rest of a file is given up */
+#define MAX_BAD_FRAMES 1024  /* in a row, while the decoder is emptied */
+
+/* No playlists, no text formats, nothing that names other files. */
+static const char allowed_formats[] =
+        "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
+        "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
+        "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
+
+static void
+drop_log(void *who, int level, const char *format, va_list args)
+{
+    (void)who;
+    (void)level;
+    (void)format;
+    (void)args;
+}
+
+static void
+quiet_once(void)
+{
+    av_log_set_callback(drop_log);
+}
+
+void
+qvm_quiet(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, quiet_once);
+}
+
+/* ---- reading the file ------------------------------------------------------------------------- */
+
+static int
+io_read(void *opaque, uint8_t *buffer, int size)
+{
+    qvm_source *source = opaque;
+    if (atomic_load_explicit(source->stop, memory_order_relaxed))
+        return AVERROR_EXIT;
+    ssize_t n;
+    do
+        n = read(source->fd, buffer, (size_t)size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        source->io_errno = errno;
+        return AVERROR(errno);
+    }
+    return n ? (int)n : AVERROR_EOF;
+}
+
+static int64_t
+io_seek(void *opaque, int64_t offset, int whence)
+{
+    qvm_source *source = opaque;
+    struct stat info;
+    if (whence & AVSEEK_SIZE)
+        return fstat(source->fd, &info) ? AVERROR(errno) : (int64_t)info.st_size;
+    const off_t at = lseek(source->fd, (off_t)offset, whence & ~AVSEEK_FORCE);
+    return at < 0 ? AVERROR(errno) : (int64_t)at;
+}
+
+/* Containers may name other files (mov data references, playlists): none is opened. */
+static int
+io_refuse(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
+          AVDictionary **options)
+{
+    (void)format;
+    (void)io;
+    (void)url;
+    (void)flags;
+    (void)options;
+    return AVERROR(EPERM);
+}
+
+static qv_status
+open_file(qvm_source *source, qv_error *err)
+{
+    struct stat info;
+    if (stat(source->path, &info))
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", source->path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
+        return qv_fail(err, QV_EIO, "%s: not a regular file", source->path);
+    if (info.st_size == 0)
+        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
+                       source->path);
+    source->fd = open(source->path, O_RDONLY | O_CLOEXEC);
+    if (source->fd < 0)
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", source->path, strerror(errno));
+    uint8_t *buffer = av_malloc(IO_BYTES);
+    if (!buffer)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for reading", source->path);
+    source->io = avio_alloc_context(buffer, IO_BYTES, 0, source, io_read, NULL, io_seek);
+    if (!source->io) {
+        av_free(buffer);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for reading", source->path);
+    }
+    return QV_OK;
+}
+
+/* A failure of FFmpeg while opening, in words. */
+static qv_status
+fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
+{
+    char text[AV_ERROR_MAX_STRING_SIZE] = "";
+    if (source->io_errno)
+        return qv_fail(err, QV_EIO, "%s: reading failed: %s", source->path,
+                       strerror(source->io_errno));
+    if (code == AVERROR(ENOMEM))
+        return qv_fail(err, QV_ENOMEM, "%s: no memory while %s", source->path, what);
+    av_strerror(code, text, sizeof text);
+    return qv_fail(err, QV_EFORMAT, "%s: %s failed: %s", source->path, what, text);
+}
+
+/* ---- demuxer ---------------------------------------------------------------------------------- */
+
+static qv_status
+open_format(qvm_source *source, qv_error *err)
+{
+    /* The name is kept from FFmpeg: what a file is, its bytes say. */
+    const AVInputFormat *found = NULL;
+    int code = av_probe_input_buffer2(source->io, &found, "", NULL, 0, 0);
+    if (code < 0 && source->io_errno)
+        return fail_av(source, code, "reading", err);
+    if (code < 0 || !found)
+        return qv_fail(err, QV_EFORMAT, "%s: not a clip or picture of a known format",
+                       source->path);
+    if (av_match_list(found->name, allowed_formats, ',') <= 0)
+        return qv_fail(err, QV_EFORMAT, "%s: the content is '%s', which is not read; an ordinary "
+                       "clip or picture file is expected", source->path, found->name);
+
+    AVDictionary *options = NULL;
+    source->format = avformat_alloc_context();
+    if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0
+        || av_dict_set(&options, "protocol_whitelist", "file", 0) < 0) {
+        av_dict_free(&options);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory to open it", source->path);
+    }
+    source->format->pb = source->io;
+    source->format->flags |= AVFMT_FLAG_CUSTOM_IO;
+    source->format->io_open = io_refuse;
+    code = avformat_open_input(&source->format, "", found, &options);
+    av_dict_free(&options);
+    return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
+}
+
+/* Looks into the streams. A decoder used for that obeys the pixel cap too. */
+static qv_status
+probe_streams(qvm_source *source, qv_error *err)
+{
+    const unsigned n = source->format->nb_streams;
+    AVDictionary **options = n ? calloc(n, sizeof *options) : NULL;
+    for (unsigned i = 0; options && i < n; i++)
+        av_dict_set_int(&options[i], "max_pixels", QVM_MAX_PIXELS, 0);
+    const int code = avformat_find_stream_info(source->format, options);
+    for (unsigned i = 0; options && i < n; i++)
+        av_dict_free(&options[i]);
+    free(options);
+    return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
+}
+
+static qv_status
+choose_stream(qvm_source *source, qv_error *err)
+{
+    const AVFormatContext *format = source->format;
+    bool cover = false;
+    for (unsigned i = 0; i < format->nb_streams; i++) {
+        AVStream *stream = format->streams[i];
+        const bool video = stream->codecpar->codec_type == AVMEDIA_TYPE_VIDEO;
+        cover = cover || (video && (stream->disposition & AV_DISPOSITION_ATTACHED_PIC));
+        if (!source->stream && video && !(stream->disposition & AV_DISPOSITION_ATTACHED_PIC))
+            source->stream = stream;
+        else
+            stream->discard = AVDISCARD_ALL;
+    }
+    if (!source->stream)
+        return qv_fail(err, QV_EFORMAT, "%s: no video stream among %u streams of '%s'%s",
+                       source->path, format->nb_streams, format->iformat->name,
+                       cover ? " but an attached cover picture" : "");
+    const AVCodecParameters *par = source->stream->codecpar;
+    if ((int64_t)par->width * par->height > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EFORMAT, "%s: frames of %dx%d; at most 16384x16384 pixels are read",
+                       source->path, par->width, par->height);
+    return QV_OK;
+}
+
+static qv_status
+open_codec(qvm_source *source, int threads, qv_error *err)
+{
+    const AVCodecParameters *par = source->stream->codecpar;
+    const AVCodec *codec = avcodec_find_decoder(par->codec_id);
+    if (!codec)
+        return qv_fail(err, QV_EFORMAT, "%s: codec '%s' has no decoder in this FFmpeg",
+                       source->path, avcodec_get_name(par->codec_id));
+    source->codec = avcodec_alloc_context3(codec);
+    if (!source->codec)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for the decoder", source->path);
+    int code = avcodec_parameters_to_context(source->codec, par);
+    source->codec->thread_count = threads;
+    source->codec->pkt_timebase = source->stream->time_base;
+    source->codec->max_pixels = QVM_MAX_PIXELS;
+    if (code >= 0)
+        code = avcodec_open2(source->codec, codec, NULL);
+    return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
+}
+
+qv_status
+qvm_source_open(qvm_source *source, const char *path, int threads, const atomic_bool *stop,
+                qv_error *err)
+{
+    qvm_quiet();
+    *source = (qvm_source){.path = path, .fd = -1, .stop = stop};
+    qv_status status = open_file(source, err);
+    if (!status)
+        status = open_format(source, err);
+    if (!status)
+        status = probe_streams(source, err);
+    if (!status)
+        status = choose_stream(source, err);
+    if (!status && threads >= 0)
+        status = open_codec(source, threads, err);
+    if (!status) {
+        source->packet = av_packet_alloc();
+        if (!source->packet)
+            status = qv_fail(err, QV_ENOMEM, "%s: no memory for packets", path);
+    }
+    if (status)
+        qvm_source_close(source);
+    return status;
+}
+
+void
+qvm_source_close(qvm_source *source)
+{
+    av_packet_free(&source->packet);
+    avcodec_free_context(&source->codec);
+    avformat_close_input(&source->format);
+    if (source->io)
+        av_freep(&source->io->buffer);
+    avio_context_free(&source->io);
+    if (source->fd >= 0)
+        close(source->fd);
+    source->fd = -1;
+    source->stream = NULL;
+}
+
+bool
+qvm_source_is_picture(const qvm_source *source)
+{
+    const char *name = source->format->iformat->name;
+    const size_t n = strlen(name);
+    const AVDictionaryEntry *brand = av_dict_get(source->format->metadata, "major_brand", NULL, 0);
+    if (brand && !strcmp(brand->value, "avif"))
+        return true;
+    return n > 5 && !strcmp(name + n - 5, "_pipe");
+}
+
+/* ---- packets and frames ----------------------------------------------------------------------- */
+
+/* The next packet of the stream; *got is false at the end of what can be read. */
+static qv_status
+read_packet(qvm_source *source, bool *got, qv_error *err)
+{
+    *got = false;
+    for (int bad = 0; bad < MAX_BAD_READS; ) {
+        if (atomic_load_explicit(source->stop, memory_order_relaxed))
+            return QV_OK;
+        const int code = av_read_frame(source->format, source->packet);
+        if (source->io_errno)
+            return fail_av(source, code, "reading", err);
+        if (code == AVERROR(ENOMEM))
+            return fail_av(source, code, "reading", err);
+        if (code == AVERROR_EOF || code == AVERROR_EXIT)
+            return QV_OK;
+        if (code < 0) {
+            source->errors++;
+            bad++;
+            continue;
+        }
+        if (source->packet->stream_index != source->stream->index) {
+            av_packet_unref(source->packet);
+            continue;
+        }
+        if (av_packet_get_side_data(source->packet, AV_PKT_DATA_ENCRYPTION_INFO, NULL)) {
+            av_packet_unref(source->packet);
+            return qv_fail(err, QV_EFORMAT, "%s: the video is encrypted; an unencrypted file is "
+                           "needed", source->path);
+        }
+        *got = true;
+        return QV_OK;
+    }
+    return QV_OK;
+}
+
+static qv_status
+feed_decoder(qvm_source *source, qv_error *err)
+{
+    bool got;
+    qv_status status = read_packet(source, &got, err);
+    if (status)
+        return status;
+    source->draining = !got;
+    const int code = avcodec_send_packet(source->codec, got ? source->packet : NULL);
+    av_packet_unref(source->packet);
+    if (code == AVERROR(ENOMEM))
+        return fail_av(source, code, "decoding", err);
+    if (code < 0 && code != AVERROR_EOF)
+        source->errors++;
+    return QV_OK;
+}
+
+qv_status
+qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
+{
+    int bad = 0;
+    *got = false;
+    while (!atomic_load_explicit(source->stop, memory_order_relaxed)) {
+        const int code = avcodec_receive_frame(source->codec, frame);
+        if (code == 0) {
+            *got = true;
+            return QV_OK;
+        }
+        if (code == AVERROR_EOF)
+            return QV_OK;
+        if (code == AVERROR(ENOMEM))
+            return fail_av(source, code, "decoding", err);
+        if (code != AVERROR(EAGAIN)) {
+            source->errors++;
+            if (++bad > MAX_BAD_FRAMES)
+                return QV_OK;
+            continue;
+        }
+        if (source->draining)
+            return QV_OK;
+        qv_status status = feed_decoder(source, err);
+        if (status)
+            return status;
+    }
+    return QV_OK;
+}
+
+/* ---- counting --------------------------------------------------------------------------------- */
+
+static qv_status
+count_packets(qvm_source *source, int64_t *n, qv_error *err)
+{
+    for (;;) {
+        bool got;
+        qv_status status = read_packet(source, &got, err);
+        if (status || !got)
+            return status;
+        if (!(source->packet->flags & AV_PKT_FLAG_DISCARD))
+            ++*n;
+        av_packet_unref(source->packet);
+    }
+}
+
+static qv_status
+count_decoded(const char *path, int threads, const atomic_bool *stop, int64_t *n, int64_t *errors,
+              qv_error *err)
+{
+    qvm_source source;
+    AVFrame *frame = av_frame_alloc();
+    if (!frame)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a frame", path);
+    qv_status status = qvm_source_open(&source, path, threads, stop, err);
+    if (!status) {
+        /* the number of frames does not depend on their last filter */
+        source.codec->skip_loop_filter = AVDISCARD_ALL;
+        bool got = true;
+        *n = 0;
+        while (!status && got) {
+            status = qvm_source_next(&source, frame, &got, err);
+            *n += !status && got;
+            av_frame_unref(frame);
+        }
+        *errors = source.errors;
+        qvm_source_close(&source);
+    }
+    av_frame_free(&frame);
+    return status;
+}
+
+qv_status
+qvm_count_frames(const char *path, int threads, const atomic_bool *stop, int64_t *n, qv_error *err)
+{
+    qvm_source source;
+    int64_t packets = 0, errors = 0;
+    qv_status status = qvm_source_open(&source, path, -1, stop, err);
+    if (status)
+        return status;
+    const int64_t said = source.stream->nb_frames;
+    status = count_packets(&source, &packets, err);
+    qvm_source_close(&source);
+    if (status)
+        return status;
+    if (packets > 0 && packets == said) {
+        *n = packets;
+        return QV_OK;
+    }
+    status = count_decoded(path, threads, stop, n, &errors, err);
+    if (!status && errors && threads != 1) /* threads may lose other frames each time */
+        status = count_decoded(path, 1, stop, n, &errors, err);
+    return status;
+}

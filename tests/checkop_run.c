@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One operation on one device. Every buffer lies between two strips of 0x99, the output and the
+ * scratch hold NaN before; afterwards strips and inputs must be as they were. Only the backend's
+ * verbs touch memory, so that it may be a device's.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkop.h"
+
+enum { GUARD_BYTES = 64 * 4, GUARD = 0x99, UNWRITTEN = 0xff /* NaN in f32, bf16 and double */ };
+
+const char *const check_names[CHECK_COUNT] = {
+#define CHECK_NAME(name, text) text,
+    CHECK_LIST(CHECK_NAME)
+#undef CHECK_NAME
+};
+
+struct guarded {
+    struct qv_memory *memory; /* NULL: not used */
+    size_t offset, bytes, total;
+    unsigned char *image; /* what memory must hold, on the host */
+};
+
+struct job {
+    const struct side *side;
+    const struct data *data;
+    struct qv_kernel *kernel;
+    struct guarded operands[QV_MAX_OPERANDS], scratch;
+    struct qv_matrix matrix;
+    struct qv_layout layout; /* of the weight, if there is one */
+    bool alias, packed_before;
+    unsigned char *packed; /* the weight as the first run packed it */
+};
+
+bool
+fail_case(struct outcome *outcome, enum check check, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(outcome->text, sizeof outcome->text, format, ap);
+    va_end(ap);
+    outcome->check = check;
+    return false;
+}
+
+static bool
+verb_failed(struct outcome *outcome, const char *verb, qv_status status, const qv_error *err)
+{
+    return fail_case(outcome, CHECK_STATUS, "%s: status %d: %s", verb, (int)status, err->text);
+}
+
+int
+output_of(const struct qv_op *op)
+{
+    return qv_op_n_operands(op->kind) - 1;
+}
+
+/* ---- guarded buffers -------------------------------------------------------------------------- */
+
+/* The offset is a multiple of the alignment, and of nothing larger that a kernel may hope for. */
+static bool
+guarded_open(const struct side *side, size_t bytes, struct guarded *out, struct outcome *outcome)
+{
+    qv_error err = { 0 };
+    size_t alignment = side->caps.alignment ? side->caps.alignment : 1;
+    size_t offset = (GUARD_BYTES + alignment - 1) / alignment * alignment;
+    if (offset / alignment % 2 == 0)
+        offset += alignment;
+    size_t total = offset + bytes + GUARD_BYTES;
+    qv_status status = side->backend->alloc(side->dev, total, &out->memory, &err);
+    if (status)
+        return verb_failed(outcome, "alloc", status, &err);
+    out->offset = offset;
+    out->bytes = bytes;
+    out->total = total;
+    out->image = must_alloc(total);
+    return true;
+}
+
+static void
+guarded_close(const struct side *side, struct guarded *g)
+{
+    if (g->memory)
+        side->backend->free(side->dev, g->memory);
+    free(g->image);
+    *g = (struct guarded){ 0 };
+}
+
+static struct qv_buffer
+guarded_buffer(const struct guarded *g)
+{
+    return (struct qv_buffer){ g->memory, g->memory ? g->offset : 0 };
+}
+
+/* Guards and content (NULL: the byte `value` everywhere) to the device. */
+static bool
+guarded_write(const struct side *side, struct guarded *g, const void *content, int value,
+              struct outcome *outcome)
+{
+    if (!g->memory)
+        return true;
+    memset(g->image, GUARD, g->total);
+    if (content)
+        memcpy(g->image + g->offset, content, g->bytes);
+    else
+        memset(g->image + g->offset, value, g->bytes);
+    qv_error err = { 0 };
+    struct qv_buffer whole = { g->memory, 0 };
+    qv_status status = side->backend->upload(side->dev, whole, g->image, g->total, &err);
+    return status ? verb_failed(outcome, "upload", status, &err) : true;
+}
+
+/* Memory into the image; false if a guard has changed. */
+static bool
+guarded_read(const struct side *side, struct guarded *g, const char *name, struct outcome *outcome)
+{
+    if (!g->memory)
+        return true;
+    qv_error err = { 0 };
+    struct qv_buffer whole = { g->memory, 0 };
+    qv_status status = side->backend->download(side->dev, g->image, whole, g->total, &err);
+    if (status)
+        return verb_failed(outcome, "download", status, &err);
+    for (size_t i = 0; i < g->total; i++)
+        if ((i < g->offset || i >= g->offset + g->bytes) && g->image[i] != GUARD)
+            return fail_case(outcome, CHECK_GUARD, "%s: byte %lld of %zu was written", name,
+                             (long long)i - (long long)g->offset, g->bytes);
+    return true;
+}
+
+/* ---- one run ---------------------------------------------------------------------------------- */
+
+void
+job_close(struct job *job)
+{
+    if (!job)
+        return;
+    for (int i = 0; i < QV_MAX_OPERANDS; i++)
+        guarded_close(job->side, &job->operands[i]);
+    guarded_close(job->side, &job->scratch);
+    if (job->kernel)
+        job->side->backend->release(job->side->dev, job->kernel);
+    free(job->packed);
+    free(job);
+}
+
+static bool
+open_weight(struct job *job, const struct qv_operand *desc, size_t *bytes,
+            struct outcome *outcome)
+{
+    qv_error err = { 0 };
+    job->matrix = (struct qv_matrix){ desc->rows, desc->cols, desc->dtype };
+    qv_status status = job->side->backend->layout(job->side->dev, &job->matrix, &job->layout, &err);
+    if (status)
+        return verb_failed(outcome, "layout", status, &err);
+    if (job->layout.row_multiple < 1)
+        return fail_case(outcome, CHECK_STATUS, "layout: row_multiple is %lld",
+                         (long long)job->layout.row_multiple);
+    job->packed = must_alloc(job->layout.bytes);
+    *bytes = job->layout.bytes;
+    return true;
+}
+
+struct job *
+job_open(const struct side *side, const struct data *data, bool alias, struct outcome *outcome)
+{
+    qv_error err = { 0 };
+    size_t scratch_bytes = 0;
+    struct job *job = must_alloc(sizeof *job);
+    job->side = side;
+    job->data = data;
+    job->alias = alias;
+    qv_status status =
+        side->backend->prepare(side->dev, &data->op, &job->kernel, &scratch_bytes, &err);
+    bool ok = !status;
+    if (status == QV_EUNSUPPORTED) {
+        outcome->skipped = true;
+        snprintf(outcome->text, sizeof outcome->text, "%s", err.text);
+    } else if (status)
+        ok = verb_failed(outcome, "prepare", status, &err);
+    for (int i = 0; i < data->n && ok; i++) {
+        size_t bytes = data->desc[i].bytes;
+        if (bytes && data->desc[i].weight)
+            ok = open_weight(job, &data->desc[i], &bytes, outcome);
+        if (ok && bytes && !(alias && i == 3))
+            ok = guarded_open(side, bytes, &job->operands[i], outcome);
+    }
+    if (ok && scratch_bytes)
+        ok = guarded_open(side, scratch_bytes, &job->scratch, outcome);
+    if (ok)
+        return job;
+    job_close(job);
+    return NULL;
+}
+
+/* Into zeroed memory, as alloc gives it, in one slice or several; the bytes must be the same. */
+static bool
+pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
+{
+    const struct side *side = job->side;
+    struct guarded *g = &job->operands[i];
+    if (!guarded_write(side, g, NULL, 0, outcome))
+        return false;
+    int64_t n = job->matrix.n, step = n, unit = job->layout.row_multiple;
+    if (slices)
+        step = unit * (n > 3 * unit ? n / (3 * unit) : 1);
+    size_t row_bytes = job->data->desc[i].bytes / (size_t)n;
+    for (int64_t row = 0; row < n; row += step) {
+        qv_error err = { 0 };
+        int64_t rows = n - row < step ? n - row : step;
+        void *slice = must_alloc((size_t)rows * row_bytes); /* alone, so that a sanitizer sees */
+        memcpy(slice, (char *)job->data->bytes[i] + (size_t)row * row_bytes,
+               (size_t)rows * row_bytes);
+        qv_status status = side->backend->pack(side->dev, &job->matrix, row, rows, slice,
+                                               guarded_buffer(g), &err);
+        free(slice);
+        if (status)
+            return verb_failed(outcome, "pack", status, &err);
+    }
+    if (!guarded_read(side, g, "packed weight", outcome))
+        return false;
+    if (job->packed_before && memcmp(job->packed, g->image + g->offset, g->bytes))
+        return fail_case(outcome, CHECK_PACK, "packed in slices of %lld rows of %lld",
+                         (long long)step, (long long)n);
+    memcpy(job->packed, g->image + g->offset, g->bytes);
+    job->packed_before = true;
+    return true;
+}
+
+static bool
+write_operands(struct job *job, bool slices, struct outcome *outcome)
+{
+    const struct data *data = job->data;
+    int out = output_of(&data->op);
+    bool in_place = data->op.kind == QV_OP_rope, ok = true;
+    for (int i = 0; i < data->n && ok; i++) {
+        const void *content = i != out || in_place ? data->bytes[i] : NULL;
+        if (i == out && job->alias)
+            content = data->bytes[3];
+        if (data->desc[i].weight)
+            ok = pack_weight(job, i, slices, outcome);
+        else
+            ok = guarded_write(job->side, &job->operands[i], content, UNWRITTEN, outcome);
+    }
+    return ok && guarded_write(job->side, &job->scratch, NULL, UNWRITTEN, outcome);
+}
+
+static bool
+read_operands(struct job *job, void *result, struct outcome *outcome)
+{
+    const struct data *data = job->data;
+    int out = output_of(&data->op);
+    bool ok = guarded_read(job->side, &job->scratch, "scratch", outcome);
+    for (int i = 0; i < data->n && ok; i++) {
+        struct guarded *g = &job->operands[i];
+        ok = guarded_read(job->side, g, data->desc[i].name, outcome);
+        if (!ok || !g->memory)
+            continue;
+        const void *before = data->desc[i].weight ? (const void *)job->packed : data->bytes[i];
+        if (i == out)
+            memcpy(result, g->image + g->offset, g->bytes);
+        else if (memcmp(g->image + g->offset, before, g->bytes))
+            ok = fail_case(outcome, CHECK_INPUT, "%s is not what it was before the run",
+                           data->desc[i].name);
+    }
+    return ok;
+}
+
+static struct qv_call
+job_call(const struct job *job)
+{
+    struct qv_call call = { .kernel = job->kernel, .scratch = guarded_buffer(&job->scratch) };
+    for (int i = 0; i < job->data->n; i++)
+        call.operands[i] = guarded_buffer(&job->operands[i]);
+    if (job->alias)
+        call.operands[3] = call.operands[output_of(&job->data->op)];
+    return call;
+}
+
+bool
+job_run(struct job *job, bool slices, void *result, struct outcome *outcome)
+{
+    if (!write_operands(job, slices, outcome))
+        return false;
+    qv_error err = { 0 };
+    qv_status status = job_repeat(job, 1, &err);
+    if (status)
+        return verb_failed(outcome, "run", status, &err);
+    return read_operands(job, result, outcome);
+}
+
+qv_status
+job_repeat(struct job *job, size_t n, qv_error *err)
+{
+    const struct side *side = job->side;
+    struct qv_call *calls = must_alloc(n * sizeof *calls);
+    for (size_t i = 0; i < n; i++)
+        calls[i] = job_call(job);
+    qv_status status = side->backend->run(side->dev, calls, n, err);
+    if (!status)
+        status = side->backend->sync(side->dev, err);
+    free(calls);
+    return status;
+}

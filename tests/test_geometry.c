@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* The grid's pure functions against tables written by transformers 5.23 and torch 2.11. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "geometry.h"
+
+#define MAX_PATCHES (96 * 130)
+
+static int32_t rows[MAX_PATCHES], cols[MAX_PATCHES], taps_index[MAX_PATCHES][4];
+static float taps_weight[MAX_PATCHES][4];
+
+/* get_vision_position_ids([[1, 4, 6]], 2) */
+static const int32_t positions_4x6[24][2] = {
+    { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 }, { 0, 2 }, { 0, 3 }, { 1, 2 }, { 1, 3 },
+    { 0, 4 }, { 0, 5 }, { 1, 4 }, { 1, 5 }, { 2, 0 }, { 2, 1 }, { 3, 0 }, { 3, 1 },
+    { 2, 2 }, { 2, 3 }, { 3, 2 }, { 3, 3 }, { 2, 4 }, { 2, 5 }, { 3, 4 }, { 3, 5 },
+};
+
+/* get_vision_interpolation_indices_and_weights: grid 4x6 of a table of side 6; 2x8 (one row of
+ * blocks, corners meet) of side 4 */
+static const int32_t index_4x6[24][4] = {
+    { 0, 1, 6, 7 },     { 1, 2, 7, 8 },     { 6, 7, 12, 13 },   { 7, 8, 13, 14 },
+    { 2, 3, 8, 9 },     { 3, 4, 9, 10 },    { 8, 9, 14, 15 },   { 9, 10, 15, 16 },
+    { 4, 5, 10, 11 },   { 5, 5, 11, 11 },   { 10, 11, 16, 17 }, { 11, 11, 17, 17 },
+    { 18, 19, 24, 25 }, { 19, 20, 25, 26 }, { 30, 31, 30, 31 }, { 31, 32, 31, 32 },
+    { 20, 21, 26, 27 }, { 21, 22, 27, 28 }, { 32, 33, 32, 33 }, { 33, 34, 33, 34 },
+    { 22, 23, 28, 29 }, { 23, 23, 29, 29 }, { 34, 35, 34, 35 }, { 35, 35, 35, 35 },
+};
+static const int32_t index_2x8[16][4] = {
+    { 0, 1, 4, 5 }, { 0, 1, 4, 5 }, { 12, 13, 12, 13 }, { 12, 13, 12, 13 },
+    { 0, 1, 4, 5 }, { 1, 2, 5, 6 }, { 12, 13, 12, 13 }, { 13, 14, 13, 14 },
+    { 1, 2, 5, 6 }, { 2, 3, 6, 7 }, { 13, 14, 13, 14 }, { 14, 15, 14, 15 },
+    { 2, 3, 6, 7 }, { 3, 3, 7, 7 }, { 14, 15, 14, 15 }, { 15, 15, 15, 15 },
+};
+/* Of the upper taps; the lower ones are 0 because both rows fall on the table's. */
+static const float weight_2x8[8][2] = {
+    { 0x1p+0f, 0 },
+    { 0x1.249248p-1f, 0x1.b6db70p-2f },
+    { 0x1.249248p-3f, 0x1.b6db6ep-1f },
+    { 0x1.6db6dcp-1f, 0x1.249248p-2f },
+    { 0x1.249248p-2f, 0x1.6db6dcp-1f },
+    { 0x1.b6db70p-1f, 0x1.249240p-3f },
+    { 0x1.b6db70p-2f, 0x1.249248p-1f },
+    { 0x1p+0f, 0 },
+};
+
+static void
+positions_are_those_of_transformers(void **state)
+{
+    (void)state;
+    qv_geometry_positions(4, 6, 2, rows, cols);
+    for (int i = 0; i < 24; i++) {
+        assert_int_equal(rows[i], positions_4x6[i][0]);
+        assert_int_equal(cols[i], positions_4x6[i][1]);
+    }
+}
+
+static void
+every_patch_has_one_row(void **state)
+{
+    (void)state;
+    static const int64_t grids[][3] = { { 2, 2, 2 }, { 2, 10, 2 }, { 10, 2, 2 }, { 6, 9, 3 },
+                                        { 5, 7, 1 }, { 1, 1, 1 },  { 40, 62, 2 } };
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        int64_t h = grids[g][0], w = grids[g][1], merge = grids[g][2];
+        memset(rows, 0xff, sizeof rows);
+        qv_geometry_positions(h, w, merge, rows, cols);
+        for (int64_t i = 0; i < h * w; i++) {
+            assert_in_range(rows[i], 0, h - 1);
+            assert_in_range(cols[i], 0, w - 1);
+            assert_int_equal(qv_geometry_row_of(w, merge, rows[i], cols[i]), i);
+            /* the patches of one token are neighbours */
+            int64_t first = i / (merge * merge) * merge * merge;
+            assert_int_equal(rows[i] / merge, rows[first] / merge);
+            assert_int_equal(cols[i] / merge, cols[first] / merge);
+        }
+        assert_int_equal(rows[h * w], -1);
+    }
+}
+
+static void
+taps_are_those_of_transformers(void **state)
+{
+    (void)state;
+    qv_geometry_taps(4, 6, 2, 6, taps_index, taps_weight);
+    assert_memory_equal(taps_index, index_4x6, sizeof index_4x6);
+    assert_true(taps_weight[2][0] == 0x1.555558p-2f && taps_weight[2][2] == 0x1.555554p-1f);
+    assert_true(taps_weight[12][0] == 0x1.555558p-1f && taps_weight[12][2] == 0x1.555550p-2f);
+    qv_geometry_taps(2, 8, 2, 4, taps_index, taps_weight);
+    assert_memory_equal(taps_index, index_2x8, sizeof index_2x8);
+    for (int64_t r = 0; r < 2; r++)
+        for (int64_t c = 0; c < 8; c++) {
+            const float *weight = taps_weight[qv_geometry_row_of(8, 2, r, c)];
+            assert_true(weight[0] == weight_2x8[c][0] && weight[1] == weight_2x8[c][1]);
+            assert_true(weight[2] == 0 && weight[3] == 0);
+        }
+}
+
+static uint64_t
+fnv1a(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* All bits of larger grids: FNV-1a over int32 indices, then f32 weights, of transformers' tensors
+ * (little endian). */
+static void
+taps_of_large_grids_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t h, w, merge, side;
+        uint64_t hash;
+    } grids[] = {
+        { 1, 1, 1, 6, UINT64_C(0xe8e7e8a4bfa25218) },
+        { 1, 3, 1, 1, UINT64_C(0x15f32a8da2f16a18) },
+        { 3, 9, 3, 5, UINT64_C(0x88468e8c62d43258) },
+        { 10, 6, 2, 4, UINT64_C(0x063a2607d2e36e39) },
+        { 20, 38, 2, 48, UINT64_C(0x0f8ee73b9aee40f8) },
+        { 40, 62, 2, 48, UINT64_C(0xa12a63dedac510ed) },
+        { 48, 48, 2, 48, UINT64_C(0x8164237d0e9b6a41) },
+        { 96, 130, 2, 48, UINT64_C(0x312e3a2b60d61ac6) },
+    };
+    const uint32_t one = 1;
+    if (*(const unsigned char *)&one != 1)
+        skip();
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        size_t bytes = (size_t)(grids[g].h * grids[g].w) * sizeof taps_index[0];
+        qv_geometry_taps(grids[g].h, grids[g].w, grids[g].merge, grids[g].side, taps_index,
+                         taps_weight);
+        uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), taps_index, bytes);
+        assert_int_equal(fnv1a(hash, taps_weight, bytes), grids[g].hash);
+    }
+}
+
+static void
+taps_are_weights_into_the_table(void **state)
+{
+    (void)state;
+    static const int64_t grids[][4] = { { 2, 2, 2, 48 },   { 2, 96, 2, 48 }, { 94, 96, 2, 48 },
+                                        { 96, 130, 2, 7 }, { 6, 9, 3, 2 },   { 2, 2, 2, 1 } };
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        int64_t h = grids[g][0], w = grids[g][1], merge = grids[g][2], side = grids[g][3];
+        qv_geometry_taps(h, w, merge, side, taps_index, taps_weight);
+        for (int64_t i = 0; i < h * w; i++) {
+            double sum = 0;
+            for (int j = 0; j < 4; j++) {
+                assert_in_range(taps_index[i][j], 0, side * side - 1);
+                assert_true(taps_weight[i][j] >= 0 && taps_weight[i][j] <= 1);
+                sum += taps_weight[i][j];
+            }
+            assert_true(fabs(sum - 1) <= 4 * 0x1p-24);
+        }
+        assert_int_equal(taps_index[0][0], 0);
+        assert_int_equal(taps_index[h * w - 1][0], side * side - 1);
+    }
+}
+
+static int64_t
+ulps(float a, float b)
+{
+    int32_t i, j;
+    memcpy(&i, &a, sizeof i);
+    memcpy(&j, &b, sizeof j);
+    int64_t x = i < 0 ? (int64_t)INT32_MIN - i : i, y = j < 0 ? (int64_t)INT32_MIN - j : j;
+    return x < y ? y - x : x - y;
+}
+
+/* torch: (position * inv_freq).cos(), .sin() in f32 */
+static void
+rotary_is_torchs_to_one_ulp(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t head_dim, position, i;
+        float cos, sin;
+    } angles[] = {
+        { 64, 0, 0, 0x1p+0f, 0x0p+0f },
+        { 64, 1, 0, 0x1.14a282p-1f, 0x1.aed548p-1f },
+        { 64, 7, 3, 0x1.47f174p-2f, 0x1.e50888p-1f },
+        { 64, 47, 15, 0x1.fffb6cp-1f, 0x1.11de72p-7f },
+        { 64, 129, 5, 0x1.2100e4p-1f, 0x1.a6a2c2p-1f },
+        { 64, 399, 0, -0x1.ffeb64p-1f, -0x1.2285acp-6f },
+        { 72, 1, 1, 0x1.a6b88cp-1f, 0x1.20e102p-1f },
+        { 72, 23, 9, 0x1.f28468p-1f, 0x1.d2e5ep-3f },
+        { 72, 95, 17, 0x1.ffef8ap-1f, 0x1.03a03p-6f },
+        { 72, 399, 2, 0x1.be0e94p-2f, -0x1.ccdf0ap-1f },
+        { 80, 3, 0, -0x1.fae04cp-1f, 0x1.210386p-3f },
+        { 80, 63, 10, 0x1.9db5c8p-1f, 0x1.2da462p-1f },
+        { 80, 111, 19, 0x1.ffebb8p-1f, 0x1.2037b8p-6f },
+        { 80, 399, 1, 0x1.d28ba6p-1f, 0x1.a5cd64p-2f },
+    };
+    static float cos_table[400 * 40], sin_table[400 * 40];
+    for (size_t a = 0; a < sizeof angles / sizeof *angles; a++) {
+        int64_t half = angles[a].head_dim / 2, p = angles[a].position;
+        qv_geometry_rotary(400, 1, 1, angles[a].head_dim, 10000, cos_table, sin_table);
+        assert_true(ulps(cos_table[p * half + angles[a].i], angles[a].cos) <= 1);
+        assert_true(ulps(sin_table[p * half + angles[a].i], angles[a].sin) <= 1);
+        qv_geometry_rotary(1, 400, 1, angles[a].head_dim, 10000, cos_table, sin_table);
+        assert_true(ulps(cos_table[p * half + half / 2 + angles[a].i], angles[a].cos) <= 1);
+        assert_true(ulps(sin_table[p * half + half / 2 + angles[a].i], angles[a].sin) <= 1);
+    }
+}
+
+/* The halves turn by row and by column, in block order, and stay on the circle. */
+static void
+rotary_rows_follow_positions(void **state)
+{
+    (void)state;
+    enum { H = 10, W = 6, MERGE = 2, HEAD = 24, HALF = HEAD / 2, QUARTER = HEAD / 4 };
+    static float c[H * W * HALF], s[H * W * HALF];
+    qv_geometry_positions(H, W, MERGE, rows, cols);
+    qv_geometry_rotary(H, W, MERGE, HEAD, 10000, c, s);
+    for (int64_t i = 0; i < H * W; i++)
+        for (int64_t j = 0; j < HALF; j++) {
+            double position = j < QUARTER ? rows[i] : cols[i];
+            double angle = position * pow(10000, -4.0 * (double)(j % QUARTER) / HEAD);
+            double x = c[i * HALF + j], y = s[i * HALF + j];
+            /* the f32 frequency is off by 3 roundings at most, the angle by one more */
+            double tolerance = (angle * 4 + 1) * 0x1p-24;
+            assert_true(fabs(x - cos(angle)) <= tolerance);
+            assert_true(fabs(y - sin(angle)) <= tolerance);
+            assert_true(fabs(x * x + y * y - 1) <= 4 * 0x1p-24);
+        }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(positions_are_those_of_transformers),
+        cmocka_unit_test(every_patch_has_one_row),
+        cmocka_unit_test(taps_are_those_of_transformers),
+        cmocka_unit_test(taps_of_large_grids_have_the_same_bits),
+        cmocka_unit_test(taps_are_weights_into_the_table),
+        cmocka_unit_test(rotary_is_torchs_to_one_ulp),
+        cmocka_unit_test(rotary_rows_follow_positions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

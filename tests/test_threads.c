@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The thread rules of qwenvit.h: two contexts in two threads at the same time give the bits that
+ * each gives alone; a context may move to another thread. Runs under the thread sanitizer too,
+ * with one thread in each context (OpenMP's own synchronisation is invisible to it).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "tiny.h"
+
+enum { FRAMES = 4, ROUNDS = 3 };
+
+static const char *const backends[] = {
+    "ref",
+#ifdef QV_WITH_CPU
+    "cpu",
+#endif
+};
+
+struct worker {
+    const char *backend;
+    uint32_t seed;
+    float *tokens;
+    size_t bytes;
+};
+
+static void *
+work(void *argument)
+{
+    struct worker *w = argument;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct tiny t = tiny_open(w->backend, QV_F32, 1);
+        uint8_t *frames = tiny_frames(&t, FRAMES, 4, 6, w->seed);
+        free(w->tokens);
+        w->tokens =
+            tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, FRAMES,
+                        &w->bytes);
+        free(frames);
+        tiny_close(&t);
+    }
+    return NULL;
+}
+
+static void
+two_contexts_in_two_threads(void **state)
+{
+    (void)state;
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        struct worker alone[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
+        struct worker together[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
+        pthread_t threads[2];
+        for (int i = 0; i < 2; i++)
+            work(&alone[i]);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, work, &together[i]), 0);
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(alone[i].bytes, together[i].bytes);
+            assert_memory_equal(alone[i].tokens, together[i].tokens, alone[i].bytes);
+            free(alone[i].tokens);
+            free(together[i].tokens);
+        }
+    }
+}
+
+struct moved {
+    struct tiny t;
+    uint8_t *frames;
+    float *tokens;
+    size_t bytes;
+};
+
+static void *
+encode_elsewhere(void *argument)
+{
+    struct moved *m = argument;
+    m->tokens = tiny_encode(&m->t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, m->frames,
+                            FRAMES, &m->bytes);
+    return NULL;
+}
+
+static void
+a_context_moves_between_threads(void **state)
+{
+    (void)state;
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        struct moved m = { .t = tiny_open(backends[b], QV_F32, 1) };
+        m.frames = tiny_frames(&m.t, FRAMES, 4, 4, 3);
+        encode_elsewhere(&m);
+        float *here = m.tokens;
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, encode_elsewhere, &m), 0);
+        pthread_join(thread, NULL);
+        assert_memory_equal(here, m.tokens, m.bytes);
+        free(here);
+        free(m.tokens);
+        free(m.frames);
+        tiny_close(&m.t);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_contexts_in_two_threads),
+        cmocka_unit_test(a_context_moves_between_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Loading: however a checkpoint stores the same weights (patch embedding 5D, 2D, channels-last or
+ * as linear_proj; names with and without "model."; bf16 or f32; one file or shards; symbolic
+ * links), the model is the same to the bit. What does not fit is refused by name.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "dtype.h"
+#include "safetensors.h"
+#include "tiny.h"
+
+enum patch_form { AS_5D, AS_2D, AS_CHANNELS_LAST, AS_LINEAR_PROJ };
+
+/* How the golden checkpoint is written again. */
+struct variant {
+    const char *what;
+    enum patch_form patch;
+    const char *prefix;    /* instead of "model.visual." */
+    bool f32, links;
+    const char *drop, *spoil, *widen; /* a tensor left out, with a NaN, with one row more */
+};
+
+struct scratch {
+    char dir[64];
+    char files[16][96];
+    int n;
+};
+
+static const char *
+file_in(struct scratch *s, const char *name)
+{
+    assert_true(s->n < 16);
+    snprintf(s->files[s->n], sizeof s->files[s->n], "%s/%s", s->dir, name);
+    return s->files[s->n++];
+}
+
+static void
+clean(struct scratch *s)
+{
+    while (s->n)
+        unlink(s->files[--s->n]);
+    rmdir(s->dir);
+}
+
+static void
+copy_file(struct scratch *s, const char *name)
+{
+    char from[600], buffer[4096];
+    snprintf(from, sizeof from, "%s/qwen3_vl/%s", QV_GOLDEN, name);
+    FILE *in = fopen(from, "rb"), *out = fopen(file_in(s, name), "wb");
+    assert_non_null(in);
+    assert_non_null(out);
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;)
+        assert_int_equal(fwrite(buffer, 1, n, out), n);
+    fclose(in);
+    fclose(out);
+}
+
+/* The tensor's values in the variant's form. The caller frees. */
+static void *
+rewrite(const struct variant *v, const struct qv_safetensors *file,
+        const struct qv_safetensor *from, struct qv_safetensor *to)
+{
+    qv_error err = { 0 };
+    int64_t n = (int64_t)from->bytes / 2, *d = to->shape;
+    uint16_t *in = malloc(from->bytes), *out = calloc(2, from->bytes);
+    if (qv_safetensors_read(file, from, 0, in, from->bytes, &err))
+        fail_msg("%s", err.text);
+    memcpy(out, in, from->bytes);
+    if (from->n_dims == 5 && v->patch == AS_CHANNELS_LAST) {
+        int64_t c = d[1], taps = d[2] * d[3] * d[4];
+        for (int64_t i = 0; i < n; i++)
+            out[i / (c * taps) * c * taps + i % taps * c + i / taps % c] = in[i];
+        to->shape[1] = from->shape[2];
+        to->shape[2] = from->shape[3];
+        to->shape[3] = from->shape[4];
+        to->shape[4] = c;
+    } else if (from->n_dims == 5 && v->patch != AS_5D) {
+        d[1] = d[1] * d[2] * d[3] * d[4];
+        to->n_dims = 2;
+    }
+    if (v->spoil && strstr(from->name, v->spoil))
+        out[n / 2] = 0x7fc0;
+    if (v->widen && strstr(from->name, v->widen))
+        to->shape[0] += 1;
+    if (v->f32) {
+        float *wide = calloc(2, from->bytes * 2);
+        for (int64_t i = 0; i < n; i++)
+            wide[i] = qv_bf16_to_f32(out[i]);
+        free(out);
+        out = (uint16_t *)wide;
+        snprintf(to->dtype_name, sizeof to->dtype_name, "F32");
+    }
+    free(in);
+    return out;
+}
+
+static void
+rename_tensor(const struct variant *v, const char *from, char *to, size_t size)
+{
+    static const char prefix[] = "model.visual.";
+    bool ours = !strncmp(from, prefix, sizeof prefix - 1);
+    snprintf(to, size, "%s%s", ours && v->prefix ? v->prefix : "",
+             ours && v->prefix ? from + sizeof prefix - 1 : from);
+    char *proj = strstr(to, "patch_embed.proj.");
+    if (proj && v->patch == AS_LINEAR_PROJ) {
+        char rest[32];
+        snprintf(rest, sizeof rest, "%s", proj + strlen("patch_embed.proj."));
+        sprintf(proj, "patch_embed.linear_proj.%s", rest);
+    }
+}
+
+static void
+write_variant(const struct variant *v, struct scratch *s)
+{
+    enum { MOST = 128 };
+    static struct qv_safetensor tensors[MOST];
+    static char names[MOST][128];
+    void *data[MOST];
+    size_t n = 0;
+    qv_error err = { 0 };
+    struct qv_safetensors *file = NULL;
+    struct qv_safetensors_writer *w = NULL;
+    if (qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < qv_safetensors_count(file); i++) {
+        const struct qv_safetensor *t = qv_safetensors_at(file, i);
+        assert_true(n < MOST);
+        if (v->drop && strstr(t->name, v->drop))
+            continue;
+        tensors[n] = *t;
+        rename_tensor(v, t->name, names[n], sizeof names[n]);
+        tensors[n].name = names[n];
+        data[n] = rewrite(v, file, t, &tensors[n]);
+        n++;
+    }
+    strcpy(s->dir, "/tmp/qv_weights_XXXXXX");
+    s->n = 0;
+    assert_non_null(mkdtemp(s->dir));
+    copy_file(s, "config.json");
+    copy_file(s, "preprocessor_config.json");
+    copy_file(s, "video_preprocessor_config.json");
+    const char *path = file_in(s, v->links ? "blob" : "model.safetensors");
+    if (qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bytes = v->f32 ? 4 : 2;
+        for (int d = 0; d < tensors[i].n_dims; d++)
+            bytes *= (uint64_t)tensors[i].shape[d];
+        if (qv_safetensors_writer_put(w, i, 0, data[i], bytes, &err))
+            fail_msg("%s", err.text);
+        free(data[i]);
+    }
+    if (qv_safetensors_writer_finish(&w, &err))
+        fail_msg("%s", err.text);
+    if (v->links)
+        assert_int_equal(symlink("blob", file_in(s, "model.safetensors")), 0);
+    qv_safetensors_close(&file);
+}
+
+/* Tokens of fixed frames, and the weights' digest. */
+static float *
+tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
+{
+    struct tiny t = { 0 };
+    qv_error err = { 0 };
+    if (qv_context_open(NULL, &t.ctx, &err) ||
+        qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, &err))
+        fail_msg("%s", err.text);
+    qv_model_get_info(t.model, &t.info);
+    memcpy(digest, t.info.digest, 40);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
+    float *tokens = tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, 2, bytes);
+    free(frames);
+    tiny_close(&t);
+    return tokens;
+}
+
+static void
+the_same_model_however_it_is_stored(void **state)
+{
+    (void)state;
+    static const struct variant variants[] = {
+        { .what = "as it is" },
+        { .what = "2D", .patch = AS_2D },
+        { .what = "channels-last", .patch = AS_CHANNELS_LAST },
+        { .what = "linear_proj", .patch = AS_LINEAR_PROJ },
+        { .what = "without model.", .prefix = "visual." },
+        { .what = "MLX", .patch = AS_CHANNELS_LAST, .prefix = "vision_tower." },
+        { .what = "a bare tower", .prefix = "" },
+        { .what = "f32", .f32 = true },
+        { .what = "links", .links = true },
+    };
+    static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
+    for (size_t d = 0; d < 2; d++) {
+        size_t n, m;
+        char digest[40], other[40];
+        float *expected = tokens_of(QV_GOLDEN "/qwen3_vl", dtypes[d], &n, digest);
+        for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+            struct scratch s;
+            write_variant(&variants[i], &s);
+            float *tokens = tokens_of(s.dir, dtypes[d], &m, other);
+            if (n != m || memcmp(tokens, expected, n))
+                fail_msg("stored %s: other tokens in %s", variants[i].what,
+                         qv_dtype_name(dtypes[d]));
+            if (!variants[i].f32) /* the digest is of the stored values and their type */
+                assert_string_equal(digest, other);
+            free(tokens);
+            clean(&s);
+        }
+        free(expected);
+    }
+}
+
+static void
+what_does_not_fit_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        struct variant variant;
+        const char *says[3];
+    } cases[] = {
+        { { .what = "missing", .drop = "blocks.1.norm2.bias" },
+          { "no tensor", "blocks.1.norm2.bias", "" } },
+        { { .what = "no tower", .drop = "patch_embed.proj.weight" },
+          { "no tensor", "patch_embed.proj.weight", "vision tower" } },
+        { { .what = "NaN", .spoil = "blocks.0.mlp.linear_fc1.weight" },
+          { "not finite", "linear_fc1.weight", "value" } },
+        { { .what = "NaN in a norm", .spoil = "merger.norm.weight" },
+          { "not finite", "norm.weight", "" } },
+        { { .what = "shape", .widen = "blocks.2.attn.proj.bias" },
+          { "shape", "blocks.2.attn.proj.bias", "config.json" } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scratch s;
+        qv_error err = { 0 };
+        qv_context *ctx = NULL;
+        qv_model *model = NULL;
+        write_variant(&cases[i].variant, &s);
+        assert_int_equal(qv_context_open(NULL, &ctx, &err), QV_OK);
+        assert_int_equal(qv_model_load(ctx, s.dir, NULL, &model, &err), QV_EFORMAT);
+        assert_null(model);
+        for (int j = 0; j < 3; j++)
+            if (!strstr(err.text, cases[i].says[j]))
+                fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].variant.what, err.text,
+                         cases[i].says[j]);
+        qv_context_close(&ctx);
+        clean(&s);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_model_however_it_is_stored),
+        cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

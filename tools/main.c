@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit SUBCOMMAND ... */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tool.h"
+
+static const struct tool tools[] = {
+    { "encode", "CLIP...",
+      "Turns clips or pictures into vision tokens: a safetensors file with tokens [n, out],\n"
+      "deepstack.0.., grid_thw and timestamps. With several clips, OUT is a folder.",
+      "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
+      tool_encode },
+    { "info", "PATH...",
+      "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, memory,\n"
+      "how the patch embedding's Conv3d is run, and why.",
+      "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_JSON, tool_info },
+    { "synth", "",
+      "Makes a checkpoint of a config.json's sizes with seeded random weights, in the legacy 5D\n"
+      "layout, for trying and timing without weights.",
+      "qwenvit synth --config Qwen3-VL-4B-config -o synthetic", GROUP_SYNTH | GROUP_OUTPUT |
+      GROUP_JSON, tool_synth },
+    { "bench", "tower|preprocess",
+      "Times this machine. tower: encoding a chunk against its limit, the same GEMMs and attention\n"
+      "alone. preprocess: resizing frames and making patch rows.",
+      "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_BENCH | GROUP_JSON, tool_bench },
+};
+enum { N_TOOLS = sizeof tools / sizeof *tools };
+
+static void
+print_usage(FILE *to)
+{
+    fprintf(to, "qwenvit %s: the Qwen-VL vision tower, from clips to tokens\n\n"
+                "usage: qwenvit SUBCOMMAND ...\n\n",
+            qv_version());
+    for (const struct tool *t = tools; t < tools + N_TOOLS; t++)
+        fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);
+    fprintf(to, "\nqwenvit SUBCOMMAND --help says more.\n"
+                "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
+                "input;\n4 device or environment\n");
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        print_usage(stdout);
+        return TOOL_DONE;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--version")) {
+        printf("qwenvit %s\n", qv_version());
+        return TOOL_DONE;
+    }
+    const struct tool *tool = NULL;
+    for (int i = 0; argc > 1 && i < N_TOOLS; i++)
+        if (!strcmp(argv[1], tools[i].name))
+            tool = &tools[i];
+    if (!tool) {
+        if (argc > 1)
+            tool_complain("no subcommand %s", argv[1]);
+        print_usage(stderr);
+        return TOOL_USAGE;
+    }
+    struct tool_options o;
+    bool help = false;
+    int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
+    if (help)
+        tool_print_help(tool);
+    else if (!code)
+        code = tool->run(&o);
+    free(o.arguments);
+    return code;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* One table of options: parsing and help come from it. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR };
+
+struct option {
+    const char *name, *value, *help;
+    enum kind kind;
+    unsigned group;
+    size_t at;
+    int64_t least;
+};
+
+#define AT(field) offsetof(struct tool_options, field)
+
+static const struct option options[] = {
+    { "--model", "DIR", "checkpoint folder, as Hugging Face stores it", TEXT, GROUP_MODEL,
+      AT(model), 0 },
+    { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
+    { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE,
+      AT(picture), 0 },
+    { "--output-dtype", "TYPE", "of the tokens in the file: f32 (default) or bf16", DTYPE,
+      GROUP_ENCODE, AT(output_dtype), 0 },
+    { "--chunk", "N", "frame pairs at a time (default: chosen from the frame size)", INTEGER,
+      GROUP_ENCODE, AT(chunk_pairs), 1 },
+    { "--config", "DIR", "folder with a config.json to take sizes from", TEXT, GROUP_SYNTH,
+      AT(config), 0 },
+    { "--seed", "N", "of the random weights (default 1)", INTEGER, GROUP_SYNTH, AT(seed), 0 },
+    { "--shards", "N", "split the weights over N files (default 1)", INTEGER, GROUP_SYNTH,
+      AT(shards), 1 },
+    { "--clip", "FILE.mp4", "make a short clip with motion instead of a checkpoint", TEXT,
+      GROUP_SYNTH, AT(make_clip), 0 },
+    { "--fps", "F", "frames sampled per second (default: the checkpoint's)", REAL, GROUP_CLIP,
+      AT(clip.fps), 0 },
+    { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames),
+      1 },
+    { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
+      1 },
+    { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames),
+      1 },
+    { "--min-pixels", "N", "least pixels, all frames together (a picture: its own)", INTEGER,
+      GROUP_CLIP, AT(clip.min_pixels), 1 },
+    { "--max-pixels", "N", "most pixels, all frames together (a picture: its own)", INTEGER,
+      GROUP_CLIP, AT(clip.max_pixels), 1 },
+    { "--cap-pixels", NULL, "cap each frame's pixels as qwen-vl-utils does", FLAG, GROUP_CLIP,
+      AT(clip.cap_pixels), 0 },
+    { "--grid", "T,H,W", "frame pairs, patch rows, patch columns (default 1,20,38)", TRIPLE,
+      GROUP_BENCH, AT(grid), 1 },
+    { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
+    { "--repeats", "N", "timed runs (default 7)", INTEGER, GROUP_BENCH, AT(repeats), 1 },
+    { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
+      AT(no_limit), 0 },
+    { "--backend", "NAME", "auto (default), cpu, ref", TEXT, GROUP_DEVICE, AT(backend), 0 },
+    { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
+      GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
+    { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
+    { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
+      0 },
+    { "--json", NULL, "results as JSON, an object a line", FLAG, GROUP_JSON, AT(json), 0 },
+    { "--quiet", NULL, "no progress", FLAG, GROUP_JSON, AT(quiet), 0 },
+};
+enum { N_OPTIONS = sizeof options / sizeof *options };
+
+void
+tool_complain(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    fputs("qwenvit: ", stderr);
+    vfprintf(stderr, format, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+void
+tool_print_help(const struct tool *tool)
+{
+    printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
+           *tool->arguments ? " " : "", tool->arguments, tool->does);
+    for (const struct option *o = options; o < options + N_OPTIONS; o++)
+        if (o->group & tool->groups) {
+            char left[40];
+            snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
+            printf("  %-22s %s\n", left, o->help);
+        }
+    printf("  %-22s %s\n\nexample:\n  %s\n", "--help", "this text", tool->example);
+}
+
+static bool
+parse_integers(const char *text, int64_t *out, int n, int64_t least)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(text, &end, 10);
+        if (end == text || errno || v < least || *end != (i + 1 < n ? ',' : 0))
+            return false;
+        out[i] = v;
+        text = end + 1;
+    }
+    return true;
+}
+
+static bool
+parse_dtype(const char *text, qv_dtype *out)
+{
+    *out = !strcmp(text, "f32")    ? QV_F32
+           : !strcmp(text, "bf16") ? QV_BF16
+                                   : QV_DTYPE_AUTO;
+    return *out || !strcmp(text, "auto");
+}
+
+/* What a value of the option must be, for the error text; NULL if it was fine. */
+static const char *
+parse_value(const struct option *o, const char *text, struct tool_options *out)
+{
+    char *field = (char *)out + o->at, *end;
+    switch (o->kind) {
+    case TEXT:
+        *(const char **)(void *)field = text;
+        return *text ? NULL : "a non-empty text";
+    case FLAG: *(bool *)(void *)field = true; return NULL;
+    case INTEGER:
+        if (!parse_integers(text, (int64_t *)(void *)field, 1, o->least))
+            return o->least ? "an integer from 1 up" : "an integer from 0 up";
+        return NULL;
+    case PAIR:
+        return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
+                                                                          : "two integers, H,W";
+    case TRIPLE:
+        return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
+                   ? NULL
+                   : "three integers, T,H,W";
+    case REAL: {
+        double v = strtod(text, &end);
+        if (end == text || *end || !isfinite(v) || v <= 0)
+            return "a number above 0";
+        *(double *)(void *)field = v;
+        return NULL;
+    }
+    case DTYPE:
+        return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+    }
+    return NULL;
+}
+
+static const struct option *
+find_option(const struct tool *tool, const char *name, size_t length)
+{
+    for (const struct option *o = options; o < options + N_OPTIONS; o++)
+        if (strlen(o->name) == length && !strncmp(o->name, name, length) &&
+            (o->group & tool->groups))
+            return o;
+    return NULL;
+}
+
+int
+tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out, bool *help)
+{
+    *out = (struct tool_options){ .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 },
+                                  .size = { 720, 1280 } };
+    out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
+    if (!out->arguments) {
+        tool_complain("no memory for arguments");
+        return TOOL_DEVICE;
+    }
+    bool only_files = false;
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        if (only_files || arg[0] != '-' || !arg[1]) {
+            out->arguments[out->n_arguments++] = arg;
+            continue;
+        }
+        if (!strcmp(arg, "--")) {
+            only_files = true;
+            continue;
+        }
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            *help = true;
+            return TOOL_DONE;
+        }
+        const char *equals = strncmp(arg, "--", 2) ? NULL : strchr(arg, '=');
+        size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+        const struct option *o = find_option(tool, arg, length);
+        if (!o) {
+            tool_complain("%s: no option %s (qwenvit %s --help lists them)", tool->name, arg,
+                          tool->name);
+            return TOOL_USAGE;
+        }
+        const char *value = equals ? equals + 1 : o->kind == FLAG ? "" : argv[i + 1];
+        if (!equals && o->kind != FLAG && ++i == argc) {
+            tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
+            return TOOL_USAGE;
+        }
+        const char *wanted = o->kind == FLAG && equals ? "given without a value"
+                                                       : parse_value(o, value, out);
+        if (wanted) {
+            tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
+            return TOOL_USAGE;
+        }
+    }
+    return TOOL_DONE;
+}
+
+int
+tool_exit_code(qv_status status)
+{
+    switch (status) {
+    case QV_OK: return TOOL_DONE;
+    case QV_EINVAL: return TOOL_USAGE;
+    case QV_EIO:
+    case QV_EFORMAT:
+    case QV_EUNSUPPORTED: return TOOL_BAD_INPUT;
+    case QV_ENOMEM:
+    case QV_ENODEVICE:
+    case QV_EBACKEND:
+    case QV_ESTATE:
+    case QV_STATUS_MAX: break;
+    }
+    return TOOL_DEVICE;
+}
+
+int
+tool_fail(qv_status status, const qv_error *err)
+{
+    tool_complain("%s", err->text);
+    return tool_exit_code(status);
+}
+
+qv_status
+tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
+{
+    qv_context_options c = { .backend = o->backend,
+                             .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
+                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20) };
+    return qv_context_open(&c, out, err);
+}
+
+double
+tool_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void
+tool_print_json(json_t *object)
+{
+    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    puts(text ? text : "{}");
+    fflush(stdout);
+    free(text);
+    json_decref(object);
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+void
+tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet)
+{
+    *p = (struct tool_progress){ .label = label,
+                                 .total = total,
+                                 .started_s = tool_seconds(),
+                                 .shown_s = tool_seconds(),
+                                 .quiet = quiet,
+                                 .terminal = isatty(2) };
+}
+
+void
+tool_progress_show(struct tool_progress *p, int64_t done)
+{
+    enum { WIDTH = 30 };
+    double now = tool_seconds(), every_s = p->terminal ? 0.1 : 10;
+    if (p->quiet || (now - p->shown_s < every_s && done < p->total) ||
+        (!p->terminal && done >= p->total))
+        return;
+    p->shown_s = now;
+    double rate = (double)done / (now - p->started_s + 1e-9);
+    if (!p->terminal) {
+        fprintf(stderr, "%s: %lld of %lld frames, %.1f a second\n", p->label, (long long)done,
+                (long long)p->total, rate);
+        return;
+    }
+    char bar[WIDTH + 1];
+    int64_t filled = p->total ? done * WIDTH / p->total : WIDTH;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\r%s [%s] %lld/%lld frames, %.1f/s \033[K", p->label, bar, (long long)done,
+            (long long)p->total, rate);
+}
+
+void
+tool_progress_end(struct tool_progress *p, int64_t done)
+{
+    tool_progress_show(p, done);
+    if (p->terminal && !p->quiet)
+        fputc('\n', stderr);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/* What the subcommands share: options, exit codes, messages. Only tools print. */
+#ifndef QV_TOOLS_TOOL_H
+#define QV_TOOLS_TOOL_H
+
+#include <jansson.h>
+
+#include "qwenvit.h"
+#include "qwenvit_media.h"
+
+enum tool_exit {
+    TOOL_DONE = 0,
+    TOOL_FAILED = 1,    /* a check failed, or part of the work */
+    TOOL_USAGE = 2,
+    TOOL_BAD_INPUT = 3, /* a file that cannot be read or used */
+    TOOL_DEVICE = 4,    /* device or environment */
+};
+
+/* Every option of every subcommand; a subcommand takes those that its mask names. */
+struct tool_options {
+    /* the same everywhere */
+    const char *backend;
+    qv_dtype dtype;
+    int64_t device, threads;
+    bool json, quiet;
+    /* files */
+    const char *model, *output, *config, *picture;
+    qv_dtype output_dtype;
+    int64_t chunk_pairs;
+    /* clips */
+    qv_clip_options clip;
+    /* synth */
+    int64_t seed, shards;
+    const char *make_clip;
+    /* bench */
+    int64_t grid[3], size[2], repeats;
+    bool no_limit;
+    /* what is left: files, or a bench's name */
+    const char **arguments;
+    size_t n_arguments;
+};
+
+enum tool_group {
+    GROUP_DEVICE = 1, /* backend, dtype, device, threads */
+    GROUP_MODEL = 2,
+    GROUP_OUTPUT = 4,
+    GROUP_CLIP = 8,
+    GROUP_ENCODE = 16,
+    GROUP_SYNTH = 32,
+    GROUP_BENCH = 64,
+    GROUP_JSON = 128,
+};
+
+struct tool {
+    const char *name, *arguments, *does, *example;
+    unsigned groups;
+    int (*run)(const struct tool_options *options);
+};
+
+int tool_encode(const struct tool_options *o);
+int tool_info(const struct tool_options *o);
+int tool_synth(const struct tool_options *o);
+int tool_bench(const struct tool_options *o);
+
+/* Fills *out; on a mistake says so on stderr and returns TOOL_USAGE. --help prints and sets *help.
+ * The caller frees out->arguments. */
+int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
+               bool *help);
+void tool_print_help(const struct tool *tool);
+
+/* "qwenvit: text" on stderr */
+void tool_complain(const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 1, 2)))
+#endif
+    ;
+/* The exit code that belongs to a status; prints the error. */
+int tool_fail(qv_status status, const qv_error *err);
+int tool_exit_code(qv_status status);
+
+qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+
+/* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
+struct tool_progress {
+    const char *label;
+    int64_t total;
+    double started_s, shown_s;
+    bool quiet, terminal;
+};
+void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
+void tool_progress_show(struct tool_progress *p, int64_t done);
+void tool_progress_end(struct tool_progress *p, int64_t done);
+
+double tool_seconds(void); /* monotonic */
+/* Prints one JSON object as a line on stdout and drops it. */
+void tool_print_json(json_t *object);
+
+/* tools/clip.c: a short clip with motion, to try on. */
+qv_status tool_make_clip(const char *path, qv_error *err);
+
+/* tools/picture.c: frames of a clip above their tokens' principal components as colours. */
+struct tool_picture;
+qv_status tool_picture_open(const qv_clip_info *clip, const qv_model_info *model,
+                            struct tool_picture **out, qv_error *err);
+/* A chunk: frames[n_frames, height, width, 3] and its tokens[., out_hidden], f32. */
+void tool_picture_add(struct tool_picture *p, const uint8_t *frames, int64_t n_frames,
+                      const float *tokens);
+qv_status tool_picture_write(struct tool_picture *p, const char *path, qv_error *err);
+void tool_picture_close(struct tool_picture **p);
+
+#endif
