@@ -3,8 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
-#include <libavutil/display.h>
-#include <libavutil/opt.h>
+#include <libavutil/avstring.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -512,6 +512,16 @@ qv_conv3d_legal(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
     return true;
 }
 
+/* Cuts what does not fit. */
+static void
+append(char text[QV_CONV3D_REASON], const char *words)
+{
+    size_t used = strlen(text), n = strlen(words), room = QV_CONV3D_REASON - 1 - used;
+    n = n < room ? n : room;
+    memcpy(text + used, words, n);
+    text[used + n] = '\0';
+}
+
 /* By depth against direct, where both are legal; text says why it loses. */
 static bool
 by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds *t, char *text,
@@ -542,7 +552,8 @@ choose(const struct qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_th
     if (legal >> QV_LOWERING_DIRECT & 1)
         return by_depth_pays(d, t, note, QV_CONV3D_REASON) ? QV_LOWERING_BY_DEPTH
                                                            : QV_LOWERING_DIRECT;
-    snprintf(note, QV_CONV3D_REASON, "not direct: %s", why_not_direct);
+    append(note, "not direct: ");
+    append(note, why_not_direct);
     return QV_LOWERING_BY_DEPTH;
 }
 
@@ -626,8 +637,10 @@ qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
     it.lowering = forced >= 0 ? (enum qv_lowering)forced
                               : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT],
                                        note);
-    snprintf(it.reason, sizeof it.reason, "%s%s%s%s", forced >= 0 ? "forced; " : "",
-             reasons[it.lowering], *note ? "; " : "", note);
+    append(it.reason, forced >= 0 ? "forced; " : "");
+    append(it.reason, reasons[it.lowering]);
+    append(it.reason, *note ? "; " : "");
+    append(it.reason, note);
     it.weight = it.lowering == QV_LOWERING_STILL ? QV_CONV3D_DEPTH_SUMMED : QV_CONV3D_CANONICAL;
     qv_conv3d_output(desc, it.out);
     it.rows = output_rows(desc);

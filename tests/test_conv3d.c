@@ -456,7 +456,7 @@ thresholds_part_by_depth_from_direct(void **state)
     d.kernel[0] = 4;
     it = decide(&d);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    expect_words(it.reason, "kernel depth 4 is above 3");
+    expect_words(it.reason, "every shape; kernel depth 4 is above 3");
     d = vae();
     struct qv_conv3d_thresholds t = thresholds;
     t.by_depth_min_flops = qv_conv3d_flops(&d) / 3;
