@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "error.h"
 #include "json.h"
@@ -27,14 +25,6 @@ struct qv_checkpoint {
     struct shard *shards; /* those opened so far */
     size_t n_shards;
 };
-
-/* The name of a link whose target is gone counts: half a download, not another layout. */
-static bool
-exists(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
-}
 
 /* What stands in an index may only name a file in the same folder. Where a symbolic link of that
  * name leads is the owner's business: the Hugging Face cache has nothing else. */
@@ -83,11 +73,11 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     c->index_path = qv_path_join(c->dir, INDEX);
     if (!single || !c->index_path)
         s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-    else if (exists(single))
+    else if (qv_path_exists(single)) /* a dangling link too: half a download */
         s = qv_safetensors_open(single, &c->single, err);
-    else if (exists(c->index_path))
+    else if (qv_path_exists(c->index_path))
         s = open_index(c, err);
-    else if (!exists(c->dir))
+    else if (!qv_path_exists(c->dir))
         s = qv_fail(err, QV_EIO, "%s: there is no such folder", qv_path_tail(c->dir));
     else
         s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX,

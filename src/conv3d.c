@@ -665,15 +665,15 @@ qv_conv3d_built(const struct qv_conv3d_desc *desc, const struct qv_conv3d_decisi
 
 /* Element i*khw + j is written after everything at or before it has been read: out may be w. */
 void
-qv_conv3d_sum_depth(const void *w, int64_t dtype, int64_t o, int64_t c, int64_t kd, int64_t khw,
-                    void *out)
+qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd, int64_t khw,
+                    int64_t to, void *out)
 {
     for (int64_t i = 0; i < o * c; i++)
         for (int64_t j = 0; j < khw; j++) {
             double sum = 0;
             for (int64_t t = 0; t < kd; t++)
-                sum += qv_load(w, dtype, (i * kd + t) * khw + j);
-            qv_store(out, dtype, i * khw + j, sum);
+                sum += qv_load(w, from, (i * kd + t) * khw + j);
+            qv_store(out, to, i * khw + j, sum);
         }
 }
 

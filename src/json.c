@@ -41,6 +41,13 @@ qv_path_join(const char *dir, const char *name)
     return path;
 }
 
+bool
+qv_path_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 qv_status
 qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
 {
@@ -226,12 +233,9 @@ qv_json_get(const struct qv_json_object *object, const char *key)
 }
 
 qv_status
-qv_json_int(const struct qv_json_object *object, const char *key, int64_t min, int64_t max,
-            int64_t *value, qv_error *err)
+qv_json_check_int(const struct qv_json_object *object, const char *key, const json_t *found,
+                  int64_t min, int64_t max, int64_t *value, qv_error *err)
 {
-    const json_t *found = qv_json_get(object, key);
-    if (!found)
-        return QV_OK;
     const json_int_t v = json_integer_value(found); /* 0 for anything else */
     if (!json_is_integer(found) || v < min || v > max) {
         char wanted[80];
@@ -241,6 +245,14 @@ qv_json_int(const struct qv_json_object *object, const char *key, int64_t min, i
     }
     *value = v;
     return QV_OK;
+}
+
+qv_status
+qv_json_int(const struct qv_json_object *object, const char *key, int64_t min, int64_t max,
+            int64_t *value, qv_error *err)
+{
+    const json_t *found = qv_json_get(object, key);
+    return found ? qv_json_check_int(object, key, found, min, max, value, err) : QV_OK;
 }
 
 static bool

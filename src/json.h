@@ -20,6 +20,9 @@ const char *qv_path_tail(const char *path);
 /* dir/name, for free(); NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
+/* Whether the name is there; a dangling link is, and so is what may not be looked at. */
+bool qv_path_exists(const char *path);
+
 /* Opens a regular file for reading; refuses everything else without waiting for it. */
 qv_status qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err);
 /* Reads all of [offset, offset + bytes); a file that ends before is QV_EIO. */
@@ -58,6 +61,10 @@ qv_status qv_json_reals(const struct qv_json_object *object, const char *key, do
                         double *values, size_t n, qv_error *err);
 qv_status qv_json_string(const struct qv_json_object *object, const char *key, const char **value,
                          qv_error *err);
+/* The same check for a value that stands elsewhere, as in a list; `key` is for the error text. */
+qv_status qv_json_check_int(const struct qv_json_object *object, const char *key,
+                            const json_t *found, int64_t min, int64_t max, int64_t *value,
+                            qv_error *err);
 /* *child is the object under `key`, its json NULL if there is no such key. */
 qv_status qv_json_child(const struct qv_json_object *object, const char *key, const char *prefix,
                         struct qv_json_object *child, qv_error *err);

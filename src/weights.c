@@ -182,8 +182,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns the index of the first value that is not finite, or n. */
-static int64_t
+static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
     const qv_bf16 *h = src;
@@ -201,17 +200,23 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
     else
         for (int64_t i = 0; i < n; i++)
             qv_store(dst, to, i, qv_f16_to_f32(h[i]));
+}
+
+/* Its index, or n. */
+static int64_t
+first_not_finite(const void *values, qv_dtype dtype, int64_t n)
+{
+    const float *f = values;
+    const qv_bf16 *h = values;
     bool finite = true;
-    if (to == QV_F32)
+    if (dtype == QV_F32)
         for (int64_t i = 0; i < n; i++)
-            finite &= fabsf(y[i]) <= 3.4028235e38f;
+            finite &= fabsf(f[i]) <= 3.4028235e38f;
     else
         for (int64_t i = 0; i < n; i++)
-            finite &= (z[i] & 0x7f80) != 0x7f80;
-    if (finite)
-        return n;
-    int64_t i = 0;
-    while (isfinite(qv_load(dst, to, i)))
+            finite &= (h[i] & 0x7f80) != 0x7f80;
+    int64_t i = finite ? n : 0;
+    while (i < n && isfinite(qv_load(values, dtype, i)))
         i++;
     return i;
 }
@@ -251,17 +256,13 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     if (!s->spec.sum_depth)
         digest_slice(l, s, row, values, bytes);
     qv_dtype from = s->tensor->dtype;
-    int64_t n = rows * s->spec.k, bad;
-    if (s->spec.sum_depth) {
-        float *wide = l->converted;
-        for (int64_t i = 0; i < rows * s->file_k; i++)
-            wide[i] = (float)qv_load(values, from, i);
-        qv_conv3d_sum_depth(wide, QV_F32, rows, c->in_channels, c->temporal,
-                            c->patch * c->patch, l->raw);
-        bad = convert(l->raw, QV_F32, l->converted, to, n);
-    } else {
-        bad = convert(values, from, l->converted, to, n);
-    }
+    int64_t n = rows * s->spec.k;
+    if (s->spec.sum_depth)
+        qv_conv3d_sum_depth(values, from, rows, c->in_channels, c->temporal,
+                            c->patch * c->patch, to, l->converted);
+    else
+        convert(values, from, l->converted, to, n);
+    int64_t bad = first_not_finite(l->converted, to, n);
     if (bad < n)
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: value %lld is not finite in %s",

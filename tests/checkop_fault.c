@@ -355,7 +355,9 @@ try_fault(const struct side *ref, const struct side *faulty, const struct fault 
     bool ok = clean_ok && found(fault, &spoilt);
     printf("%-28s %-10s %-6s %s: %s\n", fault->name, qv_op_name(one.op.kind),
            one.fill == FILL_EXACT ? "exact" : "real", ok ? "found" : "NOT FOUND",
-           check_names[spoilt.check]);
+           spoilt.skipped      ? "skipped"
+           : spoilt.mistrusted ? "mistrusted"
+                               : check_names[spoilt.check]);
     if (!clean_ok)
         printf("    without the fault: %s %s\n", check_names[clean.check], clean.text);
     if (!ok)

@@ -658,7 +658,7 @@ run(const struct qv_conv3d_desc *d, const struct qv_conv3d_decision *it, const v
     };
     if (it->weight == QV_CONV3D_DEPTH_SUMMED)
         qv_conv3d_sum_depth(weight, d->dtype, d->o, d->c, d->kernel[0],
-                            d->kernel[1] * d->kernel[2], summed);
+                            d->kernel[1] * d->kernel[2], d->dtype, summed);
     for (size_t i = 0; i < sizeof got / sizeof *got; i++)
         got[i] = NAN;
     for (int i = 0; i < it->n_ops; i++) {
@@ -777,7 +777,7 @@ depth_is_summed_with_one_rounding(void **state)
                     qv_f32_to_bf16(8),   qv_f32_to_bf16(16), qv_f32_to_bf16(32),
                     qv_f32_to_bf16(64) };
     static const float sums[] = { 258, 3, 42, 84 };
-    qv_conv3d_sum_depth(w, QV_BF16, 2, 1, 3, 2, w); /* in place */
+    qv_conv3d_sum_depth(w, QV_BF16, 2, 1, 3, 2, QV_BF16, w); /* in place */
     for (int i = 0; i < 4; i++)
         assert_true(qv_bf16_to_f32(w[i]) == sums[i]);
     float f[] = { 0x1p24f, 1, 1, 7 }, sum[2];

@@ -4,6 +4,7 @@
  * as linear_proj; names with and without "model."; bf16 or f32; one file or shards; symbolic
  * links), the model is the same to the bit. What does not fit is refused by name.
  */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

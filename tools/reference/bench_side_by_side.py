@@ -120,10 +120,12 @@ def bench_preprocess(args, results):
                transformers=dict(resize_ms_per_frame=common.median_ms(resize, args.repeat) / n,
                                  rows_ms_per_frame=common.median_ms(rows, args.repeat) / n))
     row["qwenvit"] = qwenvit_json(
-        args, "bench", "preprocess", "--model", args.model, "--frames", str(n),
-        "--from", "{1}x{0}".format(*row["source"]), "--to", "{1}x{0}".format(*row["target"]))
+        args, "bench", "preprocess", "--size", "{},{}".format(*row["source"]))
     print("preprocess {} frames, {}x{} to {}x{}".format(n, *row["source"][::-1],
                                                        *row["target"][::-1]))
+    ours = (row["qwenvit"] or {}).get("resized", row["target"])
+    if ours != row["target"]:
+        print(f"  qwenvit resizes to {ours[1]}x{ours[0]}: not comparable")
     for name in ("resize_ms_per_frame", "rows_ms_per_frame"):
         theirs = row["transformers"][name]
         text = f"  {name:20} transformers {theirs:8.3f}"
@@ -149,8 +151,8 @@ def main():
     parser.add_argument("--clip", metavar="FILE", help="frames to preprocess; default: random 720p")
     parser.add_argument("--frames", type=int, default=16, metavar="N", help="at most that many")
     parser.add_argument("--min-pixels", type=int, metavar="N")
-    parser.add_argument("--max-pixels", type=int, default=16 * 320 * 576, metavar="N",
-                        help="of the preprocessed clip, T*H*W")
+    parser.add_argument("--max-pixels", type=int, metavar="N",
+                        help="of the preprocessed clip, T*H*W; default: the checkpoint's")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0))
                         if hasattr(os, "sched_getaffinity") else os.cpu_count(), metavar="N")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="the median of N")

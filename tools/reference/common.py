@@ -244,18 +244,15 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
 
 def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pixels=None,
                 cap_pixels=False, rotate=True):
-    """(pixel_values, grid_thw, timestamps): resized and cut into rows by transformers.
-    Timestamps: seconds of the middle of each frame pair."""
+    """(pixel_values, grid_thw, seconds of each sampled frame): resized and cut into rows by
+    transformers."""
     processor = video_processor(folder)
     frames, seconds = clip_frames(processor, path, num_frames, fps, rotate)
     out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt",
                     size=clip_size(processor, min_pixels, max_pixels),
                     cap_pixels_per_frame=cap_pixels)
-    step = processor.temporal_patch_size
-    seconds += seconds[-1:] * (-len(seconds) % step)
-    middle = [(seconds[i] + seconds[i + step - 1]) / 2 for i in range(0, len(seconds), step)]
     return (out["pixel_values_videos"], out["video_grid_thw"].reshape(-1, 3),
-            torch.tensor(middle, dtype=torch.float64))
+            torch.tensor(seconds, dtype=torch.float64))
 
 
 def picture_pixels(folder, path, min_pixels=None, max_pixels=None):

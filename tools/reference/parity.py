@@ -97,11 +97,11 @@ def check_bf16(found, truth, rounded_truth, peers):
     return rows
 
 
-def time_error(found, pairs):
-    """Largest difference of the timestamps in seconds; None where they cannot be compared."""
-    if found is None or found.numel() != pairs.numel():
+def time_error(found, seconds):
+    """Largest difference of the frames' timestamps; None where they cannot be compared."""
+    if found is None or found.numel() != seconds.numel():
         return None
-    return float((found.reshape(-1).double() - pairs).abs().max())
+    return float((found.reshape(-1).double() - seconds).abs().max())
 
 
 def check_clip(args, towers, clip):
