@@ -203,6 +203,8 @@ typedef struct qv_tokens {
 
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
+/* The model keeps a few freed plans (8, up to 256 MiB), so that a shape seen before is ready at
+ * once; qv_model_free frees them. */
 QV_API void qv_plan_free(qv_plan **plan);
 QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 

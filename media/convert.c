@@ -29,6 +29,20 @@ stream_matrix(const AVStream *stream)
     return data && size >= 9 * sizeof(int32_t) ? (const int32_t *)(const void *)data : NULL;
 }
 
+/* EXIF orientation where FFmpeg passes it on as text only (WebP; JPEG has a matrix too). */
+static qvm_turn
+exif_turn(const AVFrame *frame)
+{
+    static const qvm_turn turns[9] = {
+        [2] = {false, true, false}, [3] = {false, true, true}, [4] = {false, false, true},
+        [5] = {true, false, false}, [6] = {true, true, false}, [7] = {true, true, true},
+        [8] = {true, false, true},
+    };
+    const AVDictionaryEntry *entry = av_dict_get(frame->metadata, "Orientation", NULL, 0);
+    const long value = entry ? strtol(entry->value, NULL, 10) : 1;
+    return turns[value >= 1 && value <= 8 ? value : 0];
+}
+
 qvm_turn
 qvm_find_turn(const AVFrame *frame, const AVStream *stream)
 {
@@ -38,7 +52,7 @@ qvm_find_turn(const AVFrame *frame, const AVStream *stream)
                           : stream_matrix(stream);
     qvm_turn turn = {false, false, false};
     if (!matrix)
-        return turn;
+        return exif_turn(frame);
     /* x' = a x + c y, y' = b x + d y: right angles have one of the two pairs near zero */
     const double a = matrix[0], b = matrix[1], c = matrix[3], d = matrix[4];
     const double straight = fmin(fabs(a), fabs(d)), crossed = fmin(fabs(b), fabs(c));
@@ -100,48 +114,115 @@ is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
     return frame->color_range == AVCOL_RANGE_JPEG || format->nb_components < 3; /* gray */
 }
 
+static bool
+is_interlaced(const AVFrame *frame)
+{
+#if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(58, 7, 100)
+    return frame->flags & AV_FRAME_FLAG_INTERLACED;
+#else
+    return frame->interlaced_frame;
+#endif
+}
+
+static void
+drop_contexts(qvm_converter *c)
+{
+    for (int i = 0; i < 2; i++) {
+        sws_freeContext(c->sws[i]);
+        c->sws[i] = NULL;
+    }
+    av_frame_free(&c->rgb);
+}
+
 /* Clips: swscale's defaults, as PyAV's to_ndarray(format="rgb24") has them. The accurate flags
  * differ by up to 183 levels from these. */
+static struct SwsContext *
+new_context(const qvm_converter *c, const AVFrame *frame, int height)
+{
+    const int flags = c->colour == QVM_CLIP ? SWS_BILINEAR
+                                            : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
+    struct SwsContext *sws = sws_getContext(frame->width, height, frame->format, frame->width,
+                                            height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
+    if (sws)
+        sws_setColorspaceDetails(sws, sws_getCoefficients(frame->colorspace),
+                                 is_full_range(frame, av_pix_fmt_desc_get(frame->format)),
+                                 sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+    return sws;
+}
+
+/* Makes what this kind of frame needs; it is kept for all that are like it. */
 static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, const char *path, qv_error *err)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const bool fields = c->colour == QVM_CLIP && is_interlaced(frame) && frame->height > 1;
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
         return qv_fail(err, QV_EFORMAT, "%s: frames of pixel format %d cannot be converted", path,
                        frame->format);
-    if (c->sws && c->width == frame->width && c->height == frame->height
+    if (c->rgb && c->width == frame->width && c->height == frame->height
         && c->format == frame->format && c->range == (int)frame->color_range
-        && c->colorspace == (int)frame->colorspace)
+        && c->colorspace == (int)frame->colorspace && c->fields == fields)
         return QV_OK;
 
-    sws_freeContext(c->sws);
-    av_frame_free(&c->rgb);
-    const int flags = c->picture ? SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT
-                                 : SWS_BILINEAR;
-    c->sws = sws_getContext(frame->width, frame->height, frame->format, frame->width,
-                            frame->height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
-    c->rgb = av_frame_alloc();
-    if (!c->sws || !c->rgb)
+    drop_contexts(c);
+    c->sws[0] = new_context(c, frame, fields ? (frame->height + 1) / 2 : frame->height);
+    c->sws[1] = fields ? new_context(c, frame, frame->height / 2) : NULL;
+    if (!c->sws[0] || (fields && !c->sws[1]))
         return qv_fail(err, QV_EFORMAT, "%s: %dx%d frames of pixel format '%s' cannot be converted "
                        "to RGB", path, frame->width, frame->height, format->name);
+    c->rgb = av_frame_alloc();
+    if (!c->rgb)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a frame", path);
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
     /* The alignment matters: swscale's vector and plain code round differently, and the room
      * behind a row decides which of them makes its last pixels. PyAV has 16. */
-    if (av_frame_get_buffer(c->rgb, 16) < 0)
+    if (av_frame_get_buffer(c->rgb, 16) < 0) {
+        av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %dx%d RGB", path, frame->width,
                        frame->height);
-    const int *from = sws_getCoefficients(frame->colorspace);
-    const int *to = sws_getCoefficients(SWS_CS_DEFAULT);
-    sws_setColorspaceDetails(c->sws, from, is_full_range(frame, format), to, 1, 0, 1 << 16,
-                             1 << 16);
+    }
     c->width = frame->width;
     c->height = frame->height;
     c->format = frame->format;
     c->range = (int)frame->color_range;
     c->colorspace = (int)frame->colorspace;
+    c->fields = fields;
     return QV_OK;
+}
+
+/* Newer swscale keeps the fields of interlaced frames apart by itself; older needs two turns. */
+static bool
+scale_fields(const qvm_converter *c, const AVFrame *frame)
+{
+    for (int field = 0; field < 2; field++) {
+        const uint8_t *from[4] = {NULL};
+        int from_step[4] = {0};
+        for (int p = 0; p < 4 && frame->data[p]; p++) {
+            const bool palette = p == 1 && frame->format == AV_PIX_FMT_PAL8;
+            from[p] = frame->data[p] + (palette ? 0 : field * frame->linesize[p]);
+            from_step[p] = 2 * frame->linesize[p];
+        }
+        uint8_t *to[4] = {c->rgb->data[0] + field * c->rgb->linesize[0]};
+        const int to_step[4] = {2 * c->rgb->linesize[0]};
+        const int height = field ? frame->height / 2 : (frame->height + 1) / 2;
+        if (sws_scale(c->sws[field], from, from_step, 0, height, to, to_step) < 0)
+            return false;
+    }
+    return true;
+}
+
+static bool
+scale(const qvm_converter *c, const AVFrame *frame)
+{
+    if (c->fields)
+        return scale_fields(c, frame);
+    if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP)
+        && qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
+        return qvm_picture_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0]);
+    return sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
+                     frame->height, c->rgb->data, c->rgb->linesize) >= 0;
 }
 
 qv_status
@@ -155,8 +236,7 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *p
     qv_status status = prepare(c, frame, path, err);
     if (status)
         return status;
-    if (sws_scale(c->sws, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height,
-                  c->rgb->data, c->rgb->linesize) < 0)
+    if (!scale(c, frame))
         return qv_fail(err, QV_EFORMAT, "%s: a frame cannot be converted to RGB", path);
     *out = (qvm_image){c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height};
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
@@ -182,8 +262,8 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *p
 void
 qvm_converter_close(qvm_converter *c)
 {
-    sws_freeContext(c->sws);
-    av_frame_free(&c->rgb);
+    drop_contexts(c);
     free(c->turned);
-    *c = (qvm_converter){.picture = c->picture};
+    c->turned = NULL;
+    c->turned_bytes = 0;
 }

@@ -284,7 +284,10 @@ look_into(qv_clip *clip, qv_error *err)
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
-    clip->converter.picture = info->picture;
+    const enum AVCodecID codec = clip->source.codec->codec_id;
+    if (info->picture)
+        clip->converter.colour = codec == AV_CODEC_ID_MJPEG ? QVM_JPEG
+                               : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_PICTURE;
 
     const qvm_turn turn = qvm_find_turn(clip->last, clip->source.stream);
     info->rotation = qvm_turn_degrees(turn);

@@ -5,6 +5,7 @@
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
+#include <libavutil/pixdesc.h>
 #include <stdatomic.h>
 
 #include "../src/error.h"
@@ -106,10 +107,14 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
+/* Whose RGB is wanted: PyAV's for clips, PIL's for pictures. */
+typedef enum qvm_colour { QVM_CLIP, QVM_PICTURE, QVM_JPEG, QVM_WEBP } qvm_colour;
+
 typedef struct qvm_converter {
-    bool picture; /* exact chroma, as image libraries do, where clips want swscale's default */
-    struct SwsContext *sws;
-    int width, height, format, range, colorspace; /* that `sws` is for */
+    qvm_colour colour;
+    struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
+    int width, height, format, range, colorspace; /* that these are for */
+    bool fields;
     AVFrame *rgb;
     uint8_t *turned;
     size_t turned_bytes;
@@ -123,5 +128,9 @@ int qvm_turn_degrees(qvm_turn turn);
 qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn,
                       const char *path, qvm_image *out, qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
+
+/* chroma.c: 8-bit planar YUV of a JPEG or WebP picture; false for lack of memory. */
+bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
+bool qvm_picture_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
 
 #endif

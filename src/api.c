@@ -160,6 +160,7 @@ qv_model_free(qv_model **model)
 {
     if (!model || !*model)
         return;
+    qv_plans_free_idle(*model);
     qv_weights_free((*model)->ctx->dev, &(*model)->weights);
     free(*model);
     *model = NULL;

@@ -69,7 +69,7 @@ unsupported(const struct qv_json_object *o, const char *key, const json_t *value
     return QV_EUNSUPPORTED;
 }
 
-/* ---- config.json: the family ------------------------------------------------------------------ */
+/* ---- config.json: the family ------------------------------------------------------------ */
 
 /* "qwen4_exp" and "qwen4_exp_vision" are the same family. */
 static const struct family *
@@ -121,7 +121,7 @@ read_family(const struct qv_json_object *top, const struct qv_json_object *visio
                    list_families(done, sizeof done));
 }
 
-/* ---- config.json: the tower ------------------------------------------------------------------- */
+/* ---- config.json: the tower ------------------------------------------------------------- */
 
 /* [p, p] counts as p: transformers takes both. */
 static const json_t *
@@ -148,8 +148,8 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
 
         int64_t value = sizes[i].preset;
         if (found) {
-            const qv_status s = qv_json_check_int(vision, key, found, sizes[i].min, sizes[i].max,
-                                                  &value, err);
+            const qv_status s =
+                qv_json_check_int(vision, key, found, sizes[i].min, sizes[i].max, &value, err);
             if (s)
                 return s;
         }
@@ -291,7 +291,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
     return s;
 }
 
-/* ---- preprocessor files ----------------------------------------------------------------------- */
+/* ---- preprocessor files ----------------------------------------------------------------- */
 
 static const struct processor {
     bool clips;
@@ -366,7 +366,8 @@ check_patch(const struct qv_json_object *o, const char *key, const char *tower_k
     if (s)
         return s;
     if (found != tower)
-        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld, but config.json's %s is %lld; they must "
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s%s is %lld, but config.json's %s is %lld; they must "
                        "be the same",
                        qv_path_tail(o->file), o->prefix, key, (long long)found, tower_key,
                        (long long)tower);
@@ -374,8 +375,8 @@ check_patch(const struct qv_json_object *o, const char *key, const char *tower_k
     return QV_OK;
 }
 
-/* transformers' pictures know the old names min_pixels and max_pixels, and they win over `size`; its
- * clips of Qwen3-VL do not look at them. */
+/* transformers' pictures know the old names min_pixels and max_pixels, and they win over `size`;
+ * its clips of Qwen3-VL do not look at them. */
 static qv_status
 read_pixels(const struct qv_json_object *o, bool clips, qv_preprocess *p, qv_error *err)
 {

@@ -31,9 +31,12 @@ qv_config_row_dim(const struct qv_config *c)
 }
 
 /*
- * Reads dir/config.json, and dir/preprocessor_config.json and dir/video_preprocessor_config.json
- * where they are. Keys left out take transformers' class defaults. QV_EIO, QV_EFORMAT naming file,
- * field and value, QV_EUNSUPPORTED for a family that is known but not done, or not known.
+ * Reads dir/config.json; for pictures the "image_processor" of dir/processor_config.json (where
+ * transformers 5 writes both), else dir/preprocessor_config.json; for clips its "video_processor",
+ * else dir/video_preprocessor_config.json, else dir/preprocessor_config.json. Keys left out, and
+ * files that are not there, take transformers' class defaults; patch sizes the tower's. QV_EIO,
+ * QV_EFORMAT naming file, field and value, QV_EUNSUPPORTED for a family that is known but not done,
+ * or not known, and for preprocessing that is not.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
 

@@ -57,8 +57,8 @@ qv_status qv_json_int(const struct qv_json_object *object, const char *key, int6
                       int64_t max, int64_t *value, qv_error *err);
 qv_status qv_json_real(const struct qv_json_object *object, const char *key, double min, double max,
                        double *value, qv_error *err);
-qv_status qv_json_reals(const struct qv_json_object *object, const char *key, double min, double max,
-                        double *values, size_t n, qv_error *err);
+qv_status qv_json_reals(const struct qv_json_object *object, const char *key, double min,
+                        double max, double *values, size_t n, qv_error *err);
 qv_status qv_json_string(const struct qv_json_object *object, const char *key, const char **value,
                          qv_error *err);
 /* The same check for a value that stands elsewhere, as in a list; `key` is for the error text. */

@@ -219,6 +219,89 @@ set_up(struct qv_plan *plan, qv_error *err)
     return status;
 }
 
+static void
+destroy(qv_plan *plan)
+{
+    qv_context *ctx = plan->model->ctx;
+    for (size_t i = 0; i < plan->n_kernels; i++)
+        qv_kernel_put(ctx, plan->kernels[i]);
+    if (plan->arena)
+        ctx->backend->free(ctx->dev, plan->arena);
+    free(plan->steps.steps);
+    free(plan->kernels);
+    free(plan->calls);
+    free(plan);
+}
+
+static qv_status
+make(struct qv_plan *plan, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    size_t scratch = 0;
+    qv_status status = build(plan, err);
+    if (!status)
+        status = prepare(plan, &scratch, err);
+    if (status)
+        return status;
+    lay_out(plan, scratch);
+    if (plan->model->describe)
+        return QV_OK;
+    status = ctx->backend->alloc(ctx->dev, plan->arena_bytes, &plan->arena, err);
+    if (status)
+        return status;
+    wire(plan);
+    return set_up(plan, err);
+}
+
+/* ---- keeping --------------------------------------------------------------------------------- */
+
+static bool
+same_shape(const struct qv_tower_shape *a, const struct qv_tower_shape *b)
+{
+    return a->pairs == b->pairs && a->grid_h == b->grid_h && a->grid_w == b->grid_w &&
+           a->input == b->input && a->still == b->still && a->image_norm == b->image_norm &&
+           a->output == b->output;
+}
+
+/* An idle plan of this shape, no longer idle; NULL if there is none. */
+static qv_plan *
+take_idle(qv_model *model, const struct qv_tower_shape *shape)
+{
+    for (int i = 0; i < model->n_idle; i++)
+        if (same_shape(&model->idle[i]->shape, shape)) {
+            qv_plan *plan = model->idle[i];
+            memmove(&model->idle[i], &model->idle[i + 1],
+                    (size_t)(--model->n_idle - i) * sizeof *model->idle);
+            return plan;
+        }
+    return NULL;
+}
+
+/* Keeps a plan as the most recent one; drops the oldest that are too many or too large. */
+static void
+keep_idle(qv_model *model, qv_plan *plan)
+{
+    if (model->n_idle == QV_IDLE_PLANS)
+        destroy(model->idle[--model->n_idle]);
+    memmove(&model->idle[1], &model->idle[0], (size_t)model->n_idle * sizeof *model->idle);
+    model->idle[0] = plan;
+    model->n_idle++;
+    size_t bytes = 0;
+    for (int i = 0; i < model->n_idle; i++)
+        bytes += model->idle[i]->arena_bytes;
+    while (bytes > QV_IDLE_BYTES && model->n_idle) {
+        bytes -= model->idle[--model->n_idle]->arena_bytes;
+        destroy(model->idle[model->n_idle]);
+    }
+}
+
+void
+qv_plans_free_idle(qv_model *model)
+{
+    while (model->n_idle)
+        destroy(model->idle[--model->n_idle]);
+}
+
 qv_status
 qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, qv_error *err)
 {
@@ -233,43 +316,29 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     plan->model = model;
     plan->options = *options;
     choose_shape(plan);
-    size_t scratch = 0;
-    status = build(plan, err);
-    if (!status)
-        status = prepare(plan, &scratch, err);
-    if (!status) {
-        lay_out(plan, scratch);
-        if (!model->describe)
-            status = model->ctx->backend->alloc(model->ctx->dev, plan->arena_bytes, &plan->arena,
-                                                err);
+    qv_plan *idle = take_idle(model, &plan->shape);
+    if (idle) {
+        idle->options = *options;
+        idle->pending_pairs = 0;
+        free(plan);
+        *out = idle;
+        return QV_OK;
     }
-    if (!status && !model->describe) {
-        wire(plan);
-        status = set_up(plan, err);
-    }
+    status = make(plan, err);
     if (status)
-        qv_plan_free(&plan);
+        destroy(plan);
     else
         *out = plan;
     return status;
 }
 
 void
-qv_plan_free(qv_plan **handle)
+qv_plan_free(qv_plan **plan)
 {
-    if (!handle || !*handle)
+    if (!plan || !*plan)
         return;
-    qv_plan *plan = *handle;
-    qv_context *ctx = plan->model->ctx;
-    for (size_t i = 0; i < plan->n_kernels; i++)
-        qv_kernel_put(ctx, plan->kernels[i]);
-    if (plan->arena)
-        ctx->backend->free(ctx->dev, plan->arena);
-    free(plan->steps.steps);
-    free(plan->kernels);
-    free(plan->calls);
-    free(plan);
-    *handle = NULL;
+    keep_idle((*plan)->model, *plan);
+    *plan = NULL;
 }
 
 void

@@ -26,13 +26,22 @@ struct qv_context {
     struct qv_kernel_cache kernels;
 };
 
+/* Plans that were freed and may be wanted again: making one anew costs page faults for its arena
+ * and its position tables. Most recently freed first. */
+enum { QV_IDLE_PLANS = 8 };
+#define QV_IDLE_BYTES ((size_t)256 << 20)
+
 struct qv_model {
     qv_context *ctx;
     struct qv_config config;
     qv_dtype dtype;
     bool describe;
     struct qv_weights weights;
+    qv_plan *idle[QV_IDLE_PLANS];
+    int n_idle;
 };
+
+void qv_plans_free_idle(qv_model *model);
 
 /* Takes the kernel of an operation out of the cache or prepares it; give it back with
  * qv_kernel_put. *index names the entry and stays right while it is held. */

@@ -11,8 +11,8 @@
 #include "json.h"
 
 #define MAX_TENSORS ((size_t)1 << 20)
-/* An entry has three. Unknown fields may have more, but what jansson allocates for each is a hundred
- * times its two bytes in the file. */
+/* An entry has three. Unknown fields may have more, but what jansson allocates for each is a
+ * hundred times its two bytes in the file. */
 #define MAX_BRACKETS (4 * MAX_TENSORS)
 
 struct qv_safetensors {
@@ -251,7 +251,7 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
                            (unsigned long long)t->offset, (unsigned long long)end,
                            t->offset < end ? "overlaps" : "holes");
         }
-        /* Cannot wrap: offset + bytes was read as a signed number; but later than now, who knows. */
+        /* Both were signed when read, so this cannot wrap: as long as read_offsets says so. */
         if (__builtin_add_overflow(end, t->bytes, &end) ||
             __builtin_add_overflow(data, t->offset, &t->offset))
             return qv_fail(err, QV_EFORMAT, "%s: the data's size overflows 64 bits",

@@ -68,8 +68,10 @@ qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetenso
 qv_status qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t begin,
                                     const void *data, uint64_t bytes, qv_error *err);
 /* QV_ESTATE if a tensor's data is not complete. Frees the writer in any case; if it fails, there is
- * no new file, or (if only the folder could not be synced) a whole one that a power loss may undo. */
+ * no new file, or (only its folder could not be synced) a whole one that a power loss may undo.
+ */
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
-void qv_safetensors_writer_abort(struct qv_safetensors_writer **w); /* removes the temporary file */
+/* Removes the temporary file. */
+void qv_safetensors_writer_abort(struct qv_safetensors_writer **w);
 
 #endif

@@ -31,7 +31,8 @@ static const struct {
     const char *name;
     unsigned bytes;
 } dtypes[] = {
-    { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I32", 4 }, { "I64", 8 },
+    { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 },
+    { "U8", 1 },  { "I32", 4 },  { "I64", 8 },
 };
 
 static qv_status

@@ -224,8 +224,9 @@ def quarter_turns(path):
 def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
     """(frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by transformers.
 
-    Three things transformers leaves out, and qwenvit does: frames are counted where the container
-    does not say how many there are, the display rotation is applied, one frame counts as two."""
+    What transformers leaves out and qwenvit does: frames are counted where the container does not
+    say how many there are, a frame that is sampled twice comes twice (the PyAV reader gives it
+    once), the display rotation is applied, one frame counts as two."""
     from transformers.video_utils import load_video
 
     def sample(metadata, **_):
@@ -234,7 +235,9 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
         return processor.sample_frames(metadata, num_frames=num_frames, fps=fps)
 
     frames, metadata = load_video(path, backend="pyav", sample_indices_fn=sample)
-    seconds = list(metadata.timestamps)
+    order = np.unique(metadata.frames_indices, return_inverse=True)[1]
+    order = order[order < len(frames)]  # a damaged clip may have fewer than it says
+    frames, seconds = frames[order], list(metadata.timestamps)[:len(order)]
     if rotate:
         frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
     if len(frames) == 1:

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* A temporary folder per test, and files in it. Include after cmocka.h, and with _GNU_SOURCE. */
+#ifndef QV_TESTS_TEMPDIR_H
+#define QV_TESTS_TEMPDIR_H
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "qwenvit.h"
+
+static char tempdir[] = "/tmp/qv_test_XXXXXX";
+
+static inline int
+tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+/* cmocka's setup and teardown of one test. */
+static inline int
+tempdir_make(void **state)
+{
+    (void)state;
+    memcpy(tempdir + strlen(tempdir) - 6, "XXXXXX", 6);
+    return mkdtemp(tempdir) ? 0 : -1;
+}
+
+static inline int
+tempdir_remove(void **state)
+{
+    (void)state;
+    return nftw(tempdir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The name's path; the text is good for the next 7 calls. */
+static inline const char *
+temp_path(const char *name)
+{
+    static char paths[8][512];
+    static unsigned next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", tempdir, name);
+    return path;
+}
+
+static inline const char *
+temp_file(const char *name, const void *data, size_t bytes)
+{
+    const char *path = temp_path(name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static inline const char *
+temp_text(const char *name, const char *text)
+{
+    return temp_file(name, text, strlen(text));
+}
+
+static inline int
+temp_count(void)
+{
+    int n = 0;
+    DIR *dir = opendir(tempdir);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+        n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* The status, and every word of `words` (separated by '|') in the text. */
+static inline void
+expect_failure(const char *what, qv_status wanted, const char *words, qv_status got,
+               const qv_error *err)
+{
+    if (got != wanted || err->status != wanted)
+        fail_msg("%s: %s, not %s: %s", what, qv_status_name(got), qv_status_name(wanted),
+                 err->text);
+    char copy[256], *rest = copy;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *word; (word = strsep(&rest, "|")) != NULL;)
+        if (!strstr(err->text, word))
+            fail_msg("%s: \"%s\" is not in: %s", what, word, err->text);
+    for (const char *p = err->text; *p; p++)
+        if ((unsigned char)*p < 0x20)
+            fail_msg("%s: a control character in: %s", what, err->text);
+}
+
+#endif
