@@ -54,8 +54,10 @@ struct qv_clip {
 static void
 note_damage(qv_clip *clip, int64_t repeated)
 {
-    const int64_t lost = clip->source.errors > repeated ? clip->source.errors : repeated;
-    atomic_store(&clip->damaged, clip->n_corrupt + lost);
+    /* different views of the same trouble */
+    int64_t n = clip->source.errors > clip->n_corrupt ? clip->source.errors : clip->n_corrupt;
+    n = n > repeated ? n : repeated;
+    atomic_store(&clip->damaged, n);
 }
 
 /* What threads make of damaged data depends on their timing. Frames that came before the first

@@ -76,10 +76,12 @@ typedef struct qvm_source {
     AVCodecContext *codec;
     AVPacket *packet;
     bool draining;
-    int64_t errors;   /* packets or frames that were lost */
+    int64_t errors;   /* packets that were lost, or that the decoder complained about */
+    atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
+    int heard;
 } qvm_source;
 
-/* Turns FFmpeg's log off, once per process. */
+/* Keeps FFmpeg from printing, once per process. */
 void qvm_quiet(void);
 
 /* Opens a file's first video stream; `threads` as FFmpeg counts them, -1 to open no decoder. */

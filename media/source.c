@@ -22,19 +22,32 @@ static const char allowed_formats[] =
         "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
         "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
-static void
-drop_log(void *who, int level, const char *format, va_list args)
+/* The default choice; being ours, it also marks the decoders that this library has opened. */
+static enum AVPixelFormat
+choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
 {
-    (void)who;
-    (void)level;
+    return avcodec_default_get_format(codec, formats);
+}
+
+/* Says nothing, but counts errors: most decoders conceal damage and tell of it only here. */
+static void
+hear_log(void *who, int level, const char *format, va_list args)
+{
     (void)format;
     (void)args;
+    if (level > AV_LOG_ERROR || !who || *(const AVClass *const *)who != avcodec_get_class())
+        return;
+    const AVCodecContext *codec = who;
+    if (codec->get_format != choose_format)
+        return;
+    qvm_source *source = codec->opaque;
+    atomic_fetch_add(&source->complaints, 1);
 }
 
 static void
 quiet_once(void)
 {
-    av_log_set_callback(drop_log);
+    av_log_set_callback(hear_log);
 }
 
 void
@@ -213,6 +226,8 @@ open_codec(qvm_source *source, int threads, qv_error *err)
     source->codec->thread_count = threads;
     source->codec->pkt_timebase = source->stream->time_base;
     source->codec->max_pixels = QVM_MAX_PIXELS;
+    source->codec->opaque = source;
+    source->codec->get_format = choose_format;
     if (code >= 0)
         code = avcodec_open2(source->codec, codec, NULL);
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
@@ -306,6 +321,16 @@ read_packet(qvm_source *source, bool *got, qv_error *err)
     return QV_OK;
 }
 
+/* Whether the decoder has complained since the last question. */
+static bool
+complained(qvm_source *source)
+{
+    const int now = atomic_load(&source->complaints);
+    const bool grown = now != source->heard;
+    source->heard = now;
+    return grown;
+}
+
 static qv_status
 feed_decoder(qvm_source *source, qv_error *err)
 {
@@ -318,7 +343,7 @@ feed_decoder(qvm_source *source, qv_error *err)
     av_packet_unref(source->packet);
     if (code == AVERROR(ENOMEM))
         return fail_av(source, code, "decoding", err);
-    if (code < 0 && code != AVERROR_EOF)
+    if ((code < 0 && code != AVERROR_EOF) | complained(source))
         source->errors++;
     return QV_OK;
 }
@@ -330,6 +355,9 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     *got = false;
     while (!atomic_load_explicit(source->stop, memory_order_relaxed)) {
         const int code = avcodec_receive_frame(source->codec, frame);
+        const bool error = code < 0 && code != AVERROR_EOF && code != AVERROR(EAGAIN);
+        if (error | complained(source))
+            source->errors++;
         if (code == 0) {
             *got = true;
             return QV_OK;
@@ -338,8 +366,7 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
             return QV_OK;
         if (code == AVERROR(ENOMEM))
             return fail_av(source, code, "decoding", err);
-        if (code != AVERROR(EAGAIN)) {
-            source->errors++;
+        if (error) {
             if (++bad > MAX_BAD_FRAMES)
                 return QV_OK;
             continue;

@@ -189,19 +189,34 @@ done:
     return s;
 }
 
+struct shown {
+    char *text;
+    size_t n;
+};
+
+/* Takes what fits and then stops the dump: values can be as long as a file. */
+static int
+show_some(const char *piece, size_t n, void *user)
+{
+    struct shown *s = user;
+    const size_t room = QV_QUOTE_SIZE - 1 - s->n;
+    const bool fits = n <= room;
+    memcpy(s->text + s->n, piece, fits ? n : room);
+    s->n += fits ? n : room;
+    if (!fits)
+        memcpy(s->text + s->n - 3, "...", 3);
+    return fits ? 0 : -1;
+}
+
 const char *
 qv_json_show(const json_t *value, char text[QV_QUOTE_SIZE])
 {
+    struct shown s = { .text = text };
     if (!value)
         return strcpy(text, "missing");
-    const size_t n = json_dumpb(value, text, QV_QUOTE_SIZE - 1,
-                                JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII |
-                                    JSON_REAL_PRECISION(9));
-    if (n == 0)
-        return strcpy(text, "(unprintable)");
-    text[n < QV_QUOTE_SIZE ? n : QV_QUOTE_SIZE - 1] = 0;
-    if (n >= QV_QUOTE_SIZE)
-        memcpy(text + QV_QUOTE_SIZE - 4, "...", 4);
+    json_dump_callback(value, show_some, &s,
+                       JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+    text[s.n] = 0;
     return text;
 }
 

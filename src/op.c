@@ -525,7 +525,8 @@ half_unit(int64_t dtype, double value)
  *   gemm       max_x: of x in this row, of the bias and of the addend; max_w: of w
  *   norm       max_x: of x in this row, over sqrt(var + eps); max_w: of weight and bias
  *   rope       max_x: of q and k in this row; max_w: of cos and sin
- *   attention  max_x: of q and k, max_w: of v, in this run of `seq` rows
+ *   attention  max_x: root of (max of q in this row * max of k in this run); max_w: of
+ *              v in this run of `seq` rows
  *   taps       max_x: of the table; max_w: of this row's weights
  */
 static double
@@ -540,18 +541,21 @@ gemm_error(const struct qv_op_gemm *op, double expected, double max_x, double ma
     return 1.13 * sum + 2 * (fabs(expected) + addend + 8) + addend + fabs(expected);
 }
 
-/* The mean and the difference are 1 each of max_x; sum of squares: 1 of (max_x)^2 relative to the
- * variance, in one pass or two, half of it after the root; root, quotient, two products: 1 each. */
+/* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
+ * to c/2 relative. The mean by c/4 of max_x, then (in two passes; one pass loses more and is wrong)
+ * the variance by c/2 and its root by c/4; differences, root, quotient, two products: 4. */
 static double
-norm_error(double expected, double max_x, double max_w)
+norm_error(const struct qv_op_norm *op, double expected, double max_x, double max_w)
 {
-    return 2 * max_x * max_w + (4 + max_x * max_x) * (fabs(expected) + max_w);
+    double quarter = (double)(op->cols + 1) / 4, mean = op->rms ? 0 : (quarter + 1) * max_x * max_w;
+    return mean + (quarter + 4) * (fabs(expected) + max_w);
 }
 
 /* Scores as a gemm's; a score's absolute error is its exponential's relative error, on top of 4 for
  * the function and one for each time its argument is scaled or shifted (that is, up to twice the
- * largest score); the same again in the divisor. The second product sums seq products of at most
- * max_w. With dtype bf16 a device may round probabilities to it between the two products. */
+ * largest score); the same again in the divisor. The sum of exponentials and that of weighted
+ * values are wrong by up to seq/2 each, relative to the first. With dtype bf16 a device may round
+ * probabilities to it before the second product. */
 static double
 attention_error(const struct qv_op_attention *op, double max_x, double max_w)
 {
@@ -587,7 +591,7 @@ qv_op_tolerance(const struct qv_op *op, double expected, double max_x, double ma
         break;
     case QV_OP_norm:
         dtype = op->u.norm.dtype;
-        units = norm_error(expected, max_x, max_w);
+        units = norm_error(&op->u.norm, expected, max_x, max_w);
         break;
     case QV_OP_rope: /* two products and a sum: half each */
         dtype = op->u.rope.dtype;

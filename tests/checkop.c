@@ -51,7 +51,7 @@ struct ops {
     size_t n, capacity;
 };
 
-/* ---- a crash says which case it was ----------------------------------------------------------- */
+/* ---- a crash says which case it was ---------------------------------------------------------- */
 
 static char repro[OP_TEXT + 200];
 
@@ -90,7 +90,7 @@ watch_crashes(void)
 }
 #endif
 
-/* ---- output ----------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static const char *const fill_names[FILL_COUNT] = { "exact", "real" };
 
@@ -180,7 +180,7 @@ summarize(const struct report *report)
     return ok;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void
 run_case(struct report *report, const struct check_case *one)
@@ -269,7 +269,7 @@ add_random(struct ops *ops, int64_t seed, int64_t count)
     }
 }
 
-/* ---- timing ----------------------------------------------------------------------------------- */
+/* ---- timing ---------------------------------------------------------------------------------- */
 
 static void
 bench_op(const struct report *report, const struct qv_op *op)
@@ -309,7 +309,7 @@ bench_all(const struct report *report, const struct ops *ops)
         bench_op(report, &ops->ops[i]);
 }
 
-/* ---- backends --------------------------------------------------------------------------------- */
+/* ---- backends -------------------------------------------------------------------------------- */
 
 static bool
 open_side(const struct qv_backend *backend, const struct options *options, struct side *out)
@@ -396,7 +396,7 @@ list(void)
     return 0;
 }
 
-/* ---- command line ----------------------------------------------------------------------------- */
+/* ---- command line ---------------------------------------------------------------------------- */
 
 static bool
 parse_number(const char *text, int64_t most, int64_t *out)

@@ -7,7 +7,7 @@
 
 enum { OP_TEXT = 800 };
 
-/* ---- checkop_fill.c: seeded numbers, random operations, operands on the host ---------------- */
+/* ---- checkop_fill.c: seeded numbers, random operations, operands on the host ----------------- */
 
 struct rng {
     uint64_t state;
@@ -43,7 +43,7 @@ void data_convert(struct data *dst, const struct data *src);
 void data_free(struct data *data);
 void *must_alloc(size_t bytes); /* zero; ends the program if there is none */
 
-/* ---- checkop_run.c: one operation on one device, with guards -------------------------------- */
+/* ---- checkop_run.c: one operation on one device, with guards --------------------------------- */
 
 struct side {
     const struct qv_backend *backend;
@@ -96,7 +96,7 @@ bool fail_case(struct outcome *outcome, enum check check, const char *format, ..
 #endif
     ;
 
-/* ---- checkop_judge.c: is the result right --------------------------------------------------- */
+/* ---- checkop_judge.c: is the result right ---------------------------------------------------- */
 
 struct check_case {
     struct qv_op op;
@@ -117,7 +117,7 @@ void family_add(struct family *family, const struct outcome *outcome);
 /* Nothing failed, and not everything that ran was mistrusted. */
 bool family_ok(const struct family *family);
 
-/* ---- checkop_bench.c ------------------------------------------------------------------------ */
+/* ---- checkop_bench.c ------------------------------------------------------------------------- */
 
 struct timing {
     double median_us, p90_us, ref_us; /* ref_us 0: not timed */
@@ -126,7 +126,7 @@ struct timing {
 bool bench(const struct side *ref, const struct side *side, const struct qv_op *op, uint64_t seed,
            struct timing *out);
 
-/* ---- checkop_fault.c: faults that must be found --------------------------------------------- */
+/* ---- checkop_fault.c: faults that must be found ---------------------------------------------- */
 
 int selftest(const struct side *ref, const struct side *base, uint64_t seed);
 

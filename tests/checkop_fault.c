@@ -31,7 +31,7 @@ struct fault {
     bool bad_pack, no_kernel;
 };
 
-/* ---- spoiling memory through the verbs -------------------------------------------------------- */
+/* ---- spoiling memory through the verbs ------------------------------------------------------- */
 
 static void
 put(struct qv_device *dev, struct qv_buffer at, const void *src, size_t bytes)
@@ -234,7 +234,7 @@ truncate_to_bf16(struct qv_device *dev, const struct qv_call *call)
     put_output(dev, call, p);
 }
 
-/* ---- the table of faults ---------------------------------------------------------------------- */
+/* ---- the table of faults --------------------------------------------------------------------- */
 
 #define GEMM_F32 "gemm m=33 n=200 k=130 alpha=1 bias=1 addend_rows=11 dtype=f32"
 #define GEMM_BF16 "gemm m=33 n=200 k=130 alpha=0.5 addend_rows=33 dtype=bf16"
@@ -287,7 +287,7 @@ static const struct fault faults[] = {
     { "skipped: no kernel", GEMM_F32, FILL_REAL, CHECK_NOTHING, NULL, NULL, 0, 1 },
 };
 
-/* ---- the wrapped verbs ------------------------------------------------------------------------ */
+/* ---- the wrapped verbs ----------------------------------------------------------------------- */
 
 static qv_status
 run_faulty(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)

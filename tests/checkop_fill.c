@@ -52,7 +52,7 @@ rng_real(struct rng *rng) /* -1..1 */
     return (double)(rng_next(rng) >> 11) * 0x1p-52 - 1;
 }
 
-/* ---- random operations ------------------------------------------------------------------------ */
+/* ---- random operations ----------------------------------------------------------------------- */
 
 #define PICK(rng, ...)                                                                             \
     ((const int64_t[]){ __VA_ARGS__ })[rng_below(rng, sizeof((const int64_t[]){ __VA_ARGS__ }) /   \
@@ -129,7 +129,8 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     case QV_OP_norm:
         op.u.norm = (struct qv_op_norm){ PICK(rng, 1, 2, 3, 8, 17, 65),
                                          PICK(rng, 2, 5, 8, 16, 33, 64, 100, 257, 1152),
-                                         rng_below(rng, 2) ? 1e-6 : 1e-5, rng_below(rng, 2), dtype };
+                                         rng_below(rng, 2) ? 1e-6 : 1e-5, rng_below(rng, 2),
+                                         dtype };
         break;
     case QV_OP_rope: {
         int64_t period = PICK(rng, 1, 3, 4, 12, 35);
@@ -156,7 +157,7 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     return op;
 }
 
-/* ---- what can be exact, what ref must compute ------------------------------------------------- */
+/* ---- what can be exact, what ref must compute ------------------------------------------------ */
 
 static bool
 rows_are_exact(const struct qv_op_rows *op)
@@ -236,7 +237,7 @@ period_of(const struct qv_op *op, int operand)
     return 0;
 }
 
-/* ---- operands --------------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------- */
 
 void
 data_alloc(struct data *data, const struct qv_op *op)

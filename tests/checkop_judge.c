@@ -34,7 +34,7 @@ dtype_of(struct qv_op *op)
     return NULL;
 }
 
-/* ---- what the tolerance is derived from ------------------------------------------------------- */
+/* ---- what the tolerance is derived from ------------------------------------------------------ */
 
 static double
 most(const struct data *data, int i, int64_t row, int64_t rows, int64_t col, int64_t cols)
@@ -106,9 +106,10 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
     case QV_OP_attention: {
         int64_t seq = data->op.u.attention.seq, third = first->cols / 3;
         if (row % seq == 0) {
-            s->x = most(data, 0, row, seq, 0, 2 * third);
+            s->fixed_x = most(data, 0, row, seq, third, third);
             s->w = most(data, 0, row, seq, 2 * third, third);
         }
+        s->x = sqrt(s->fixed_x * most(data, 0, row, 1, 0, third));
         break;
     }
     case QV_OP_taps: s->w = most(data, 2, row, 1, 0, 4); break;
@@ -118,7 +119,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
     }
 }
 
-/* ---- comparing -------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
 struct expected {
     struct data data;  /* ref's operands */

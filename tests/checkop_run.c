@@ -59,7 +59,7 @@ output_of(const struct qv_op *op)
     return qv_op_n_operands(op->kind) - 1;
 }
 
-/* ---- guarded buffers -------------------------------------------------------------------------- */
+/* ---- guarded buffers ------------------------------------------------------------------------- */
 
 /* The offset is a multiple of the alignment, and of nothing larger that a kernel may hope for. */
 static bool
@@ -132,7 +132,7 @@ guarded_read(const struct side *side, struct guarded *g, const char *name, struc
     return true;
 }
 
-/* ---- one run ---------------------------------------------------------------------------------- */
+/* ---- one run --------------------------------------------------------------------------------- */
 
 void
 job_close(struct job *job)

@@ -136,6 +136,26 @@ def bench_preprocess(args, results):
     results.append(row)
 
 
+def setting(args):
+    """Where and with what the numbers were taken."""
+    import platform
+    import torchvision
+    import transformers
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    cpu = platform.processor()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            info = f.read()
+        cpu = next((x.split(":")[1].strip() for x in info.split("\n") if "model name" in x), cpu)
+        cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" \
+            if "avx512_bf16" in info else ""
+    return dict(cpu=cpu, threads=args.threads, commit=args.commit or commit,
+                model=os.path.basename(os.path.normpath(args.model)), attention=args.attention,
+                torch=torch.__version__, torchvision=torchvision.__version__,
+                transformers=transformers.__version__)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", metavar="MODEL_DIR", help="checkpoint folder")
@@ -157,6 +177,7 @@ def main():
                         if hasattr(os, "sched_getaffinity") else os.cpu_count(), metavar="N")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="the median of N")
     parser.add_argument("--timeout", type=float, default=600, metavar="S")
+    parser.add_argument("--commit", help="of the qwenvit measured; default: that of this folder")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -166,7 +187,8 @@ def main():
     bench_preprocess(args, results)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(results, f, indent=1)
+            json.dump(dict(setting(args), results=results), f, indent=1)
+            f.write("\n")
 
 
 if __name__ == "__main__":

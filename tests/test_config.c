@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+/* Configuration files: transformers' defaults, and a refusal with words for whatever is not right. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "config.h"
+#include "op.h"
+#include "tempdir.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+#define VISION(fields) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{" fields "}}"
+
+static struct qv_config
+read_ok(void)
+{
+    struct qv_config c;
+    qv_error err = { 0 };
+    if (qv_config_read(tempdir, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static struct qv_config
+read_text(const char *text)
+{
+    temp_text("config.json", text);
+    return read_ok();
+}
+
+static void
+expect_read_failure(const char *what, qv_status status, const char *words)
+{
+    struct qv_config c, before;
+    qv_error err = { 0 };
+    memset(&c, 0xa5, sizeof c);
+    memcpy(&before, &c, sizeof c);
+    const qv_status s = qv_config_read(tempdir, &c, &err);
+    expect_failure(what, status, words, s, &err);
+    assert_memory_equal(&c, &before, sizeof c);
+    assert_int_equal(qv_config_read(tempdir, &c, NULL), status);
+}
+
+/* ---- what is right -------------------------------------------------------------------------- */
+
+static void
+keys_left_out_take_class_defaults(void **state)
+{
+    (void)state;
+    const struct qv_config c = read_text(VISION(""));
+    assert_string_equal(c.model_type, "qwen3_vl");
+    assert_int_equal(c.depth, 27);
+    assert_int_equal(c.hidden, 1152);
+    assert_int_equal(c.heads, 16);
+    assert_int_equal(c.intermediate, 4304);
+    assert_int_equal(c.out_hidden, 3584);
+    assert_int_equal(c.in_channels, 3);
+    assert_int_equal(c.patch, 16);
+    assert_int_equal(c.temporal, 2);
+    assert_int_equal(c.merge, 2);
+    assert_int_equal(c.n_positions, 2304);
+    assert_int_equal(c.n_deepstack, 3);
+    assert_int_equal(c.deepstack[0], 8);
+    assert_int_equal(c.deepstack[1], 16);
+    assert_int_equal(c.deepstack[2], 24);
+    assert_int_equal(c.act, QV_ACT_GELU_TANH);
+    assert_true(c.rope_theta == 10000.0 && c.norm_eps == 1e-6);
+    assert_int_equal(qv_config_head_dim(&c), 72);
+    assert_int_equal(qv_config_row_dim(&c), 1536);
+
+    assert_int_equal(c.image.min_pixels, 56 * 56);
+    assert_int_equal(c.image.max_pixels, 28 * 28 * 1280);
+    assert_true(c.image.mean[0] == 0.48145466 && c.image.std[2] == 0.27577711);
+    assert_int_equal(c.image.patch_size, 16);
+    assert_int_equal(c.video.min_pixels, 128 * 32 * 32);
+    assert_int_equal(c.video.max_pixels, 768 * 32 * 32);
+    assert_true(c.video.mean[0] == 0.5 && c.video.std[2] == 0.5 && c.video.fps == 2.0);
+    assert_int_equal(c.video.min_frames, 4);
+    assert_int_equal(c.video.max_frames, 768);
+    assert_int_equal(c.video.temporal_patch_size, 2);
+    assert_int_equal(c.video.merge_size, 2);
+}
+
+static void
+every_key_is_read(void **state)
+{
+    (void)state;
+    const struct qv_config c = read_text(VISION(
+        "\"depth\":4,\"hidden_size\":64,\"num_heads\":2,\"intermediate_size\":96,"
+        "\"out_hidden_size\":48,\"in_channels\":1,\"patch_size\":[8,8],\"temporal_patch_size\":4,"
+        "\"spatial_merge_size\":1,\"num_position_embeddings\":49,\"hidden_act\":\"gelu\","
+        "\"deepstack_visual_indexes\":[3,0,1],"
+        "\"rope_parameters\":{\"rope_type\":\"axial\",\"rope_theta\":500.5}"));
+    assert_int_equal(c.depth, 4);
+    assert_int_equal(c.hidden, 64);
+    assert_int_equal(c.heads, 2);
+    assert_int_equal(c.intermediate, 96);
+    assert_int_equal(c.out_hidden, 48);
+    assert_int_equal(c.in_channels, 1);
+    assert_int_equal(c.patch, 8);
+    assert_int_equal(c.temporal, 4);
+    assert_int_equal(c.merge, 1);
+    assert_int_equal(c.n_positions, 49);
+    assert_int_equal(c.act, QV_ACT_GELU_ERF);
+    assert_int_equal(c.n_deepstack, 3); /* in the order given, not sorted */
+    assert_int_equal(c.deepstack[0], 3);
+    assert_int_equal(c.deepstack[1], 0);
+    assert_int_equal(c.deepstack[2], 1);
+    assert_true(c.rope_theta == 500.5);
+    assert_int_equal(c.video.patch_size, 8);
+    assert_int_equal(c.image.temporal_patch_size, 4);
+}
+
+static void
+other_spellings_are_the_same(void **state)
+{
+    (void)state;
+    assert_int_equal(read_text(VISION("\"num_hidden_layers\":25")).depth, 25);
+    assert_int_equal(read_text(VISION("\"num_attention_heads\":8")).heads, 8);
+    assert_true(read_text(VISION("\"rope_theta\":99.0")).rope_theta == 99.0);
+    assert_true(read_text(VISION("\"rope_parameters\":null")).rope_theta == 10000.0);
+    assert_true(read_text(VISION("\"rope_parameters\":{\"type\":\"default\",\"rope_theta\":7}"))
+                    .rope_theta == 7.0);
+    assert_int_equal(read_text(VISION("\"deepstack_visual_indexes\":[]")).n_deepstack, 0);
+}
+
+static void
+families_are_told_apart(void **state)
+{
+    static const struct {
+        const char *text, *model_type;
+        int n_deepstack;
+    } cases[] = {
+        { "{\"model_type\":\"qwen3_vl_moe\",\"vision_config\":{}}", "qwen3_vl_moe", 3 },
+        { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[]}}",
+          "qwen3_5", 0 },
+        { "{\"model_type\":\"qwen3_5_moe\",\"vision_config\":{}}", "qwen3_5_moe", 0 },
+        { "{\"model_type\":\"qwen4_exp\",\"vision_config\":{\"model_type\":\"qwen4_exp_vision\"}}",
+          "qwen4_exp", 0 },
+        { "{\"vision_config\":{\"model_type\":\"qwen4_exp_vision\"}}", "qwen4_exp", 0 },
+        { "{\"model_type\":\"colqwen\",\"vision_config\":{\"model_type\":\"qwen3_vl\"}}",
+          "qwen3_vl", 3 },
+        { "{\"model_type\":\"qwen3_vl_vision\",\"depth\":30,\"patch_size\":16}", "qwen3_vl", 3 },
+        { "{\"model_type\":\"qwen3_5\",\"depth\":1,\"patch_size\":16}", "qwen3_5", 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct qv_config c = read_text(cases[i].text);
+        assert_string_equal(c.model_type, cases[i].model_type);
+        assert_int_equal(c.n_deepstack, cases[i].n_deepstack);
+    }
+}
+
+/* ---- config.json, wrong --------------------------------------------------------------------- */
+
+static void
+sizes_must_be_sane_integers(void **state)
+{
+    static const char *const keys[] = {
+        "depth",       "hidden_size", "num_heads",           "intermediate_size",  "out_hidden_size",
+        "in_channels", "patch_size",  "temporal_patch_size", "spatial_merge_size",
+        "num_position_embeddings",
+    };
+    static const char *const values[] = {
+        "0", "-1", "2147483648", "9223372036854775807", "16.0", "1e1", "true", "\"16\"", "null",
+        "[]", "{}", "[16,8]", "[16,16,16]",
+    };
+    (void)state;
+    for (size_t k = 0; k < COUNT(keys); k++) {
+        for (size_t v = 0; v < COUNT(values); v++) {
+            char text[256], words[128];
+            snprintf(text, sizeof text, VISION("\"%s\":%s"), keys[k], values[v]);
+            temp_text("config.json", text);
+            snprintf(words, sizeof words, "config.json|vision_config.%s is|integer from 1 to",
+                     keys[k]);
+            expect_read_failure(text, QV_EFORMAT, words);
+        }
+    }
+    temp_text("config.json", VISION("\"temporal_patch_size\":[2,2]"));
+    expect_read_failure("temporal", QV_EFORMAT, "temporal_patch_size is [2,2]");
+    temp_text("config.json", VISION("\"depth\":-1"));
+    expect_read_failure("value", QV_EFORMAT, "vision_config.depth is -1|from 1 to 512");
+}
+
+static void
+bad_fields_are_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        qv_status status;
+        const char *words;
+    } cases[] = {
+        /* between fields */
+        { VISION("\"num_heads\":7"), QV_EFORMAT, "hidden_size is 1152|num_heads (7)" },
+        { VISION("\"hidden_size\":66,\"num_heads\":3"), QV_EFORMAT, "66 / 3 = 22|multiple of 4" },
+        { VISION("\"num_position_embeddings\":2305"), QV_EFORMAT,
+          "num_position_embeddings is 2305|square" },
+        { VISION("\"num_position_embeddings\":2"), QV_EFORMAT, "is 2;|square" },
+        /* DeepStack */
+        { VISION("\"deepstack_visual_indexes\":[27]"), QV_EFORMAT,
+          "vision_config.deepstack_visual_indexes is 27|0 to 26" },
+        { VISION("\"deepstack_visual_indexes\":[-1]"), QV_EFORMAT, "is -1" },
+        { VISION("\"deepstack_visual_indexes\":[1.0]"), QV_EFORMAT, "is 1.0" },
+        { VISION("\"deepstack_visual_indexes\":[true]"), QV_EFORMAT, "is true" },
+        { VISION("\"deepstack_visual_indexes\":[8,9,8]"), QV_EFORMAT, "[8,9,8]|twice" },
+        { VISION("\"deepstack_visual_indexes\":[0,1,2,3,4,5,6,7,8]"), QV_EFORMAT, "at most 8" },
+        { VISION("\"deepstack_visual_indexes\":8"), QV_EFORMAT, "is 8;" },
+        { VISION("\"deepstack_visual_indexes\":null"), QV_EFORMAT, "is null" },
+        { VISION("\"depth\":24"), QV_EFORMAT, "deepstack_visual_indexes|default|24" },
+        { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
+          QV_EUNSUPPORTED, "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
+        /* activation and rotary embedding */
+        { VISION("\"hidden_act\":\"quick_gelu\""), QV_EUNSUPPORTED,
+          "vision_config.hidden_act is \"quick_gelu\"|gelu_pytorch_tanh" },
+        { VISION("\"hidden_act\":1"), QV_EFORMAT, "hidden_act is 1|string" },
+        { VISION("\"rope_parameters\":[]"), QV_EFORMAT, "rope_parameters is []|object" },
+        { VISION("\"rope_parameters\":{\"rope_theta\":0}"), QV_EFORMAT, "rope_theta is 0" },
+        { VISION("\"rope_parameters\":{\"rope_theta\":\"1\"}"), QV_EFORMAT, "rope_theta is \"1\"" },
+        { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), QV_EUNSUPPORTED,
+          "rope_type is \"yarn\"|axial" },
+        /* family */
+        { "{\"model_type\":\"qwen2_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
+          "model_type is \"qwen2_vl\"|later|qwen3_vl, " },
+        { "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED, "later" },
+        { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
+          "model_type is \"llava\"|not known|qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, qwen4_exp" },
+        { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
+        { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },
+        { "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "vision_config is missing" },
+        { "{\"model_type\":3,\"vision_config\":{}}", QV_EFORMAT, "model_type is 3" },
+        { "{\"vision_config\":{}}", QV_EFORMAT, "model_type is missing" },
+        { "{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", QV_EFORMAT,
+          "vision_config is []|object" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char words[256];
+        temp_text("config.json", cases[i].text);
+        snprintf(words, sizeof words, "config.json|%s", cases[i].words);
+        expect_read_failure(cases[i].text, cases[i].status, words);
+    }
+}
+
+static void
+bad_files_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        { "", "empty" },
+        { "\n\n{\"a\":,}", "line 3" },
+        { "[]", "the top is []|object" },
+        { VISION("\"depth\":NaN"), "line 1" },
+        { VISION("\"depth\":Infinity"), "line 1" },
+        { VISION("\"depth\":18446744073709551616"), "line 1|too big" },
+        { VISION("\"depth\":1,\"depth\":2"), "duplicate" },
+        { VISION("\"de\\u0000pth\":1"), "NUL" },
+        { VISION("\"depth\":\"\\u0000\""), "u0000" },
+        { "version https://git-lfs.github.com/spec/v1\n", "Git-LFS" },
+        { "<!doctype html>", "HTML" },
+        { "\x1f\x8b\x08", "gzip" },
+        { "\xef\xbb\xbf{}", "byte order mark" },
+        { "{} {}", "line 1" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char words[256];
+        temp_text("config.json", cases[i].text);
+        snprintf(words, sizeof words, "config.json|%s", cases[i].words);
+        expect_read_failure(cases[i].text, QV_EFORMAT, words);
+    }
+    assert_int_equal(truncate(temp_path("config.json"), ((off_t)4 << 20) + 1), 0);
+    expect_read_failure("large", QV_EFORMAT, "config.json|4194305|at most 4194304");
+    assert_int_equal(unlink(temp_path("config.json")), 0);
+    expect_read_failure("none", QV_EIO, "config.json|cannot open");
+    assert_int_equal(mkfifo(temp_path("config.json"), 0600), 0);
+    expect_read_failure("fifo", QV_EIO, "config.json|FIFO");
+}
+
+/* ---- preprocessor files --------------------------------------------------------------------- */
+
+#define VIDEO "video_preprocessor_config.json"
+#define IMAGE "preprocessor_config.json"
+
+static void
+preprocessing_is_read(void **state)
+{
+    (void)state;
+    temp_text(IMAGE, "{\"size\":{\"shortest_edge\":65536,\"longest_edge\":16777216},"
+                     "\"patch_size\":16,\"temporal_patch_size\":2,\"merge_size\":2,"
+                     "\"image_mean\":[0.1,0.2,0.3],\"image_std\":[0.4,0.5,1],\"resample\":3,"
+                     "\"do_resize\":true,\"do_rescale\":true,\"do_normalize\":true,"
+                     "\"do_convert_rgb\":true,\"do_pad\":null,\"do_center_crop\":false,"
+                     "\"rescale_factor\":0.00392156862745098}");
+    temp_text(VIDEO, "{\"size\":{\"shortest_edge\":4096,\"longest_edge\":25165824},"
+                     "\"image_mean\":[0,0,0],\"fps\":1.5,\"min_frames\":2,\"max_frames\":9,"
+                     "\"num_frames\":null,\"do_sample_frames\":true,\"min_pixels\":77}");
+    const struct qv_config c = read_text(VISION(""));
+    assert_int_equal(c.image.min_pixels, 65536);
+    assert_int_equal(c.image.max_pixels, 16777216);
+    assert_true(c.image.mean[0] == 0.1 && c.image.mean[2] == 0.3);
+    assert_true(c.image.std[0] == 0.4 && c.image.std[2] == 1.0);
+    assert_int_equal(c.video.min_pixels, 4096); /* as there: clips know no min_pixels */
+    assert_int_equal(c.video.max_pixels, 25165824);
+    assert_true(c.video.mean[1] == 0.0 && c.video.std[1] == 0.5 && c.video.fps == 1.5);
+    assert_int_equal(c.video.min_frames, 2);
+    assert_int_equal(c.video.max_frames, 9);
+}
+
+static void
+files_come_in_the_order_of_transformers(void **state)
+{
+    (void)state;
+    temp_text(IMAGE, "{\"size\":{\"shortest_edge\":100,\"longest_edge\":200}}");
+    struct qv_config c = read_text(VISION(""));
+    assert_int_equal(c.image.min_pixels, 100);
+    assert_int_equal(c.video.min_pixels, 100);
+    assert_true(c.image.mean[0] == 0.48145466 && c.video.mean[0] == 0.5);
+
+    temp_text(VIDEO, "{\"size\":{\"shortest_edge\":300,\"longest_edge\":400}}");
+    c = read_ok();
+    assert_int_equal(c.image.min_pixels, 100);
+    assert_int_equal(c.video.min_pixels, 300);
+
+    temp_text("processor_config.json", "{\"processor_class\":\"Qwen3VLProcessor\"}");
+    c = read_ok();
+    assert_int_equal(c.video.min_pixels, 300);
+
+    temp_text("processor_config.json",
+              "{\"video_processor\":{\"size\":{\"shortest_edge\":5,\"longest_edge\":6}}}");
+    c = read_ok();
+    assert_int_equal(c.image.min_pixels, 100);
+    assert_int_equal(c.video.min_pixels, 5);
+
+    temp_text("processor_config.json",
+              "{\"image_processor\":{\"image_std\":[1,1,0]}}");
+    expect_read_failure("nested", QV_EFORMAT, "processor_config.json|image_processor.image_std is");
+    temp_text("processor_config.json", "{\"image_processor\":3}");
+    expect_read_failure("nested", QV_EFORMAT, "processor_config.json|image_processor is 3");
+}
+
+static void
+old_names_of_picture_sizes_win(void **state)
+{
+    (void)state;
+    temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056}");
+    struct qv_config c = read_text(VISION(""));
+    assert_int_equal(c.image.min_pixels, 3136);
+    assert_int_equal(c.image.max_pixels, 12845056);
+    temp_text(IMAGE, "{\"min_pixels\":50,\"size\":{\"shortest_edge\":1,\"longest_edge\":200}}");
+    temp_text(VIDEO, "{}");
+    c = read_ok();
+    assert_int_equal(c.image.min_pixels, 50);
+    assert_int_equal(c.image.max_pixels, 200);
+    temp_text(IMAGE, "{\"min_pixels\":50,\"max_pixels\":40}");
+    expect_read_failure("order", QV_EFORMAT, IMAGE "|50|40");
+}
+
+static void
+bad_preprocessing_is_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        qv_status status;
+        const char *words;
+    } both[] = {
+        /* read as a picture's file and as a clip's */
+        { "[]", QV_EFORMAT, "object" },
+        { "{\"patch_size\":14}", QV_EFORMAT, "patch_size is 14|config.json's patch_size is 16" },
+        { "{\"temporal_patch_size\":1}", QV_EFORMAT, "temporal_patch_size is 1|is 2" },
+        { "{\"merge_size\":4}", QV_EFORMAT, "merge_size is 4|spatial_merge_size is 2" },
+        { "{\"patch_size\":16.0}", QV_EFORMAT, "patch_size is 16.0" },
+        { "{\"patch_size\":4294967312}", QV_EFORMAT, "patch_size is 4294967312" },
+        { "{\"rescale_factor\":0.0078125}", QV_EUNSUPPORTED, "rescale_factor is 0.0078125|1/255" },
+        { "{\"rescale_factor\":\"1/255\"}", QV_EUNSUPPORTED, "rescale_factor" },
+        { "{\"do_resize\":false}", QV_EUNSUPPORTED, "do_resize is false" },
+        { "{\"do_rescale\":false}", QV_EUNSUPPORTED, "do_rescale is false" },
+        { "{\"do_normalize\":false}", QV_EUNSUPPORTED, "do_normalize is false" },
+        { "{\"do_convert_rgb\":false}", QV_EUNSUPPORTED, "do_convert_rgb is false" },
+        { "{\"do_convert_rgb\":1}", QV_EFORMAT, "do_convert_rgb is 1|true or false" },
+        { "{\"resample\":2}", QV_EUNSUPPORTED, "resample is 2|bicubic" },
+        { "{\"image_mean\":0.5}", QV_EFORMAT, "image_mean is 0.5|3 numbers" },
+        { "{\"image_mean\":[0.5,0.5]}", QV_EFORMAT, "image_mean is [0.5,0.5]" },
+        { "{\"image_mean\":[0.5,0.5,\"0\"]}", QV_EFORMAT, "image_mean" },
+        { "{\"image_std\":[0.5,0.5,0]}", QV_EFORMAT, "image_std is [0.5,0.5,0]" },
+        { "{\"image_std\":[0.5,0.5,-1]}", QV_EFORMAT, "image_std" },
+        { "{\"image_std\":[0.5,0.5,true]}", QV_EFORMAT, "image_std" },
+        { "{\"size\":224}", QV_EFORMAT, "size is 224|object" },
+        { "{\"size\":{\"shortest_edge\":1}}", QV_EFORMAT, "size.longest_edge is missing" },
+        { "{\"size\":{\"height\":1,\"width\":1}}", QV_EFORMAT, "size.shortest_edge is missing" },
+        { "{\"size\":{\"shortest_edge\":0,\"longest_edge\":1}}", QV_EFORMAT, "size.shortest_edge" },
+        { "{\"size\":{\"shortest_edge\":1,\"longest_edge\":1e9}}", QV_EFORMAT, "longest_edge" },
+        { "{\"size\":{\"shortest_edge\":9,\"longest_edge\":8}}", QV_EFORMAT, "9|above|8" },
+    }, clips[] = {
+        { "{\"fps\":0}", QV_EFORMAT, "fps is 0" },
+        { "{\"fps\":-2}", QV_EFORMAT, "fps is -2" },
+        { "{\"fps\":\"2\"}", QV_EFORMAT, "fps is \"2\"" },
+        { "{\"min_frames\":0}", QV_EFORMAT, "min_frames is 0" },
+        { "{\"max_frames\":2147483648}", QV_EFORMAT, "max_frames is 2147483648" },
+        { "{\"min_frames\":9,\"max_frames\":8}", QV_EFORMAT, "min_frames is 9|max_frames (8)" },
+        { "{\"num_frames\":8}", QV_EUNSUPPORTED, "num_frames is 8" },
+        { "{\"do_sample_frames\":false}", QV_EUNSUPPORTED, "do_sample_frames is false" },
+        { "{\"cap_pixels_per_frame\":true}", QV_EUNSUPPORTED, "cap_pixels_per_frame is true" },
+    };
+    (void)state;
+    temp_text("config.json", VISION(""));
+    char words[256];
+    for (size_t i = 0; i < COUNT(both); i++) {
+        temp_text(VIDEO, both[i].text);
+        snprintf(words, sizeof words, VIDEO "|%s", both[i].words);
+        expect_read_failure(both[i].text, both[i].status, words);
+    }
+    for (size_t i = 0; i < COUNT(clips); i++) {
+        temp_text(VIDEO, clips[i].text);
+        snprintf(words, sizeof words, VIDEO "|%s", clips[i].words);
+        expect_read_failure(clips[i].text, clips[i].status, words);
+    }
+    temp_text(VIDEO, "{}");
+    for (size_t i = 0; i < COUNT(both); i++) {
+        temp_text(IMAGE, both[i].text);
+        snprintf(words, sizeof words, "/" IMAGE "|%s", both[i].words);
+        expect_read_failure(both[i].text, both[i].status, words);
+    }
+    temp_text(IMAGE, clips[0].text); /* no business of pictures */
+    read_ok();
+    assert_int_equal(unlink(temp_path(VIDEO)), 0);
+    assert_int_equal(symlink("gone", temp_path(VIDEO)), 0);
+    expect_read_failure("dangling", QV_EIO, VIDEO "|cannot open");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(keys_left_out_take_class_defaults),
+        TEST(every_key_is_read),
+        TEST(other_spellings_are_the_same),
+        TEST(families_are_told_apart),
+        TEST(sizes_must_be_sane_integers),
+        TEST(bad_fields_are_refused),
+        TEST(bad_files_are_refused),
+        TEST(preprocessing_is_read),
+        TEST(files_come_in_the_order_of_transformers),
+        TEST(old_names_of_picture_sizes_win),
+        TEST(bad_preprocessing_is_refused),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

@@ -1,0 +1,689 @@
+/* SPDX-License-Identifier: MIT */
+/* The media library: its rules against transformers' numbers, its resize against torchvision's,
+ * decoding on clips that the test makes itself. */
+#define _POSIX_C_SOURCE 200809L
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/display.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../media/media.h"
+
+#define CLIP_W 96
+#define CLIP_H 64
+
+static char folder[256];
+
+/* ---- rules: numbers from transformers 5.23 --------------------------------------------------- */
+
+static void
+test_sample_frames(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t num_frames, n, hash;
+    } cases[] = {
+        {325, 25.0, 2.0, 0, 26, 997334516},
+        {1, 25.0, 2.0, 0, 1, 0},
+        {2, 30.0, 2.0, 0, 2, 1},
+        {3, 30.0, 2.0, 0, 3, 33},
+        {300, 29.97002997002997, 2.0, 0, 20, 222361896},
+        {100000, 30.0, 2.0, 0, 768, 977239810},
+        {431, 24.0, 0.5, 0, 8, 836673061},
+        {50, 10.0, 2.0, 0, 10, 949766678},
+        {7, 25.0, 0.0, 4, 4, 2052},
+        {3, 25.0, 0.0, 8, 8, 29583488},
+        {1000, 29.97, 7.3, 0, 243, 955691372},
+        {999, 60.0, 59.94, 0, 768, 659803365},
+        {10, 25.0, 0.0, 1, 1, 0},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int64_t indices[1024], hash = 0;
+        const int64_t n = qv_sample_frames(cases[c].total, cases[c].source_fps, cases[c].fps,
+                                           cases[c].num_frames, 4, 768, indices);
+        assert_int_equal(n, cases[c].n);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+    int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves go to the even number */
+    qv_sample_frames(4, 1, 0, 3, 4, 768, half);
+    assert_int_equal(half[1], 2);
+    qv_sample_frames(2, 1, 0, 3, 4, 768, half);
+    assert_int_equal(half[1], 0);
+    assert_int_equal(qv_sample_frames(0, 25, 2, 0, 4, 768, NULL), 0);
+    /* a source that does not say its rate counts as 24 fps */
+    assert_int_equal(qv_sample_frames(240, 0, 2, 0, 4, 768, NULL), 20);
+}
+
+typedef struct size_case {
+    int64_t frames, height, width, out_height, out_width;
+} size_case;
+
+static void
+check_sizes(const size_case *cases, size_t n, int64_t least, int64_t most)
+{
+    qv_preprocess p = qv_preprocess_default(cases[0].frames == 0);
+    p.min_pixels = least;
+    p.max_pixels = most;
+    for (size_t c = 0; c < n; c++) {
+        int64_t height = 0, width = 0;
+        assert_int_equal(qv_smart_resize(cases[c].frames, cases[c].height, cases[c].width, &p,
+                                         &height, &width, NULL), QV_OK);
+        assert_int_equal(height, cases[c].out_height);
+        assert_int_equal(width, cases[c].out_width);
+    }
+}
+
+static void
+test_smart_resize(void **state)
+{
+    (void)state;
+    static const size_case clips[] = {
+        {26, 180, 320, 192, 320},   {10, 720, 1280, 704, 1280},   {3, 270, 480, 256, 480},
+        {4, 50, 50, 64, 64},        {768, 1080, 1920, 128, 224},  {768, 2160, 3840, 128, 224},
+        {2, 1, 1, 64, 64},          {5, 20, 700, 32, 1120},       {7, 16, 32, 32, 64},
+        {100, 90, 5000, 64, 3712},  {9, 48, 80, 64, 64},          {2, 4000, 20, 6400, 32},
+        {2, 144, 176, 128, 192},
+    };
+    static const size_case tight[] = {
+        {26, 180, 320, 128, 224},   {10, 720, 1280, 192, 352},    {3, 270, 480, 256, 480},
+        {4, 50, 50, 192, 192},      {768, 1080, 1920, 32, 32},    {768, 2160, 3840, 32, 32},
+        {2, 1, 1, 256, 256},        {5, 20, 700, 32, 1120},       {7, 16, 32, 128, 224},
+        {100, 90, 5000, 32, 640},   {9, 48, 80, 96, 160},         {2, 4000, 20, 6400, 32},
+        {2, 144, 176, 256, 288},
+    };
+    static const size_case pictures[] = {
+        {0, 200, 200, 256, 256},    {0, 1, 1, 256, 256},          {0, 1080, 1920, 1088, 1920},
+        {0, 48, 80, 224, 352},      {0, 4000, 20, 4000, 32},      {0, 5000, 7000, 3456, 4832},
+        {0, 256, 256, 256, 256},    {0, 1, 200, 32, 3648},        {0, 16, 16, 256, 256},
+    };
+    check_sizes(clips, sizeof clips / sizeof clips[0], 4096, 25165824);
+    check_sizes(tight, sizeof tight / sizeof tight[0], 131072, 786432);
+    check_sizes(pictures, sizeof pictures / sizeof pictures[0], 65536, 16777216);
+}
+
+static void
+test_smart_resize_refuses(void **state)
+{
+    (void)state;
+    const qv_preprocess p = qv_preprocess_default(true);
+    int64_t h = 7, w = 7;
+    qv_error err;
+    assert_int_equal(qv_smart_resize(0, 1, 201, &p, &h, &w, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "201x1"));
+    assert_int_equal(qv_smart_resize(0, 0, 10, &p, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(qv_smart_resize(-1, 10, 10, &p, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(qv_smart_resize(4, INT64_MAX, 10, &p, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(qv_smart_resize(4, 10, 10, NULL, &h, &w, &err), QV_EINVAL);
+    qv_preprocess bad = p;
+    bad.patch_size = 0;
+    assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(h, 7);
+    /* one frame is sized as the pair that it becomes */
+    int64_t h2, w2;
+    qv_smart_resize(1, 100, 100, &p, &h, &w, NULL);
+    qv_smart_resize(2, 100, 100, &p, &h2, &w2, NULL);
+    assert_true(h == h2 && w == w2);
+}
+
+/* ---- resize: hashes from torchvision 0.26 ----------------------------------------------------- */
+
+static uint8_t *
+noise(int64_t n)
+{
+    uint8_t *bytes = malloc((size_t)n);
+    uint32_t s = 1;
+    assert_non_null(bytes);
+    for (int64_t i = 0; i < n; i++) {
+        s = s * 1664525u + 1013904223u;
+        bytes[i] = (uint8_t)(s >> 24);
+    }
+    return bytes;
+}
+
+static uint64_t
+hash_bytes(const uint8_t *bytes, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ bytes[i]) * 0x100000001b3u;
+    return h;
+}
+
+static void
+test_resize(void **state)
+{
+    (void)state;
+    static const struct {
+        int h, w, out_h, out_w;
+        uint64_t hash;
+    } cases[] = {
+        {48, 80, 32, 64, 0xcf947bc2c7fa374a},    {33, 57, 64, 96, 0x88147992d6a09cbd},
+        {7, 5, 32, 32, 0x58095c70ce3cc4e4},      {1, 1, 8, 8, 0x5709e8ae4e763565},
+        {90, 160, 90, 64, 0x5c344e6b99f4f068},   {90, 160, 32, 160, 0x0cf3341c15c65264},
+        {200, 300, 9, 7, 0xfb501154e2097435},    {64, 64, 64, 64, 0x9fb6c6c1cf946b73},
+        {2, 130, 32, 32, 0xaef2bbfb43eeba75},    {40, 41, 17, 203, 0xde885d1e65633ec5},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const int h = cases[c].h, w = cases[c].w, oh = cases[c].out_h, ow = cases[c].out_w;
+        const size_t n = 3 * (size_t)oh * (size_t)ow;
+        uint8_t *src = noise(3 * h * w), *dst = malloc(n + 64);
+        assert_non_null(dst);
+        memset(dst, 0x99, n + 64);
+        assert_int_equal(qv_resize_bicubic(src, h, w, 3 * w, dst, oh, ow, NULL), QV_OK);
+        assert_int_equal(hash_bytes(dst, n), cases[c].hash);
+        for (size_t i = n; i < n + 64; i++)
+            assert_int_equal(dst[i], 0x99);
+        free(src);
+        free(dst);
+    }
+}
+
+/* Every kernel that this machine has, whole and in two parts, gives what plain C gives. */
+static void
+test_resize_levels(void **state)
+{
+    (void)state;
+    uint32_t s = 7;
+    for (int round = 0; round < 60; round++) {
+        int side[4];
+        for (int i = 0; i < 4; i++) {
+            s = s * 1664525u + 1013904223u;
+            side[i] = 1 + (int)((s >> 16) % (round % 2 ? 200 : 40));
+        }
+        const size_t n = 3 * (size_t)side[2] * (size_t)side[3];
+        uint8_t *src = noise(3 * side[0] * side[1]);
+        uint8_t *plain = malloc(n), *other = malloc(n);
+        for (int level = QVM_PLAIN; level <= QVM_BEST; level++) {
+            qvm_resizer *r = NULL;
+            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3], 2,
+                                                (qvm_level)level, &r, NULL), QV_OK);
+            uint8_t *to = level == QVM_PLAIN ? plain : other;
+            qvm_resizer_run(r, 0, src, 3 * side[1], to, 0, side[2] / 2);
+            qvm_resizer_run(r, 1, src, 3 * side[1], to, side[2] / 2, side[2]);
+            qvm_resizer_free(&r);
+            assert_null(r);
+            if (to == other)
+                assert_memory_equal(plain, other, n);
+        }
+        free(src);
+        free(plain);
+        free(other);
+    }
+}
+
+static void
+test_resize_refuses(void **state)
+{
+    (void)state;
+    uint8_t byte[3] = {0};
+    qv_error err;
+    assert_int_equal(qv_resize_bicubic(NULL, 1, 1, 3, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 0, 1, 3, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 1, 1, 2, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 1, 1, 3, byte, 1, 1 << 20, &err), QV_EINVAL);
+}
+
+/* ---- making clips ----------------------------------------------------------------------------- */
+
+static const char *
+in_folder(const char *name)
+{
+    static char path[4][512];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static void
+draw(AVFrame *frame, int number)
+{
+    for (int y = 0; y < CLIP_H; y++)
+        for (int x = 0; x < CLIP_W; x++)
+            frame->data[0][y * frame->linesize[0] + x] = (uint8_t)(16 + (x + y + 5 * number) % 200);
+    for (int p = 1; p < 3; p++)
+        for (int y = 0; y < CLIP_H / 2; y++)
+            memset(frame->data[p] + y * frame->linesize[p], 100 + 20 * p + y, CLIP_W / 2);
+}
+
+static void
+set_rotation(AVStream *stream, double clockwise)
+{
+#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
+    AVPacketSideData *side = av_packet_side_data_new(
+            &stream->codecpar->coded_side_data, &stream->codecpar->nb_coded_side_data,
+            AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t), 0);
+    int32_t *matrix = side ? (int32_t *)(void *)side->data : NULL;
+#else
+    int32_t *matrix = (int32_t *)(void *)av_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX,
+                                                                 9 * sizeof(int32_t));
+#endif
+    assert_non_null(matrix);
+    av_display_rotation_set(matrix, clockwise);
+}
+
+static void
+write_packets(AVFormatContext *mux, AVCodecContext *encoder)
+{
+    AVPacket *packet = av_packet_alloc();
+    while (avcodec_receive_packet(encoder, packet) == 0) {
+        av_packet_rescale_ts(packet, encoder->time_base, mux->streams[0]->time_base);
+        packet->stream_index = 0;
+        assert_true(av_interleaved_write_frame(mux, packet) >= 0);
+    }
+    av_packet_free(&packet);
+}
+
+/* n frames of MPEG-4 at 10 fps; the container is what the name says. */
+static const char *
+make_clip(const char *name, int n, double clockwise)
+{
+    const char *path = in_folder(name);
+    qvm_quiet();
+    AVFormatContext *mux = NULL;
+    assert_true(avformat_alloc_output_context2(&mux, NULL, NULL, path) >= 0);
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MPEG4);
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    encoder->width = CLIP_W;
+    encoder->height = CLIP_H;
+    encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+    encoder->time_base = (AVRational){1, 10};
+    encoder->framerate = (AVRational){10, 1};
+    encoder->gop_size = 5;
+    if (mux->oformat->flags & AVFMT_GLOBALHEADER)
+        encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    assert_true(avcodec_open2(encoder, codec, NULL) >= 0);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    stream->time_base = encoder->time_base;
+    stream->avg_frame_rate = encoder->framerate;
+    avcodec_parameters_from_context(stream->codecpar, encoder);
+    if (clockwise != 0)
+        set_rotation(stream, clockwise);
+    assert_true(avio_open(&mux->pb, path, AVIO_FLAG_WRITE) >= 0);
+    assert_true(avformat_write_header(mux, NULL) >= 0);
+    AVFrame *frame = av_frame_alloc();
+    for (int i = 0; i < n; i++) {
+        frame->format = encoder->pix_fmt;
+        frame->width = CLIP_W;
+        frame->height = CLIP_H;
+        assert_true(av_frame_get_buffer(frame, 0) >= 0);
+        draw(frame, i);
+        frame->pts = i;
+        assert_true(avcodec_send_frame(encoder, frame) >= 0);
+        av_frame_unref(frame);
+        write_packets(mux, encoder);
+    }
+    avcodec_send_frame(encoder, NULL);
+    write_packets(mux, encoder);
+    assert_true(av_write_trailer(mux) >= 0);
+    av_frame_free(&frame);
+    avcodec_free_context(&encoder);
+    avio_closep(&mux->pb);
+    avformat_free_context(mux);
+    return path;
+}
+
+static void
+write_file(const char *path, const void *bytes, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+}
+
+static uint8_t *
+read_file(const char *path, size_t *n)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *n = (size_t)ftell(file);
+    rewind(file);
+    uint8_t *bytes = malloc(*n);
+    assert_int_equal(fread(bytes, 1, *n, file), *n);
+    fclose(file);
+    return bytes;
+}
+
+/* Reads a whole clip, `step` frames a call; returns the hash of its pixels. */
+static uint64_t
+read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
+{
+    qv_clip_info info;
+    qv_clip_get_info(clip, &info);
+    const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
+    uint8_t *frames = malloc(bytes * (size_t)(info.n_frames + step));
+    int64_t n = 1;
+    *total = 0;
+    while (n) {
+        assert_int_equal(qv_clip_read(clip, frames + bytes * (size_t)*total, step, &n,
+                                      times ? times + *total : NULL, NULL), QV_OK);
+        *total += n;
+    }
+    const uint64_t h = hash_bytes(frames, bytes * (size_t)*total);
+    free(frames);
+    return h;
+}
+
+static qv_clip *
+open_clip(const char *path, const qv_clip_options *options)
+{
+    qv_clip *clip = NULL;
+    qv_error err = {QV_OK, ""};
+    const qv_status status = qv_clip_open(path, NULL, NULL, options, &clip, &err);
+    if (status)
+        fail_msg("%s", err.text);
+    return clip;
+}
+
+/* ---- clips ------------------------------------------------------------------------------------ */
+
+static void
+test_clip(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int frames, sampled;
+    } cases[] = {{"one.mp4", 1, 1}, {"two.mp4", 2, 2}, {"odd.mp4", 3, 3}, {"long.mp4", 37, 7},
+                 {"a.avi", 37, 7}, {"a.mkv", 37, 7}, {"with:colon.mp4", 12, 4}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames, 0), NULL);
+        qv_clip_info info;
+        qv_clip_get_info(clip, &info);
+        assert_false(info.picture);
+        assert_string_equal(info.codec, "mpeg4");
+        assert_int_equal(info.source_frames, cases[c].frames);
+        assert_int_equal(info.n_frames, cases[c].sampled);
+        assert_true(info.source_fps == 10.0);
+        assert_int_equal(info.width, CLIP_W);
+        assert_int_equal(info.height, CLIP_H);
+        assert_int_equal(info.grid_thw[0], (cases[c].sampled + 1) / 2);
+        assert_int_equal(info.grid_thw[1], CLIP_H / 16);
+        assert_int_equal(info.grid_thw[2], CLIP_W / 16);
+        int64_t total, indices[64];
+        double times[64];
+        read_all(clip, 3, &total, times);
+        assert_int_equal(total, cases[c].sampled);
+        assert_int_equal(qv_clip_damaged(clip), 0);
+        qv_sample_frames(cases[c].frames, 10, 2, 0, 4, 768, indices);
+        for (int64_t i = 0; i < total; i++)
+            assert_true(times[i] == (double)indices[i] / 10.0);
+        qv_clip_close(&clip);
+        assert_null(clip);
+        qv_clip_close(&clip);
+    }
+}
+
+static void
+test_clip_options(void **state)
+{
+    (void)state;
+    const char *path = make_clip("options.mp4", 20, 0);
+    int64_t total;
+    qv_clip *clip = open_clip(path, &(qv_clip_options){.num_frames = 5, .threads = 1});
+    const uint64_t five = read_all(clip, 1, &total, NULL);
+    assert_int_equal(total, 5);
+    qv_clip_close(&clip);
+    clip = open_clip(path, &(qv_clip_options){.num_frames = 5, .threads = 4});
+    assert_int_equal(read_all(clip, 5, &total, NULL), five);
+    qv_clip_close(&clip);
+    clip = open_clip(path, &(qv_clip_options){.num_frames = 50}); /* more than there are: repeats */
+    read_all(clip, 7, &total, NULL);
+    assert_int_equal(total, 50);
+    assert_int_equal(qv_clip_damaged(clip), 0);
+    qv_clip_close(&clip);
+
+    qv_error err;
+    static const qv_clip_options bad[] = {
+        {.fps = 2, .num_frames = 4}, {.fps = -1},        {.num_frames = -1},
+        {.max_frames = -1},          {.threads = -2},    {.reserved = {0, 1}},
+        {.min_pixels = -5},          {.num_frames = 1 << 30},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(qv_clip_open(path, NULL, NULL, &bad[i], &clip, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, path));
+        assert_null(clip);
+    }
+}
+
+/* The worker waits for a free slot, decodes, or has ended: closing joins it in each case. */
+static void
+test_close_any_time(void **state)
+{
+    (void)state;
+    const char *path = make_clip("close.mp4", 60, 0);
+    uint8_t *frame = malloc(3 * CLIP_W * CLIP_H);
+    for (int round = 0; round < 30; round++) {
+        qv_clip *clip = open_clip(path, &(qv_clip_options){.num_frames = 60});
+        int64_t n;
+        for (int i = 0; i < round % 7; i++)
+            assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
+        if (round % 3 == 0)
+            nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+        qv_clip_close(&clip);
+    }
+    free(frame);
+}
+
+static void
+test_rotation(void **state)
+{
+    (void)state;
+    static const int degrees[] = {90, 180, 270};
+    for (int i = 0; i < 3; i++) {
+        qv_clip *clip = open_clip(make_clip("turned.mov", 4, degrees[i]), NULL);
+        qv_clip *flat = open_clip(make_clip("flat.mov", 4, 0), NULL);
+        qv_clip_info info;
+        qv_clip_get_info(clip, &info);
+        const bool on_side = degrees[i] != 180;
+        assert_int_equal(info.rotation, degrees[i]);
+        assert_int_equal(info.source_width, on_side ? CLIP_H : CLIP_W);
+        assert_int_equal(info.width, on_side ? CLIP_H : CLIP_W);
+        assert_int_equal(info.height, on_side ? CLIP_W : CLIP_H);
+        uint8_t a[CLIP_W * CLIP_H * 3], b[CLIP_W * CLIP_H * 3];
+        int64_t n;
+        qv_clip_read(flat, a, 1, &n, NULL, NULL);
+        qv_clip_read(clip, b, 1, &n, NULL, NULL);
+        /* where the picture's first pixel has gone */
+        const int at[] = {CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1)};
+        assert_memory_equal(a, b + 3 * at[i], 3);
+        qv_clip_close(&clip);
+        qv_clip_close(&flat);
+    }
+    qv_clip *tilted = open_clip(make_clip("tilted.mov", 4, 30), NULL);
+    qv_clip_info info;
+    qv_clip_get_info(tilted, &info);
+    assert_int_equal(info.rotation, 0);
+    qv_clip_close(&tilted);
+}
+
+/* ---- pictures --------------------------------------------------------------------------------- */
+
+static void
+test_png_round_trip(void **state)
+{
+    (void)state;
+    const int h = 256, w = 288; /* a size that smart_resize keeps */
+    uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
+    const char *path = in_folder("picture.png");
+    assert_int_equal(qv_write_png(path, rgb, h, w, NULL), QV_OK);
+    qv_clip *clip = open_clip(path, &(qv_clip_options){.fps = 3});
+    qv_clip_info info;
+    qv_clip_get_info(clip, &info);
+    assert_true(info.picture);
+    assert_string_equal(info.codec, "png");
+    assert_int_equal(info.n_frames, 1);
+    assert_int_equal(info.grid_thw[0], 1);
+    int64_t n;
+    double when = 9;
+    assert_int_equal(qv_clip_read(clip, back, 1, &n, &when, NULL), QV_OK);
+    assert_int_equal(n, 1);
+    assert_true(when == 0.0);
+    assert_memory_equal(rgb, back, 3 * (size_t)h * (size_t)w);
+    assert_int_equal(qv_clip_read(clip, back, 1, &n, NULL, NULL), QV_OK);
+    assert_int_equal(n, 0);
+    qv_clip_close(&clip);
+
+    /* small: the picture's rules, not the clip's; the name says nothing */
+    const char *renamed = in_folder("picture.mp4");
+    assert_int_equal(qv_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
+    clip = open_clip(renamed, NULL);
+    qv_clip_get_info(clip, &info);
+    assert_true(info.picture);
+    assert_int_equal(info.width, 256);
+    qv_clip_close(&clip);
+
+    qv_error err;
+    assert_int_equal(qv_write_png(in_folder("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
+    assert_non_null(strstr(err.text, "no/such/folder.png"));
+    assert_int_equal(qv_write_png(path, rgb, 0, 20, &err), QV_EINVAL);
+    assert_int_equal(qv_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
+    assert_int_equal(qv_clip_open(in_folder("thin.png"), NULL, NULL, NULL, &clip, &err),
+                     QV_EFORMAT);
+    assert_non_null(strstr(err.text, "300x1"));
+    free(rgb);
+    free(back);
+}
+
+/* ---- files that are no clips ------------------------------------------------------------------ */
+
+static void
+expect_failure(const char *path, qv_status status, const char *text)
+{
+    qv_clip *clip = NULL;
+    qv_error err = {QV_OK, ""};
+    assert_int_equal(qv_clip_open(path, NULL, NULL, NULL, &clip, &err), status);
+    assert_null(clip);
+    assert_int_equal(err.status, status);
+    if (!strstr(err.text, path) || !strstr(err.text, text))
+        fail_msg("'%s' should name '%s' and say '%s'", err.text, path, text);
+}
+
+static void
+test_bad_files(void **state)
+{
+    (void)state;
+    static const char text[] = "This is a text file and no clip at all.\n";
+    static const char playlist[] = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n/etc/passwd\n"
+                                   "#EXT-X-ENDLIST\n";
+    static const char concat[] = "ffconcat version 1.0\nfile one.mp4\n";
+    static const char sdp[] = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+                              "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n";
+    write_file(in_folder("text.mp4"), text, sizeof text - 1);
+    write_file(in_folder("playlist.mp4"), playlist, sizeof playlist - 1);
+    write_file(in_folder("concat.mp4"), concat, sizeof concat - 1);
+    write_file(in_folder("sdp.mp4"), sdp, sizeof sdp - 1);
+    write_file(in_folder("empty.mp4"), "", 0);
+    expect_failure(in_folder("text.mp4"), QV_EFORMAT, "not");
+    expect_failure(in_folder("playlist.mp4"), QV_EFORMAT, "hls");
+    expect_failure(in_folder("concat.mp4"), QV_EFORMAT, "concat");
+    expect_failure(in_folder("sdp.mp4"), QV_EFORMAT, "not");
+    expect_failure(in_folder("empty.mp4"), QV_EFORMAT, "empty");
+    expect_failure(in_folder("missing.mp4"), QV_EIO, "No such file");
+    expect_failure(folder, QV_EIO, "not a regular file");
+}
+
+/* A PNG header that promises 65000x65000 pixels in 100 bytes. */
+static void
+test_bomb(void **state)
+{
+    (void)state;
+    uint8_t png[100] = {0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0, 0, 0, 13, 'I', 'H', 'D', 'R',
+                        0, 0, 0xfd, 0xe8, 0, 0, 0xfd, 0xe8, 8, 2};
+    write_file(in_folder("bomb.png"), png, sizeof png);
+    expect_failure(in_folder("bomb.png"), QV_EFORMAT, "");
+}
+
+/* Cut and damaged clips end, with the same pixels whatever the number of threads. */
+static void
+test_damage(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *bytes = read_file(make_clip("whole.avi", 40, 0), &n);
+    for (int round = 0; round < 40; round++) {
+        const size_t cut = round < 20 ? n * (size_t)(round + 1) / 21 : n;
+        uint8_t *copy = malloc(n);
+        memcpy(copy, bytes, n);
+        for (size_t at = 5000 + (size_t)round * 37; round >= 20 && at < n; at += 2311)
+            copy[at] ^= 0x5a;
+        write_file(in_folder("damaged.avi"), copy, cut);
+        free(copy);
+        uint64_t hash[2] = {0};
+        int64_t total[2] = {0}, damaged[2] = {0};
+        for (int t = 0; t < 2; t++) {
+            qv_clip *clip = NULL;
+            qv_error err = {QV_OK, ""};
+            const qv_clip_options options = {.num_frames = 20, .threads = t ? 4 : 1};
+            const qv_status status = qv_clip_open(in_folder("damaged.avi"), NULL, NULL, &options,
+                                                  &clip, &err);
+            if (status) {
+                assert_non_null(strstr(err.text, "damaged.avi"));
+                continue;
+            }
+            hash[t] = read_all(clip, 4, &total[t], NULL);
+            damaged[t] = qv_clip_damaged(clip);
+            qv_clip_close(&clip);
+            assert_int_equal(total[t], 20);
+        }
+        if (hash[0] != hash[1] || damaged[0] != damaged[1])
+            fail_msg("round %d: %d and %d frames damaged; pixels %s", round, (int)damaged[0],
+                     (int)damaged[1], hash[0] == hash[1] ? "equal" : "differ");
+    }
+    free(bytes);
+}
+
+/* ---- main ------------------------------------------------------------------------------------- */
+
+static int
+make_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/qv_media_XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int
+remove_folder(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "one.mp4", "two.mp4", "odd.mp4", "long.mp4", "a.avi", "a.mkv", "with:colon.mp4",
+        "options.mp4", "close.mp4", "turned.mov", "flat.mov", "tilted.mov", "picture.png",
+        "picture.mp4", "thin.png", "text.mp4", "playlist.mp4", "concat.mp4", "sdp.mp4",
+        "empty.mp4", "bomb.png", "whole.avi", "damaged.avi",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        unlink(in_folder(names[i]));
+    return rmdir(folder);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sample_frames),  cmocka_unit_test(test_smart_resize),
+        cmocka_unit_test(test_smart_resize_refuses), cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_levels),  cmocka_unit_test(test_resize_refuses),
+        cmocka_unit_test(test_clip),           cmocka_unit_test(test_clip_options),
+        cmocka_unit_test(test_close_any_time), cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_png_round_trip), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bomb),           cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

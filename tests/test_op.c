@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+/* Operations as data: print and parse, equality, refusals, operands, costs, tolerances. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "op.h"
+
+/* One legal operation of each kind, as qv_op_print writes it. */
+static const char *const legal[QV_OP_COUNT] = {
+    [QV_OP_rows] =
+        ("rows pairs=2 grid_h=4 grid_w=6 patch=16 temporal=2 merge=2 channels=3 still=1 "
+         "scale0=2 scale1=0.1 scale2=0.00392156862745098 shift0=-255 shift2=1e-300 "
+         "dtype=bf16"),
+    [QV_OP_convert] = "convert n=7 from=f32 dtype=bf16",
+    [QV_OP_gemm] =
+        ("gemm m=760 n=1024 k=1536 alpha=0.00392156862745098 bias=1 act=gelu_erf "
+         "addend_rows=380 dtype=bf16"),
+    [QV_OP_norm] = "norm rows=3 cols=5 eps=1e-06 rms=1 dtype=f32",
+    [QV_OP_rope] = "rope rows=12 heads=2 head_dim=72 period=4 dtype=bf16",
+    [QV_OP_attention] = "attention batch=2 seq=5 heads=3 head_dim=16 scale=0.25 dtype=f32",
+    [QV_OP_taps] = "taps rows=12 cols=8 table_rows=2304 dtype=f32",
+};
+
+static struct qv_op
+parsed(const char *text)
+{
+    struct qv_op op;
+    qv_error err = { 0 };
+    if (qv_op_parse(text, &op, &err))
+        fail_msg("%s: %s", text, err.text);
+    return op;
+}
+
+static void
+test_round_trip(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
+        char text[1000];
+        qv_error err = { 0 };
+        struct qv_op op = parsed(legal[kind]);
+        assert_int_equal(op.kind, kind);
+        assert_string_equal(qv_op_print(&op, text, sizeof text), legal[kind]);
+        struct qv_op again = parsed(text);
+        assert_true(qv_op_equal(&op, &again));
+        assert_int_equal(qv_op_check(&op, &err), QV_OK);
+    }
+}
+
+static void
+test_print_is_always_terminated(void **state)
+{
+    (void)state;
+    struct qv_op op = parsed(legal[QV_OP_rows]);
+    for (size_t size = 1; size < 200; size++) {
+        char text[200];
+        memset(text, 'x', sizeof text);
+        assert_true(strlen(qv_op_print(&op, text, size)) < size);
+        for (size_t i = size; i < sizeof text; i++)
+            assert_int_equal(text[i], 'x');
+        assert_memory_equal(text, legal[QV_OP_rows], strlen(text));
+    }
+    char text[64];
+    op.kind = QV_OP_COUNT;
+    assert_string_equal(qv_op_print(&op, text, sizeof text), "unknown operation");
+}
+
+static void
+test_reals_keep_their_bits(void **state)
+{
+    (void)state;
+    static const double values[] = { 0.1, 1 / 3.0, -0.0, 5e-324, 1.7976931348623157e308, -255 };
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char text[200];
+        struct qv_op op = parsed(legal[QV_OP_gemm]);
+        op.u.gemm.alpha = values[i];
+        struct qv_op again = parsed(qv_op_print(&op, text, sizeof text));
+        assert_true(qv_op_equal(&op, &again));
+    }
+}
+
+/* Each text, and a word that its error must have. */
+struct refusal {
+    const char *text, *word;
+};
+
+static void
+test_parse_errors(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        { "", "name" },
+        { "  \n", "name" },
+        { "conv n=1", "'conv'" },
+        { "gemm m=1 q=2", "'q'" },
+        { "gemm m", "'m'" },
+        { "gemm =4", "''" },
+        { "gemm m=", "m=" },
+        { "gemm m=4x", "m=4x" },
+        { "gemm m=1.5", "m=1.5" },
+        { "gemm n=99999999999999999999", "n=99999999999999999999" },
+        { "gemm m=1 m=1", "m is given twice" },
+        { "gemm alpha=one", "alpha=one" },
+        { "gemm alpha=nan", "alpha=nan" },
+        { "gemm alpha=inf", "alpha=inf" },
+        { "gemm act=relu", "act=relu" },
+        { "gemm act=1", "act=1" },
+        { "convert from=f64", "from=f64" },
+        { "norm dtype=2", "dtype=2" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        qv_error err = { 0 };
+        struct qv_op op = parsed(legal[QV_OP_norm]), before = op;
+        if (qv_op_parse(cases[i].text, &op, &err) != QV_EINVAL)
+            fail_msg("'%s' was parsed", cases[i].text);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("'%s': no %s in: %s", cases[i].text, cases[i].word, err.text);
+        assert_true(qv_op_equal(&op, &before)); /* untouched */
+        assert_int_equal(qv_op_parse(cases[i].text, &op, NULL), QV_EINVAL);
+    }
+}
+
+static void
+test_check_refusals(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        { "gemm", "m=0" },
+        { "gemm m=-1 n=1 k=1 dtype=f32", "m=-1" },
+        { "gemm m=1 n=1 k=0 dtype=f32", "k=0" },
+        { "gemm m=1 n=1 k=1", "dtype=auto" },
+        { "gemm m=1 n=1 k=1 dtype=f16", "dtype=f16" },
+        { "convert n=1 from=u8 dtype=f32", "from=u8" },
+        { "gemm m=6 n=1 k=1 addend_rows=4 dtype=f32", "addend_rows=4" },
+        { "gemm m=6 n=1 k=1 addend_rows=12 dtype=f32", "addend_rows=12" },
+        { "gemm m=6 n=1 k=1 addend_rows=-1 dtype=f32", "addend_rows=-1" },
+        { "gemm m=6 n=1 k=1 bias=2 dtype=f32", "bias=2" },
+        { "gemm m=6 n=1 k=1 alpha=1e39 dtype=f32", "alpha=1e+39" },
+        { "gemm m=4294967296 n=4294967296 k=1 dtype=f32", "operand y" },
+        { "gemm m=1 n=2147483648 k=2147483648 dtype=bf16", "operand w" },
+        { "norm rows=1 cols=4 eps=-1 dtype=f32", "eps=-1" },
+        { "norm rows=1 cols=4 rms=3 dtype=f32", "rms=3" },
+        { "rope rows=4 heads=1 head_dim=5 period=2 dtype=f32", "head_dim=5" },
+        { "rope rows=4 heads=1 head_dim=4 dtype=f32", "period=0" },
+        { "attention batch=1 seq=0 heads=1 head_dim=4 dtype=f32", "seq=0" },
+        { "attention batch=9223372036854775807 seq=9223372036854775807 heads=3 head_dim=4 "
+          "dtype=f32",
+          "operand qkv" },
+        { "taps rows=1 cols=1 table_rows=2147483648 dtype=f32", "table_rows=2147483648" },
+        { "rows pairs=1 grid_h=3 grid_w=4 patch=1 temporal=2 merge=2 channels=3 dtype=f32",
+          "grid_h=3" },
+        { "rows pairs=1 grid_h=4 grid_w=5 patch=1 temporal=2 merge=2 channels=3 dtype=f32",
+          "grid_w=5" },
+        { "rows pairs=1 grid_h=4 grid_w=4 patch=1 temporal=2 merge=2 channels=4 dtype=f32",
+          "channels=4" },
+        { "rows pairs=1 grid_h=4 grid_w=4 patch=4294967296 temporal=2 merge=2 channels=3 dtype=f32",
+          "operand frames" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        qv_error err = { 0 };
+        struct qv_op op = parsed(cases[i].text);
+        if (qv_op_check(&op, &err) != QV_EINVAL)
+            fail_msg("'%s' passed the check", cases[i].text);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("'%s': no %s in: %s", cases[i].text, cases[i].word, err.text);
+    }
+    struct qv_op op = parsed(legal[QV_OP_gemm]);
+    op.u.gemm.act = QV_ACT_COUNT;
+    assert_int_equal(qv_op_check(&op, NULL), QV_EINVAL);
+    op = parsed(legal[QV_OP_gemm]);
+    op.u.gemm.alpha = NAN;
+    assert_int_equal(qv_op_check(&op, NULL), QV_EINVAL);
+    op.kind = QV_OP_COUNT;
+    assert_int_equal(qv_op_check(&op, NULL), QV_EINVAL);
+}
+
+/* Equal means every field; what lies behind the fields in the union does not count. */
+static void
+test_equality(void **state)
+{
+    (void)state;
+    struct qv_op a, b;
+    memset(&a, 0x00, sizeof a);
+    memset(&b, 0xff, sizeof b);
+    a.kind = b.kind = QV_OP_convert;
+    a.u.convert = b.u.convert = (struct qv_op_convert){ 5, QV_F32, QV_BF16 };
+    assert_true(qv_op_equal(&a, &b));
+    b.u.convert.n = 6;
+    assert_false(qv_op_equal(&a, &b));
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        for (int other = 0; other < QV_OP_COUNT; other++) {
+            a = parsed(legal[kind]);
+            b = parsed(legal[other]);
+            assert_int_equal(qv_op_equal(&a, &b), kind == other);
+        }
+    a = parsed(legal[QV_OP_norm]);
+    b = a;
+    b.u.norm.dtype = QV_BF16; /* the last field */
+    assert_false(qv_op_equal(&a, &b));
+}
+
+static void
+assert_operand(const char *text, int i, const char *name, int64_t rows, int64_t cols,
+               qv_dtype dtype, size_t bytes)
+{
+    struct qv_op op = parsed(text);
+    struct qv_operand o = qv_op_operand(&op, i);
+    assert_string_equal(o.name, name);
+    assert_int_equal(o.rows, rows);
+    assert_int_equal(o.cols, cols);
+    assert_int_equal(o.dtype, dtype);
+    assert_int_equal(o.bytes, bytes);
+    assert_int_equal(o.weight, !strcmp(name, "w"));
+}
+
+static void
+test_operands(void **state)
+{
+    (void)state;
+    static const int n[QV_OP_COUNT] = { [QV_OP_rows] = 2,      [QV_OP_convert] = 2,
+                                        [QV_OP_gemm] = 5,      [QV_OP_norm] = 4,
+                                        [QV_OP_rope] = 3,      [QV_OP_attention] = 2,
+                                        [QV_OP_taps] = 4 };
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);
+    assert_int_equal(qv_op_n_operands(QV_OP_COUNT), 0);
+    static const char rows[] = "rows pairs=2 grid_h=4 grid_w=6 patch=16 temporal=2 merge=2 "
+                               "channels=3 dtype=bf16";
+    assert_operand(rows, 0, "frames", 4, 64 * 96 * 3, QV_U8, 4 * 64 * 96 * 3);
+    assert_operand(rows, 1, "y", 48, 1536, QV_BF16, 48 * 1536 * 2);
+    assert_operand(legal[QV_OP_rows], 0, "frames", 2, 64 * 96 * 3, QV_U8, 2 * 64 * 96 * 3);
+    assert_operand(legal[QV_OP_rows], 1, "y", 48, 768, QV_BF16, 48 * 768 * 2);
+    assert_operand(legal[QV_OP_convert], 0, "x", 1, 7, QV_F32, 28);
+    assert_operand(legal[QV_OP_convert], 1, "y", 1, 7, QV_BF16, 14);
+    const char *gemm = legal[QV_OP_gemm];
+    assert_operand(gemm, 0, "x", 760, 1536, QV_BF16, 760 * 1536 * 2);
+    assert_operand(gemm, 1, "w", 1024, 1536, QV_BF16, 1024 * 1536 * 2);
+    assert_operand(gemm, 2, "bias", 1, 1024, QV_F32, 4096);
+    assert_operand(gemm, 3, "addend", 380, 1024, QV_BF16, 380 * 1024 * 2);
+    assert_operand(gemm, 4, "y", 760, 1024, QV_BF16, 760 * 1024 * 2);
+    assert_operand("gemm m=1 n=1 k=1 dtype=f32", 2, "bias", 0, 0, QV_F32, 0);
+    assert_operand("gemm m=1 n=1 k=1 dtype=f32", 3, "addend", 0, 0, QV_F32, 0);
+    assert_operand(legal[QV_OP_norm], 1, "weight", 1, 5, QV_F32, 20);
+    assert_operand(legal[QV_OP_norm], 2, "bias", 0, 0, QV_F32, 0);
+    assert_operand(legal[QV_OP_norm], 3, "y", 3, 5, QV_F32, 60);
+    assert_operand(legal[QV_OP_rope], 0, "cos", 4, 36, QV_F32, 576);
+    assert_operand(legal[QV_OP_rope], 1, "sin", 4, 36, QV_F32, 576);
+    assert_operand(legal[QV_OP_rope], 2, "qkv", 12, 432, QV_BF16, 12 * 432 * 2);
+    assert_operand(legal[QV_OP_attention], 0, "qkv", 10, 144, QV_F32, 5760);
+    assert_operand(legal[QV_OP_attention], 1, "y", 10, 48, QV_F32, 1920);
+    assert_operand(legal[QV_OP_taps], 0, "table", 2304, 8, QV_F32, 2304 * 32);
+    assert_operand(legal[QV_OP_taps], 1, "index", 12, 4, QV_DTYPE_AUTO, 192);
+    assert_operand(legal[QV_OP_taps], 2, "weight", 12, 4, QV_F32, 192);
+    assert_operand(legal[QV_OP_taps], 3, "y", 12, 8, QV_F32, 384);
+    struct qv_op op = parsed(legal[QV_OP_taps]);
+    assert_int_equal(qv_op_operand(&op, 4).bytes, 0);
+    assert_int_equal(qv_op_operand(&op, -1).bytes, 0);
+}
+
+static void
+test_costs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double flops, bytes;
+    } cases[] = {
+        { "gemm m=3 n=5 k=7 dtype=f32", 210, 4 * (21 + 35 + 15) },
+        { "gemm m=4 n=5 k=7 bias=1 addend_rows=2 dtype=bf16", 280, 2 * (28 + 35 + 10 + 20) + 20 },
+        { "attention batch=2 seq=5 heads=3 head_dim=16 dtype=f32", 4. * 2 * 3 * 25 * 16, 7680 },
+        { "convert n=10 from=f32 dtype=bf16", 0, 60 },
+        { "norm rows=3 cols=5 dtype=f32", 120, 4 * (15 + 5 + 5 + 15) },
+        { "norm rows=3 cols=5 rms=1 dtype=f32", 60, 4 * (15 + 5 + 15) },
+        { "rope rows=12 heads=2 head_dim=8 period=4 dtype=f32", 1152, 4 * (32 + 576 + 192) },
+        { "taps rows=2 cols=3 table_rows=4 dtype=f32", 48, 4 * (12 + 8 + 8 + 6) },
+        { "rows pairs=1 grid_h=2 grid_w=2 patch=2 temporal=2 merge=2 channels=3 dtype=bf16", 192,
+          96 + 192 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct qv_op op = parsed(cases[i].text);
+        assert_true(qv_op_flops(&op) == cases[i].flops);
+        assert_true(qv_op_bytes(&op) == cases[i].bytes);
+    }
+}
+
+/* Half a unit in the last place where nothing is summed; never 0 or NaN; sums make it larger. */
+static void
+test_tolerance(void **state)
+{
+    (void)state;
+    struct qv_op op = parsed("convert n=1 from=f32 dtype=bf16");
+    assert_true(qv_op_tolerance(&op, 1, 0, 0) == 0x1p-8);
+    assert_true(qv_op_tolerance(&op, -1.99, 0, 0) == 0x1p-8);
+    assert_true(qv_op_tolerance(&op, 2, 0, 0) == 0x1p-7);
+    op.u.convert.dtype = QV_F32;
+    assert_true(qv_op_tolerance(&op, 1.5, 0, 0) == 0x1p-24);
+    op = parsed("gemm m=1 n=1 k=100 alpha=1 dtype=f32");
+    double tol = qv_op_tolerance(&op, 3, 1, 1), unit = 0x1p-23;
+    assert_true(tol >= 101 * unit && tol <= 106 * unit);
+    op.u.gemm.k = 1000;
+    assert_true(qv_op_tolerance(&op, 3, 1, 1) > 9 * tol);
+    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
+        op = parsed(legal[kind]);
+        tol = qv_op_tolerance(&op, 0, 1, 1);
+        assert_true(tol > 0 && tol < 1);
+        assert_true(qv_op_tolerance(&op, 100, 1, 1) >= tol);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_print_is_always_terminated),
+        cmocka_unit_test(test_reals_keep_their_bits),
+        cmocka_unit_test(test_parse_errors),
+        cmocka_unit_test(test_check_refusals),
+        cmocka_unit_test(test_equality),
+        cmocka_unit_test(test_operands),
+        cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_tolerance),
+    };
+    return cmocka_run_group_tests_name("op", tests, NULL, NULL);
+}

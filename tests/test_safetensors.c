@@ -1,0 +1,669 @@
+/* SPDX-License-Identifier: MIT */
+/* Hostile files are refused with words that help; honest ones come back as they were written. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "safetensors.h"
+#include "tempdir.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+/* A file with this header and `data` bytes 0, 1, 2, .. after it. */
+static const char *
+make_file_n(const char *name, const char *header, size_t n, size_t data)
+{
+    char *all = malloc(8 + n + data);
+    assert_non_null(all);
+    for (int i = 0; i < 8; i++)
+        all[i] = (char)((uint64_t)n >> 8 * i & 0xff);
+    memcpy(all + 8, header, n);
+    for (size_t i = 0; i < data; i++)
+        all[8 + n + i] = (char)i;
+    const char *path = temp_file(name, all, 8 + n + data);
+    free(all);
+    return path;
+}
+
+static const char *
+make_file(const char *name, const char *header, size_t data)
+{
+    return make_file_n(name, header, strlen(header), data);
+}
+
+static void
+expect_open_failure(const char *what, const char *path, qv_status status, const char *words)
+{
+    struct qv_safetensors *file = NULL;
+    qv_error err = { 0 };
+    const qv_status s = qv_safetensors_open(path, &file, &err);
+    expect_failure(what, status, words, s, &err);
+    assert_null(file);
+    assert_int_equal(qv_safetensors_open(path, &file, NULL), status);
+}
+
+static struct qv_safetensors *
+open_ok(const char *path)
+{
+    struct qv_safetensors *file = NULL;
+    qv_error err = { 0 };
+    if (qv_safetensors_open(path, &file, &err))
+        fail_msg("%s", err.text);
+    return file;
+}
+
+/* ---- one file, hostile ---------------------------------------------------------------------- */
+
+#define U8(shape, begin, end)                                                                      \
+    "{\"dtype\":\"U8\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+static void
+bad_headers_are_refused(void **state)
+{
+    static const struct {
+        const char *header;
+        size_t data;
+        const char *words;
+    } cases[] = {
+        /* JSON */
+        { "", 0, "line" },
+        { "{", 0, "line 1" },
+        { "[]", 0, "object" },
+        { "{}x", 0, "line 1" },
+        { "\xef\xbb\xbf{}", 0, "byte order mark" },
+        { "{\"a\xff\":1}", 0, "line 1" },
+        { "{\"a\\u0000b\":" U8("[1]", "0", "1") "}", 1, "line 1|NUL" },
+        { "{\"a\":NaN}", 0, "line 1" },
+        { "{\"a\":1e999}", 0, "line 1" },
+        /* duplicates: the reference takes the second of these */
+        { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[4]", "4", "8") "}", 8, "duplicate" },
+        { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[2,2]", "0", "4") "}", 4, "duplicate" },
+        { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+          "duplicate" },
+        /* layout */
+        { "{\"a\":" U8("[4]", "4", "8") "}", 8, "tensor \"a\"|data_offsets|4|holes" },
+        { "{\"a\":" U8("[2]", "0", "2") ",\"b\":" U8("[2]", "3", "5") "}", 5, "\"b\"|3|holes" },
+        { "{\"a\":" U8("[2]", "0", "2") ",\"b\":" U8("[2]", "1", "3") "}", 3, "\"b\"|overlaps" },
+        { "{\"a\":" U8("[2]", "0", "2") ",\"b\":" U8("[2]", "0", "2") "}", 2, "\"b\"|overlaps" },
+        { "{\"a\":" U8("[4]", "0", "4") "}", 2, "4 bytes|has 2|2 are missing" },
+        { "{\"a\":" U8("[4]", "0", "4") "}", 9, "5 bytes follow" },
+        { "{}", 1, "1 bytes follow" },
+        { "{\"a\":" U8("[9223372036854775807]", "0", "9223372036854775807") "}", 4, "overflows" },
+        { "{\"a\":" U8("[1152921504606846975]", "0", "1152921504606846975") "}", 4, "missing" },
+        /* data_offsets */
+        { "{\"a\":" U8("[4]", "4", "0") "}", 4, "\"a\"|data_offsets|[4,0]|begin <= end" },
+        { "{\"a\":" U8("[4]", "-4", "0") "}", 4, "data_offsets|[-4,0]" },
+        { "{\"a\":" U8("[4]", "0", "4.0") "}", 4, "data_offsets|integers" },
+        { "{\"a\":" U8("[4]", "0", "18446744073709551616") "}", 4, "too big integer" },
+        { "{\"a\":" U8("[4]", "0", "3") "}", 3, "data_offsets|need 4 bytes, not 3" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, "data_offsets" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":1}}", 1, "data_offsets" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "data_offsets is missing" },
+        /* shape */
+        { "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "shape is missing" },
+        { "{\"a\":" U8("4", "0", "4") "}", 4, "shape is 4|array" },
+        { "{\"a\":" U8("[-1]", "0", "4") "}", 4, "shape is [-1]" },
+        { "{\"a\":" U8("[1.0]", "0", "1") "}", 1, "shape is [1.0]" },
+        { "{\"a\":" U8("[1e3]", "0", "1") "}", 1, "shape|integer" },
+        { "{\"a\":" U8("[true]", "0", "1") "}", 1, "shape is [true]" },
+        { "{\"a\":" U8("[\"1\"]", "0", "1") "}", 1, "shape" },
+        { "{\"a\":" U8("[18446744073709551616]", "0", "1") "}", 1, "too big integer" },
+        { "{\"a\":" U8("[1,1,1,1,1,1,1,1,1]", "0", "1") "}", 1, "at most 8" },
+        { "{\"a\":" U8("[4294967296,4294967296]", "0", "0") "}", 0, "product|overflows" },
+        { "{\"a\":" U8("[2,9223372036854775807]", "0", "4") "}", 4, "overflows" },
+        { "{\"a\":" U8("[4294967296,4294967296,0]", "0", "0") "}", 0, "overflows" },
+        { "{\"a\":{\"dtype\":\"F64\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0,
+          "bits overflows" },
+        /* dtype */
+        { "{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is missing" },
+        { "{\"a\":{\"dtype\":\"F99\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is \"F99\"" },
+        { "{\"a\":{\"dtype\":\"bf16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "\"bf16\"" },
+        { "{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is 7" },
+        { "{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, "whole number" },
+        { "{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, "whole" },
+        /* entries and metadata */
+        { "{\"a\":null}", 0, "\"a\"|null" },
+        { "{\"a\":[]}", 0, "\"a\"|object" },
+        { "{\"__metadata__\":1}", 0, "__metadata__ is 1" },
+        { "{\"__metadata__\":[]}", 0, "__metadata__" },
+        { "{\"__metadata__\":{\"k\":1}}", 0, "__metadata__ \"k\" is 1|string" },
+        { "{\"__metadata__\":{\"k\":{}}}", 0, "__metadata__" },
+        /* a name that would play with a terminal */
+        { "{\"\\u001b[2J\":1}", 0, "u001B[2J" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *path = make_file("hostile.safetensors", cases[i].header, cases[i].data);
+        char words[256];
+        snprintf(words, sizeof words, "hostile.safetensors|%s", cases[i].words);
+        expect_open_failure(cases[i].header, path, QV_EFORMAT, words);
+    }
+    const char nul[] = "{\"a\0b\":1}";
+    expect_open_failure("raw NUL", make_file_n("nul", nul, sizeof nul - 1, 0), QV_EFORMAT, "line 1");
+}
+
+static void
+wrong_files_are_named(void **state)
+{
+#define BYTES(text) text, sizeof text - 1
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *words;
+    } cases[] = {
+        { BYTES(""), "has 0 bytes|8 bytes" },
+        { BYTES("\2\0\0\0\0\0\0"), "has 7 bytes" },
+        { BYTES("\2\0\0\0\0\0\0\0"), "length is 2|only 0 bytes follow" },
+        { BYTES("\0\0\0\0\0\0\0\0"), "line" },
+        { BYTES("\3\0\0\0\0\0\0\0{}"), "length is 3|only 2" },
+        { BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "length is 18446744073709551615" },
+        { BYTES("\1\0\0\2\0\0\0\0{}"), "length is 33554433|at most 33554432" },
+        { BYTES("\0\0\0\2\0\0\0\0{}"), "length is 33554432|only 2 bytes" },
+        { BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "Git-LFS|pull" },
+        { BYTES("<!DOCTYPE html>\n<html><title>404</title>"), "HTML" },
+        { BYTES("\n<html><body>denied</body></html>"), "HTML" },
+        { BYTES("\x1f\x8b\x08\0\0\0\0\0\0\3abc"), "gzip" },
+        { BYTES("PK\3\4\0\0\0\0\0\0\0\0abc"), "PyTorch" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_open_failure(cases[i].words, temp_file("model", cases[i].bytes, cases[i].n),
+                            QV_EFORMAT, cases[i].words);
+}
+
+static void
+what_is_no_file_is_refused_without_waiting(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
+    expect_open_failure("fifo", temp_path("fifo"), QV_EIO, "fifo|FIFO|regular file");
+    expect_open_failure("folder", tempdir, QV_EIO, "folder");
+    expect_open_failure("device", "/dev/null", QV_EIO, "/dev/null|device");
+    expect_open_failure("missing", temp_path("missing"), QV_EIO, "missing|cannot open");
+    assert_int_equal(symlink("gone", temp_path("dangling")), 0);
+    expect_open_failure("dangling", temp_path("dangling"), QV_EIO, "dangling");
+}
+
+/* Much work or memory from few bytes. */
+static void
+bombs_are_refused(void **state)
+{
+    const size_t n = 14 << 20;
+    char *text = malloc(n + 64);
+    (void)state;
+    assert_non_null(text);
+
+    memset(text, '[', n);
+    memcpy(text, "{\"a\":", 5);
+    expect_open_failure("brackets", make_file_n("b", text, n, 0), QV_EFORMAT, "brackets");
+    expect_open_failure("depth", make_file_n("b", text, 100000, 0), QV_EFORMAT, "depth");
+
+    size_t used = 1;
+    text[0] = '{';
+    for (int i = 0; i < (1 << 20) + 1; i++)
+        used += (size_t)sprintf(text + used, "\"%x\":0,", i);
+    text[used - 1] = '}';
+    expect_open_failure("tensors", make_file_n("b", text, used, 0), QV_EFORMAT,
+                        "1048577 tensors|at most 1048576");
+
+    /* One long name: the error text stays short, and whole. */
+    memset(text, 'n', n);
+    memcpy(text, "{\"", 2);
+    memcpy(text + n, "\":1}", 4);
+    expect_open_failure("name", make_file_n("b", text, n + 4, 0), QV_EFORMAT, "nnn...|is 1");
+    free(text);
+}
+
+/* ---- one file, honest ----------------------------------------------------------------------- */
+
+static void
+unusual_but_right_headers_are_read(void **state)
+{
+    static const struct {
+        const char *header;
+        size_t data, n;
+    } cases[] = {
+        { "{}", 0, 0 },
+        { " \n\t{} \r\n  ", 0, 0 },
+        { "{\"__metadata__\":null}", 0, 0 },
+        { "{\"__metadata__\":{}}", 0, 0 },
+        { "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" U8("[]", "0", "1") "}", 1, 1 },
+        { "{\"a\":" U8("[2,0]", "0", "0") "}", 0, 1 },
+        { "{\"b\":" U8("[0]", "2", "2") ",\"a\":" U8("[2]", "0", "2") "}", 2, 2 },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":[{}]}}", 1, 1 },
+        { "{\"\\u00e4\":" U8("[1]", "0", "1") "}", 1, 1 },
+        { "{\"\":" U8("[1,1,1,1,1,1,1,1]", "0", "1") "}", 1, 1 },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct qv_safetensors *file = open_ok(make_file("f", cases[i].header, cases[i].data));
+        assert_int_equal(qv_safetensors_count(file), cases[i].n);
+        for (size_t k = 0; k < cases[i].n; k++) {
+            const struct qv_safetensor *t = qv_safetensors_at(file, k);
+            assert_ptr_equal(qv_safetensors_find(file, t->name), t);
+        }
+        assert_null(qv_safetensors_find(file, "__metadata__"));
+        assert_null(qv_safetensors_at(file, cases[i].n));
+        qv_safetensors_close(&file);
+        assert_null(file);
+    }
+    qv_safetensors_close(NULL);
+}
+
+static void
+all_dtypes_are_known(void **state)
+{
+    static const struct {
+        const char *name;
+        int bits;
+        qv_dtype dtype;
+    } dtypes[] = {
+        { "BOOL", 8, QV_DTYPE_AUTO },        { "F4", 4, QV_DTYPE_AUTO },
+        { "F6_E2M3", 6, QV_DTYPE_AUTO },     { "F6_E3M2", 6, QV_DTYPE_AUTO },
+        { "U8", 8, QV_U8 },                  { "I8", 8, QV_DTYPE_AUTO },
+        { "F8_E5M2", 8, QV_DTYPE_AUTO },     { "F8_E4M3", 8, QV_DTYPE_AUTO },
+        { "F8_E8M0", 8, QV_DTYPE_AUTO },     { "F8_E4M3FNUZ", 8, QV_DTYPE_AUTO },
+        { "F8_E5M2FNUZ", 8, QV_DTYPE_AUTO }, { "I16", 16, QV_DTYPE_AUTO },
+        { "U16", 16, QV_DTYPE_AUTO },        { "F16", 16, QV_F16 },
+        { "BF16", 16, QV_BF16 },             { "I32", 32, QV_DTYPE_AUTO },
+        { "U32", 32, QV_DTYPE_AUTO },        { "F32", 32, QV_F32 },
+        { "C64", 64, QV_DTYPE_AUTO },        { "F64", 64, QV_DTYPE_AUTO },
+        { "I64", 64, QV_DTYPE_AUTO },        { "U64", 64, QV_DTYPE_AUTO },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(dtypes); i++) {
+        char header[128];
+        const int bytes = dtypes[i].bits * 12 / 8;
+        snprintf(header, sizeof header,
+                 "{\"a\":{\"dtype\":\"%s\",\"shape\":[3,4],\"data_offsets\":[0,%d]}}",
+                 dtypes[i].name, bytes);
+        struct qv_safetensors *file = open_ok(make_file("f", header, (size_t)bytes));
+        const struct qv_safetensor *a = qv_safetensors_find(file, "a");
+        assert_string_equal(a->dtype_name, dtypes[i].name);
+        assert_int_equal(a->dtype, dtypes[i].dtype);
+        assert_int_equal(a->bytes, bytes);
+        assert_int_equal(a->n_dims, 2);
+        assert_int_equal(a->shape[0], 3);
+        assert_int_equal(a->shape[1], 4);
+        qv_safetensors_close(&file);
+    }
+}
+
+/* The header is of odd length and b begins at byte 3: nothing is aligned. */
+static void
+data_are_read_by_name(void **state)
+{
+    const char *path =
+        make_file("odd",
+                  "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[3,11]},\"a\":" //
+                  U8("[3]", "0", "3") "} ",
+                  11);
+    unsigned char got[8] = { 0 };
+    qv_error err = { 0 };
+    struct qv_safetensors *file = open_ok(path);
+    const struct qv_safetensor *a = qv_safetensors_at(file, 0), *b = qv_safetensors_at(file, 1);
+    (void)state;
+
+    assert_string_equal(qv_safetensors_path(file), path);
+    assert_string_equal(a->name, "a");
+    assert_string_equal(b->name, "b");
+    assert_null(qv_safetensors_find(file, "c"));
+    assert_int_equal(qv_safetensors_read(file, b, 0, got, 8, &err), QV_OK);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(got[i], 3 + i);
+    assert_int_equal(qv_safetensors_read(file, b, 6, got, 2, &err), QV_OK);
+    assert_int_equal(got[0], 9);
+    assert_int_equal(qv_safetensors_read(file, b, 8, got, 0, &err), QV_OK);
+    expect_failure("end", QV_EINVAL, "odd|\"b\"|8 bytes",
+                   qv_safetensors_read(file, b, 6, got, 3, &err), &err);
+    expect_failure("wrap", QV_EINVAL, "\"b\"",
+                   qv_safetensors_read(file, b, 8, got, UINT64_MAX, &err), &err);
+    qv_safetensors_close(&file);
+}
+
+static void
+a_file_that_shrinks_is_an_error(void **state)
+{
+    const char *path = make_file("shrinks", "{\"a\":" U8("[100]", "0", "100") "}", 100);
+    char got[100];
+    qv_error err = { 0 };
+    struct qv_safetensors *file = open_ok(path);
+    const struct qv_safetensor *a = qv_safetensors_at(file, 0);
+    (void)state;
+    assert_int_equal(truncate(path, (off_t)a->offset + 60), 0);
+    assert_int_equal(qv_safetensors_read(file, a, 0, got, 60, &err), QV_OK);
+    expect_failure("shrunk", QV_EIO, "shrinks|40 bytes short|shrank",
+                   qv_safetensors_read(file, a, 0, got, 100, &err), &err);
+    qv_safetensors_close(&file);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static struct qv_safetensor
+tensor(const char *name, const char *dtype, int n_dims, int64_t d0, int64_t d1)
+{
+    struct qv_safetensor t = { .name = (char *)(uintptr_t)name, .n_dims = n_dims };
+    snprintf(t.dtype_name, sizeof t.dtype_name, "%s", dtype);
+    t.shape[0] = d0;
+    t.shape[1] = d1;
+    return t;
+}
+
+static void
+what_is_written_comes_back(void **state)
+{
+    const struct qv_safetensor tensors[] = {
+        tensor("tokens", "F32", 2, 3, 2),    tensor("b.\xc3\xa4\"\n", "BF16", 1, 3, 0),
+        tensor("empty", "F16", 2, 0, 5),     tensor("scalar", "I64", 0, 0, 0),
+        tensor("bytes", "U8", 1, 5, 0),      tensor("grid", "I32", 2, 1, 3),
+        tensor("times", "F64", 1, 2, 0),
+    };
+    const char *const metadata[][2] = { { "format", "pt" }, { "model", "qwen3_vl" } };
+    unsigned char data[24], got[24];
+    qv_error err = { 0 };
+    struct qv_safetensors_writer *w = NULL;
+    (void)state;
+
+    if (qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w, &err))
+        fail_msg("%s", err.text);
+    assert_int_not_equal(access(temp_path("out"), F_OK), 0);
+    for (size_t i = COUNT(tensors); i-- > 0;) { /* any order; the first in two pieces */
+        static const unsigned sizes[] = { 24, 6, 0, 8, 5, 12, 16 };
+        memset(data, (int)i + 1, sizeof data);
+        const unsigned cut = i ? 0 : 7;
+        assert_int_equal(qv_safetensors_writer_put(w, i, cut, data, sizes[i] - cut, &err), 0);
+        assert_int_equal(qv_safetensors_writer_put(w, i, 0, data, cut, &err), 0);
+    }
+    if (qv_safetensors_writer_finish(&w, &err))
+        fail_msg("%s", err.text);
+    assert_null(w);
+    assert_int_equal(temp_count(), 1);
+
+    struct qv_safetensors *file = open_ok(temp_path("out"));
+    assert_int_equal(qv_safetensors_count(file), COUNT(tensors));
+    for (size_t i = 0; i < COUNT(tensors); i++) {
+        const struct qv_safetensor *t = qv_safetensors_find(file, tensors[i].name);
+        assert_non_null(t);
+        assert_string_equal(t->dtype_name, tensors[i].dtype_name);
+        assert_int_equal(t->n_dims, tensors[i].n_dims);
+        for (int d = 0; d < t->n_dims; d++)
+            assert_int_equal(t->shape[d], tensors[i].shape[d]);
+        memset(data, (int)i + 1, sizeof data);
+        assert_int_equal(qv_safetensors_read(file, t, 0, got, t->bytes, &err), 0);
+        assert_memory_equal(got, data, t->bytes);
+    }
+    assert_int_equal(qv_safetensors_at(file, 0)->offset % 8, 0);
+    assert_string_equal(qv_safetensors_at(file, 0)->name, "tokens");
+    qv_safetensors_close(&file);
+}
+
+static void
+bad_tensors_are_not_written(void **state)
+{
+    const struct {
+        struct qv_safetensor tensors[2];
+        qv_status status;
+        const char *words;
+    } cases[] = {
+        { { tensor("a", "U8", 0, 0, 0), tensor("a", "F32", 0, 0, 0) }, QV_EINVAL, "\"a\"|already" },
+        { { tensor("__metadata__", "U8", 0, 0, 0), tensor("a", "U8", 0, 0, 0) }, QV_EINVAL,
+          "__metadata__" },
+        { { tensor("a", "F8_E5M2", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dtype" },
+        { { tensor("a", "U8", 9, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dimensions" },
+        { { tensor("a", "U8", 1, -1, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "negative" },
+        { { tensor("a", "F32", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL,
+          "overflow" },
+        { { tensor("a", "U8", 1, INT64_MAX, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL,
+          "overflow" },
+        { { tensor("a\xff", "U8", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "UTF-8" },
+        /* no disk has this; it is said before any data are made */
+        { { tensor("a", "U8", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) }, QV_EIO,
+          "out: cannot" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct qv_safetensors_writer *w = NULL;
+        qv_error err = { 0 };
+        const qv_status s = qv_safetensors_writer_open(temp_path("out"), cases[i].tensors, 2, NULL,
+                                                       0, &w, &err);
+        expect_failure(cases[i].words, cases[i].status, cases[i].words, s, &err);
+        assert_null(w);
+        assert_int_equal(temp_count(), 0);
+    }
+}
+
+static void
+a_file_appears_whole_or_not_at_all(void **state)
+{
+    const struct qv_safetensor t = tensor("a", "F32", 1, 4, 0);
+    const char *const twice[][2] = { { "k", "1" }, { "k", "2" } };
+    const char zeros[16] = { 0 };
+    qv_error err = { 0 };
+    struct qv_safetensors_writer *w = NULL;
+    (void)state;
+
+    temp_text("out", "what was there");
+    assert_int_equal(qv_safetensors_writer_open(temp_path("out"), &t, 1, NULL, 0, &w, &err), 0);
+    assert_int_equal(temp_count(), 2);
+    expect_failure("beyond", QV_EINVAL, "out|16 bytes",
+                   qv_safetensors_writer_put(w, 0, 12, zeros, 5, &err), &err);
+    expect_failure("wrap", QV_EINVAL, "out",
+                   qv_safetensors_writer_put(w, 0, 16, zeros, UINT64_MAX, &err), &err);
+    expect_failure("no tensor", QV_EINVAL, "no tensor 1",
+                   qv_safetensors_writer_put(w, 1, 0, zeros, 0, &err), &err);
+    assert_int_equal(qv_safetensors_writer_put(w, 0, 0, zeros, 12, &err), 0);
+    expect_failure("unfinished", QV_ESTATE, "out|12 of its 16",
+                   qv_safetensors_writer_finish(&w, &err), &err);
+    assert_null(w);
+    assert_int_equal(temp_count(), 1);
+
+    assert_int_equal(qv_safetensors_writer_open(temp_path("out"), &t, 1, NULL, 0, &w, &err), 0);
+    qv_safetensors_writer_abort(&w);
+    assert_null(w);
+    qv_safetensors_writer_abort(&w);
+    assert_int_equal(temp_count(), 1);
+    struct stat st;
+    assert_int_equal(stat(temp_path("out"), &st), 0);
+    assert_int_equal(st.st_size, strlen("what was there"));
+
+    expect_failure("no folder", QV_EIO, "none/out|cannot create",
+                   qv_safetensors_writer_open(temp_path("none/out"), &t, 1, NULL, 0, &w, &err),
+                   &err);
+    expect_failure("folder", QV_EIO, "folder",
+                   qv_safetensors_writer_open(tempdir, &t, 1, NULL, 0, &w, &err), &err);
+    expect_failure("metadata", QV_EINVAL, "\"k\" twice",
+                   qv_safetensors_writer_open(temp_path("m"), &t, 1, twice, 2, &w, &err), &err);
+    assert_null(w);
+}
+
+/* ---- a folder ------------------------------------------------------------------------------- */
+
+#define INDEX "model.safetensors.index.json"
+
+static struct qv_checkpoint *
+open_folder(void)
+{
+    struct qv_checkpoint *c = NULL;
+    qv_error err = { 0 };
+    if (qv_checkpoint_open(tempdir, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+/* The first byte of a tensor's data, which says which file it is from; -1 if there is none. */
+static int
+first_byte(struct qv_checkpoint *c, const char *name)
+{
+    const struct qv_safetensor *t = NULL;
+    const struct qv_safetensors *file = NULL;
+    qv_error err = { 0 };
+    unsigned char byte;
+    if (qv_checkpoint_find(c, name, &t, &file, &err))
+        fail_msg("%s", err.text);
+    if (!t) {
+        assert_null(file);
+        return -1;
+    }
+    assert_int_equal(qv_safetensors_read(file, t, 0, &byte, 1, &err), 0);
+    return byte;
+}
+
+static void
+the_single_file_comes_first(void **state)
+{
+    (void)state;
+    make_file("model.safetensors", "{\"a\":" U8("[1]", "0", "1") "}", 1);
+    temp_text(INDEX, "not looked at");
+    struct qv_checkpoint *c = open_folder();
+    assert_int_equal(first_byte(c, "a"), 0);
+    assert_int_equal(first_byte(c, "b"), -1);
+    qv_checkpoint_close(&c);
+    assert_null(c);
+    qv_checkpoint_close(&c);
+}
+
+/* As the Hugging Face cache has it: every file is a link out of the folder. */
+static void
+shards_may_be_links(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(temp_path("blobs"), 0700), 0);
+    assert_int_equal(mkdir(temp_path("snapshot"), 0700), 0);
+    make_file("blobs/1", "{\"v.a\":" U8("[1]", "0", "1") "}", 1);
+    make_file("blobs/2", "{\"x\":" U8("[7]", "0", "7") ",\"v.b\":" U8("[1]", "7", "8") "}", 8);
+    temp_text("blobs/3", "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"v.a\":\"s1.safetensors\","
+                         "\"v.b\":\"s2.safetensors\",\"t\":\"s3.safetensors\"}}");
+    assert_int_equal(symlink("../blobs/1", temp_path("snapshot/s1.safetensors")), 0);
+    assert_int_equal(symlink("../blobs/2", temp_path("snapshot/s2.safetensors")), 0);
+    assert_int_equal(symlink("../blobs/3", temp_path("snapshot/" INDEX)), 0);
+
+    struct qv_checkpoint *c = NULL;
+    qv_error err = { 0 };
+    if (qv_checkpoint_open(temp_path("snapshot/"), &c, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(first_byte(c, "v.a"), 0);
+    assert_int_equal(first_byte(c, "v.b"), 7);
+    assert_int_equal(first_byte(c, "v.a"), 0);
+    assert_int_equal(first_byte(c, "x"), -1); /* in a shard, but not in the index */
+    assert_int_equal(first_byte(c, "weight_map"), -1);
+
+    /* s3 is of another part of the model and not here: no matter, until it is asked for. */
+    const struct qv_safetensor *t = NULL;
+    const struct qv_safetensors *file = NULL;
+    expect_failure("missing shard", QV_EIO, "s3.safetensors|cannot open",
+                   qv_checkpoint_find(c, "t", &t, &file, &err), &err);
+    assert_null(t);
+    qv_checkpoint_close(&c);
+}
+
+static void
+an_index_that_lies_is_found_out(void **state)
+{
+    const struct qv_safetensor *t = NULL;
+    const struct qv_safetensors *file = NULL;
+    qv_error err = { 0 };
+    (void)state;
+    make_file("s1", "{\"a\":" U8("[1]", "0", "1") "}", 1);
+    make_file("s2", "{\"a\":" U8("[2]", "0", "1") "}", 1);
+    temp_text(INDEX, "{\"weight_map\":{\"a\":\"s1\",\"b\":\"s1\",\"c\":\"s2\",\"d\":\"" INDEX "\"}}");
+    struct qv_checkpoint *c = open_folder();
+    assert_int_equal(first_byte(c, "a"), 0);
+    expect_failure("wrong shard", QV_EFORMAT, INDEX "|weight_map|\"b\"|s1",
+                   qv_checkpoint_find(c, "b", &t, &file, &err), &err);
+    for (int i = 0; i < 2; i++) /* the second time as the first */
+        expect_failure("bad shard", QV_EFORMAT, "s2|\"a\"|data_offsets",
+                       qv_checkpoint_find(c, "c", &t, &file, &err), &err);
+    expect_failure("the index itself", QV_EFORMAT, INDEX "|header length",
+                   qv_checkpoint_find(c, "d", &t, &file, &err), &err);
+    assert_null(t);
+    assert_null(file);
+    qv_checkpoint_close(&c);
+}
+
+static void
+bad_indices_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        { "", "empty" },
+        { "{\"weight_map\":{}", "line 1" },
+        { "[]", "object" },
+        { "{}", "weight_map is missing" },
+        { "{\"weight_map\":[]}", "weight_map is []" },
+        { "{\"weight_map\":{\"a\":1}}", "weight_map \"a\" is 1|bare name" },
+        { "{\"weight_map\":{\"a\":\"\"}}", "weight_map \"a\"" },
+        { "{\"weight_map\":{\"a\":\".\"}}", "bare name" },
+        { "{\"weight_map\":{\"a\":\"..\"}}", "bare name" },
+        { "{\"weight_map\":{\"a\":\"../secret\"}}", "\"../secret\"|bare name" },
+        { "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "/etc/passwd|bare name" },
+        { "{\"weight_map\":{\"a\":\"sub/s1\"}}", "bare name" },
+        { "{\"weight_map\":{\"a\":\"sub\\\\s1\"}}", "bare name" },
+        { "{\"weight_map\":{\"a\":\"s\\u001b[2J\"}}", "bare name" },
+        { "{\"weight_map\":{\"a\":\"s1\",\"a\":\"s2\"}}", "duplicate" },
+        { "{\"weight_map\":{\"a\\u0000\":\"s1\"}}", "NUL" },
+        { "version https://git-lfs.github.com/spec/v1\n", "Git-LFS" },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct qv_checkpoint *c = NULL;
+        qv_error err = { 0 };
+        char words[256];
+        temp_text(INDEX, cases[i].text);
+        snprintf(words, sizeof words, INDEX "|%s", cases[i].words);
+        const qv_status s = qv_checkpoint_open(tempdir, &c, &err);
+        expect_failure(cases[i].text, QV_EFORMAT, words, s, &err);
+        assert_null(c);
+    }
+    assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);
+    struct qv_checkpoint *c = NULL;
+    qv_error err = { 0 };
+    expect_failure("large", QV_EFORMAT, INDEX "|67108865|at most 67108864",
+                   qv_checkpoint_open(tempdir, &c, &err), &err);
+}
+
+static void
+folders_without_weights_are_refused(void **state)
+{
+    struct qv_checkpoint *c = NULL;
+    qv_error err = { 0 };
+    (void)state;
+    expect_failure("empty", QV_EIO, "neither model.safetensors nor|index.json",
+                   qv_checkpoint_open(tempdir, &c, &err), &err);
+    expect_failure("none", QV_EIO, "none|no such folder",
+                   qv_checkpoint_open(temp_path("none"), &c, &err), &err);
+    temp_text(INDEX, "{\"weight_map\":{}}");
+    assert_int_equal(symlink("gone", temp_path("model.safetensors")), 0);
+    expect_failure("half a download", QV_EIO, "model.safetensors|cannot open",
+                   qv_checkpoint_open(tempdir, &c, &err), &err);
+    assert_null(c);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(bad_headers_are_refused),
+        TEST(wrong_files_are_named),
+        TEST(what_is_no_file_is_refused_without_waiting),
+        TEST(bombs_are_refused),
+        TEST(unusual_but_right_headers_are_read),
+        TEST(all_dtypes_are_known),
+        TEST(data_are_read_by_name),
+        TEST(a_file_that_shrinks_is_an_error),
+        TEST(what_is_written_comes_back),
+        TEST(bad_tensors_are_not_written),
+        TEST(a_file_appears_whole_or_not_at_all),
+        TEST(the_single_file_comes_first),
+        TEST(shards_may_be_links),
+        TEST(an_index_that_lies_is_found_out),
+        TEST(bad_indices_are_refused),
+        TEST(folders_without_weights_are_refused),
+    };
+    return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
+}
