@@ -135,7 +135,8 @@ qv_json_parse(const char *path, const char *text, size_t n, json_t **root, qv_er
     json_error_t e;
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
-        if (json_error_code(&e) == json_error_out_of_memory)
+        /* For most of its allocations jansson says nothing when they fail; no text is that. */
+        if (json_error_code(&e) == json_error_out_of_memory || !*e.text)
             return qv_fail(err, QV_ENOMEM, "%s: out of memory for %zu bytes of JSON",
                            qv_path_tail(path), n);
         /* jansson's text quotes the input as it stands, control characters too. */

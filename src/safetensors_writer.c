@@ -165,10 +165,11 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     } else if (padded > QV_SAFETENSORS_MAX_HEADER) {
         s = qv_fail(err, QV_EINVAL, "%s: the header needs %zu bytes; at most %u can be read again",
                     qv_path_tail(w->path), padded, QV_SAFETENSORS_MAX_HEADER);
+    } else if (json_dumpb(header, t + 8, n, JSON_COMPACT) != n) {
+        s = fail_memory(w, err);
     } else {
         for (int i = 0; i < 8; i++)
             t[i] = (char)(padded >> 8 * i & 0xff);
-        json_dumpb(header, t + 8, n, JSON_COMPACT);
         memset(t + 8 + n, ' ', padded - n);
         *text = t;
         *bytes = 8 + padded;

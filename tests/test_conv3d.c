@@ -781,8 +781,12 @@ depth_is_summed_with_one_rounding(void **state)
     for (int i = 0; i < 4; i++)
         assert_true(qv_bf16_to_f32(w[i]) == sums[i]);
     float f[] = { 0x1p24f, 1, 1, 7 }, sum[2];
-    qv_conv3d_sum_depth(f, QV_F32, 1, 1, 3, 1, sum);
+    qv_conv3d_sum_depth(f, QV_F32, 1, 1, 3, 1, QV_F32, sum);
     assert_true(sum[0] == 0x1p24f + 2);
+    /* to another dtype: by way of f32 this would be a tie, and go to even */
+    float g[] = { 0x1.01p0f, 0x1p-40f };
+    qv_conv3d_sum_depth(g, QV_F32, 1, 1, 2, 1, QV_BF16, w);
+    assert_int_equal(w[0], 0x3f81);
 }
 
 static void

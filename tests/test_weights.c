@@ -38,8 +38,10 @@ struct scratch {
 static const char *
 file_in(struct scratch *s, const char *name)
 {
+    char path[96];
     assert_true(s->n < 16);
-    snprintf(s->files[s->n], sizeof s->files[s->n], "%s/%s", s->dir, name);
+    snprintf(path, sizeof path, "%.40s/%.50s", s->dir, name);
+    memcpy(s->files[s->n], path, sizeof path);
     return s->files[s->n++];
 }
 
