@@ -21,7 +21,7 @@ enum { MATMUL_SRC, MATMUL_WEIGHTS, MATMUL_BIAS, MATMUL_DST, MATMUL_SCRATCH, MATM
 struct matmul_cpu {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[MATMUL_OPERANDS]; /* NULL where there is none */
-    int bias_arg; /* which oneDNN argument the bias is */
+    int bias_arg;                          /* which oneDNN argument the bias is */
     size_t scratch_bytes;
 };
 
@@ -29,10 +29,12 @@ struct matmul_cpu {
 struct matmul_desc_cpu {
     int64_t m, n, k;
     int64_t src_stride;
-    int64_t weights_strides[2]; /* {0, 0}: packed, in oneDNN's own layout */
+    int64_t weights_strides[2];
+    const_dnnl_memory_desc_t weights; /* instead of strides: packed like this. NULL and strides
+                                         {0, 0}: in the layout that oneDNN would choose */
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
-    int bias_arg; /* 0: none; DNNL_ARG_BIAS, or a post-operation's f32 [1,n] */
+    int bias_arg;               /* 0: none; DNNL_ARG_BIAS, or a post-operation's f32 [1,n] */
     dnnl_primitive_attr_t attr; /* or NULL; not kept */
 };
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm on oneDNN's matmul: weights packed in the layout that oneDNN asks for (a function of n, k
- * and dtype alone, measured with 3.2: never of m), epilogue as post-operations.
+ * gemm on oneDNN's matmul: weights packed in the layout that oneDNN chooses for LAYOUT_ROWS rows,
+ * whatever m is (asked for m itself it may choose another one, from 3 threads on), epilogue as
+ * post-operations.
  */
 #include "cpu.h"
 
 #include <omp.h>
 
-/* Rows for which the layout is asked; any gives the same one. */
+/* Rows for which the layout is asked: a chunk's. */
 enum { LAYOUT_ROWS = 1024 };
 /* oneDNN blocks n by at most 64: slices that start at multiples of it are whole blocks. */
 enum { PACK_ROWS = 64 };
@@ -25,7 +26,10 @@ packed_md(struct qv_device_cpu *dev, const struct qv_matrix *matrix, dnnl_memory
                                     .type = dnnl_type_cpu(matrix->dtype),
                                     .dst_type = dnnl_type_cpu(matrix->dtype) };
     struct matmul_cpu m = { 0 };
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads);
     qv_status status = matmul_open_cpu(dev, &desc, &m, err);
+    omp_set_num_threads(before);
     if (status)
         return status;
     const_dnnl_memory_desc_t md;
@@ -50,8 +54,8 @@ gemm_layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct
 }
 
 static dnnl_status_t
-reorder(struct qv_device_cpu *dev, dnnl_memory_desc_t from, const void *src,
-        dnnl_memory_desc_t to, void *dst)
+reorder(struct qv_device_cpu *dev, dnnl_memory_desc_t from, const void *src, dnnl_memory_desc_t to,
+        void *dst)
 {
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_t primitive = NULL;
@@ -132,9 +136,10 @@ epilogue(const struct qv_op_gemm *op, dnnl_primitive_attr_t attr)
         }
     }
     if (!s && op->act != QV_ACT_NONE)
-        s = dnnl_post_ops_append_eltwise(
-            ops, op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf : dnnl_eltwise_gelu_tanh, 0,
-            0);
+        s = dnnl_post_ops_append_eltwise(ops,
+                                         op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf
+                                                                    : dnnl_eltwise_gelu_tanh,
+                                         0, 0);
     if (!s && op->addend_rows)
         s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
     if (!s)
@@ -156,16 +161,22 @@ gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
                                     .type = dnnl_type_cpu(op->dtype),
                                     .dst_type = dnnl_type_cpu(op->dtype) };
     if (op->bias)
-        desc.bias_arg = op->alpha == 1
-                            ? DNNL_ARG_BIAS
-                            : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
+        desc.bias_arg =
+            op->alpha == 1 ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
+    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->dtype };
+    dnnl_memory_desc_t packed = NULL;
+    qv_status status = packed_md(dev, &matrix, &packed, err);
+    if (status)
+        return status;
+    desc.weights = packed;
     dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
-    if (s)
-        return dnnl_check_cpu(s, "gemm", err);
-    s = epilogue(op, desc.attr);
-    qv_status status = s ? dnnl_check_cpu(s, "gemm's epilogue", err)
-                         : matmul_open_cpu(dev, &desc, &kernel->matmul, err);
-    dnnl_primitive_attr_destroy(desc.attr);
+    if (!s)
+        s = epilogue(op, desc.attr);
+    status = s ? dnnl_check_cpu(s, "gemm's epilogue", err)
+               : matmul_open_cpu(dev, &desc, &kernel->matmul, err);
+    if (desc.attr)
+        dnnl_primitive_attr_destroy(desc.attr);
+    dnnl_memory_desc_destroy(packed);
     *scratch_bytes = kernel->matmul.scratch_bytes;
     return status;
 }

@@ -49,7 +49,8 @@ rows_pair(const struct qv_op_rows *op, void *const *p, int64_t pair, int64_t blo
             for (int64_t ch = 0; ch < c; ch++)
                 for (int64_t t = 0; t < ts; t++)
                     for (int64_t y = 0; y < ps; y++, out += ps) {
-                        const uint8_t *line = (const uint8_t *)p[0] +
+                        const uint8_t *line =
+                            (const uint8_t *)p[0] +
                             (((pair * ts + t) * height + row * ps + y) * width + col * ps) * c;
                         lanes_bytes_cpu(at(p[1], op->dtype, out), op->dtype, line + ch, c,
                                         scale[ch % 3], shift[ch % 3], ps);

@@ -34,8 +34,8 @@ create_primitive(dnnl_primitive_desc_t *pd, struct qv_device_cpu *dev,
                  const struct matmul_desc_cpu *d, dnnl_memory_desc_t md[MATMUL_OPERANDS])
 {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_status_t s = d->attr ? dnnl_primitive_attr_clone(&attr, d->attr)
-                              : dnnl_primitive_attr_create(&attr);
+    dnnl_status_t s =
+        d->attr ? dnnl_primitive_attr_clone(&attr, d->attr) : dnnl_primitive_attr_create(&attr);
     if (!s)
         s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!s)
@@ -69,15 +69,16 @@ create_memory(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, struct matmul
 }
 
 qv_status
-matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
-                struct matmul_cpu *out, qv_error *err)
+matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d, struct matmul_cpu *out,
+                qv_error *err)
 {
     dnnl_memory_desc_t md[MATMUL_OPERANDS] = { 0 };
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t s = matrix_md(&md[MATMUL_SRC], d->m, d->k, d->src_stride, 1, d->type);
     if (!s)
-        s = matrix_md(&md[MATMUL_WEIGHTS], d->k, d->n, d->weights_strides[0],
-                      d->weights_strides[1], d->type);
+        s = d->weights ? dnnl_memory_desc_clone(&md[MATMUL_WEIGHTS], d->weights)
+                       : matrix_md(&md[MATMUL_WEIGHTS], d->k, d->n, d->weights_strides[0],
+                                   d->weights_strides[1], d->type);
     if (!s && d->bias_arg)
         s = matrix_md(&md[MATMUL_BIAS], 1, d->n, d->n, 1, dnnl_f32);
     if (!s)

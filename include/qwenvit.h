@@ -94,11 +94,11 @@ typedef struct qv_context_options {
 } qv_context_options;
 
 typedef struct qv_context_info {
-    const char *backend;      /* static text: "cpu" */
-    char device[128];         /* what computes, with library versions: "oneDNN 3.2.0, avx512_bf16" */
-    int threads;              /* 0 where it does not apply */
-    qv_dtype dtype;           /* what QV_DTYPE_AUTO means here */
-    char dtype_reason[128];   /* why, in words */
+    const char *backend;    /* static text: "cpu" */
+    char device[128];       /* what computes, with library versions: "oneDNN 3.2.0, avx512_bf16" */
+    int threads;            /* 0 where it does not apply */
+    qv_dtype dtype;         /* what QV_DTYPE_AUTO means here */
+    char dtype_reason[128]; /* why, in words */
 } qv_context_info;
 
 /* Opens a device. QV_ENODEVICE if the backend is unknown, not built in, or finds no device: there
@@ -120,9 +120,9 @@ typedef struct qv_preprocess {
 } qv_preprocess;
 
 typedef struct qv_model_options {
-    qv_dtype dtype;    /* of weights and activations: QV_F32 or QV_BF16 */
-    bool describe;     /* read and check configuration and tensor headers, load no weights: plans
-                          can be made from such a model and asked for their cost, not run */
+    qv_dtype dtype; /* of weights and activations: QV_F32 or QV_BF16 */
+    bool describe;  /* read and check configuration and tensor headers, load no weights: plans
+                       can be made from such a model and asked for their cost, not run */
     uint64_t reserved[8];
 } qv_model_options;
 
@@ -158,7 +158,7 @@ QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 
 typedef enum qv_input {
     QV_INPUT_FRAMES = 0, /* uint8 [n, 16*grid_h, 16*grid_w, 3] RGB, already resized; n frames */
-    QV_INPUT_PATCHES,    /* float32 [n*grid_h*grid_w, row_dim], transformers' pixel_values; n pairs */
+    QV_INPUT_PATCHES, /* float32 [n*grid_h*grid_w, row_dim], transformers' pixel_values; n pairs */
     QV_INPUT_MAX = 0x7fff
 } qv_input;
 
@@ -171,11 +171,11 @@ typedef void (*qv_tap)(void *user, const char *name, const float *rows, int64_t 
 typedef struct qv_plan_options {
     int64_t grid_h, grid_w; /* patches; required, multiples of merge_size */
     qv_input input;
-    bool still;             /* one picture: every pair is the same frame twice; push 1 frame */
-    bool image_norm;        /* normalise frames with the picture's mean and std, not the video's */
-    qv_dtype output;        /* of tokens: QV_F32 (default) or QV_BF16 */
-    int64_t chunk_pairs;    /* frame pairs per chunk; 0: chosen from the grid alone, so that one
-                               size always gives the same bits */
+    bool still;          /* one picture: every pair is the same frame twice; push 1 frame */
+    bool image_norm;     /* normalise frames with the picture's mean and std, not the video's */
+    qv_dtype output;     /* of tokens: QV_F32 (default) or QV_BF16 */
+    int64_t chunk_pairs; /* frame pairs per chunk; 0: chosen from the grid alone, so that one
+                            size always gives the same bits */
     qv_tap tap;
     void *tap_user;
     uint64_t reserved[8];
@@ -183,13 +183,13 @@ typedef struct qv_plan_options {
 
 typedef struct qv_plan_info {
     int64_t chunk_pairs;
-    int64_t chunk_frames;     /* most frames (or pairs, for QV_INPUT_PATCHES) in one push */
+    int64_t chunk_frames; /* most frames (or pairs, for QV_INPUT_PATCHES) in one push */
     int64_t tokens_per_pair;
-    size_t arena_bytes;       /* all scratch and activations */
-    size_t weight_bytes;      /* shared by all plans of the model */
-    double flops, bytes;      /* of one chunk: multiply-adds counted twice; traffic of each
-                                 operation's operands */
-    char lowering[24];        /* how the patch embedding's Conv3d is run: "patchify" */
+    size_t arena_bytes;  /* all scratch and activations */
+    size_t weight_bytes; /* shared by all plans of the model */
+    double flops, bytes; /* of one chunk: multiply-adds counted twice; traffic of each
+                            operation's operands */
+    char lowering[24];   /* how the patch embedding's Conv3d is run: "patchify" */
     char lowering_reason[160];
 } qv_plan_info;
 
@@ -228,8 +228,8 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
  * input are not looked at.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const void *data,
-                           const int64_t *grid_thw, size_t n_grids,
-                           const qv_plan_options *options, qv_tokens *out, qv_error *err);
+                           const int64_t *grid_thw, size_t n_grids, const qv_plan_options *options,
+                           qv_tokens *out, qv_error *err);
 
 #ifdef __cplusplus
 }

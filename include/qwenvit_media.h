@@ -17,24 +17,24 @@ extern "C" {
 typedef struct qv_clip qv_clip;
 
 typedef struct qv_clip_options {
-    double fps;             /* frames sampled per second; 0: the preprocess's */
-    int64_t num_frames;     /* exactly so many instead; excludes fps */
+    double fps;         /* frames sampled per second; 0: the preprocess's */
+    int64_t num_frames; /* exactly so many instead; excludes fps */
     int64_t min_frames, max_frames;
     int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
-    bool cap_pixels;        /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
-    int threads;            /* for decoding; 0: FFmpeg's choice */
+    bool cap_pixels;                /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
+    int threads;                    /* for decoding; 0: FFmpeg's choice */
     uint64_t reserved[8];
 } qv_clip_options;
 
 typedef struct qv_clip_info {
-    bool picture;                 /* one still image: the image rules apply */
+    bool picture; /* one still image: the image rules apply */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after display rotation */
-    int rotation;                 /* clockwise degrees that were applied: 0, 90, 180, 270 */
+    int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
-    int64_t source_frames;        /* in the file */
-    int64_t n_frames;             /* sampled; before pairing (one odd frame pairs with itself) */
-    int width, height;            /* after smart_resize */
+    int64_t source_frames; /* in the file */
+    int64_t n_frames;      /* sampled; before pairing (one odd frame pairs with itself) */
+    int width, height;     /* after smart_resize */
     int64_t grid_thw[3];
 } qv_clip_info;
 

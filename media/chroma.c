@@ -64,10 +64,10 @@ colour_webp(const uint8_t *y, const uint8_t *u, const uint8_t *v, int width, uin
 bool
 qvm_is_plain_yuv(const AVPixFmtDescriptor *format)
 {
-    return !(format->flags & (AV_PIX_FMT_FLAG_RGB | AV_PIX_FMT_FLAG_PAL | AV_PIX_FMT_FLAG_BE))
-        && (format->flags & AV_PIX_FMT_FLAG_PLANAR) && format->nb_components >= 3
-        && format->comp[0].depth == 8 && format->comp[1].step == 1
-        && format->log2_chroma_w <= 1 && format->log2_chroma_h <= 1;
+    return !(format->flags & (AV_PIX_FMT_FLAG_RGB | AV_PIX_FMT_FLAG_PAL | AV_PIX_FMT_FLAG_BE)) &&
+           (format->flags & AV_PIX_FMT_FLAG_PLANAR) && format->nb_components >= 3 &&
+           format->comp[0].depth == 8 && format->comp[1].step == 1 && format->log2_chroma_w <= 1 &&
+           format->log2_chroma_h <= 1;
 }
 
 bool

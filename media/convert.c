@@ -8,7 +8,8 @@
 
 #include "media.h"
 
-/* ---- display rotation ------------------------------------------------------------------------- */
+/* ---- display rotation -------------------------------------------------------------------------
+ */
 
 static const int32_t *
 stream_matrix(const AVStream *stream)
@@ -16,9 +17,9 @@ stream_matrix(const AVStream *stream)
     size_t size = 0;
     const uint8_t *data = NULL;
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
-    const AVPacketSideData *side = av_packet_side_data_get(stream->codecpar->coded_side_data,
-                                                           stream->codecpar->nb_coded_side_data,
-                                                           AV_PKT_DATA_DISPLAYMATRIX);
+    const AVPacketSideData *side =
+        av_packet_side_data_get(stream->codecpar->coded_side_data,
+                                stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
     if (side) {
         data = side->data;
         size = side->size;
@@ -34,9 +35,9 @@ static qvm_turn
 exif_turn(const AVFrame *frame)
 {
     static const qvm_turn turns[9] = {
-        [2] = {false, true, false}, [3] = {false, true, true}, [4] = {false, false, true},
-        [5] = {true, false, false}, [6] = {true, true, false}, [7] = {true, true, true},
-        [8] = {true, false, true},
+        [2] = { false, true, false }, [3] = { false, true, true }, [4] = { false, false, true },
+        [5] = { true, false, false }, [6] = { true, true, false }, [7] = { true, true, true },
+        [8] = { true, false, true },
     };
     const AVDictionaryEntry *entry = av_dict_get(frame->metadata, "Orientation", NULL, 0);
     const long value = entry ? strtol(entry->value, NULL, 10) : 1;
@@ -48,9 +49,9 @@ qvm_find_turn(const AVFrame *frame, const AVStream *stream)
 {
     const AVFrameSideData *side = av_frame_get_side_data(frame, AV_FRAME_DATA_DISPLAYMATRIX);
     const int32_t *matrix = side && side->size >= 9 * sizeof(int32_t)
-                          ? (const int32_t *)(const void *)side->data
-                          : stream_matrix(stream);
-    qvm_turn turn = {false, false, false};
+                                ? (const int32_t *)(const void *)side->data
+                                : stream_matrix(stream);
+    qvm_turn turn = { false, false, false };
     if (!matrix)
         return exif_turn(frame);
     /* x' = a x + c y, y' = b x + d y: right angles have one of the two pairs near zero */
@@ -96,7 +97,8 @@ turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
                 }
 }
 
-/* ---- colour ----------------------------------------------------------------------------------- */
+/* ---- colour -----------------------------------------------------------------------------------
+ */
 
 static bool
 is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
@@ -106,10 +108,8 @@ is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
     case AV_PIX_FMT_YUVJ422P:
     case AV_PIX_FMT_YUVJ444P:
     case AV_PIX_FMT_YUVJ440P:
-    case AV_PIX_FMT_YUVJ411P:
-        return true;
-    default:
-        break;
+    case AV_PIX_FMT_YUVJ411P: return true;
+    default: break;
     }
     return frame->color_range == AVCOL_RANGE_JPEG || format->nb_components < 3; /* gray */
 }
@@ -139,8 +139,8 @@ drop_contexts(qvm_converter *c)
 static struct SwsContext *
 new_context(const qvm_converter *c, const AVFrame *frame, int height)
 {
-    const int flags = c->colour == QVM_CLIP ? SWS_BILINEAR
-                                            : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
+    const int flags =
+        c->colour == QVM_CLIP ? SWS_BILINEAR : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
     struct SwsContext *sws = sws_getContext(frame->width, height, frame->format, frame->width,
                                             height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
     if (sws)
@@ -159,17 +159,19 @@ prepare(qvm_converter *c, const AVFrame *frame, const char *path, qv_error *err)
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
         return qv_fail(err, QV_EFORMAT, "%s: frames of pixel format %d cannot be converted", path,
                        frame->format);
-    if (c->rgb && c->width == frame->width && c->height == frame->height
-        && c->format == frame->format && c->range == (int)frame->color_range
-        && c->colorspace == (int)frame->colorspace && c->fields == fields)
+    if (c->rgb && c->width == frame->width && c->height == frame->height &&
+        c->format == frame->format && c->range == (int)frame->color_range &&
+        c->colorspace == (int)frame->colorspace && c->fields == fields)
         return QV_OK;
 
     drop_contexts(c);
     c->sws[0] = new_context(c, frame, fields ? (frame->height + 1) / 2 : frame->height);
     c->sws[1] = fields ? new_context(c, frame, frame->height / 2) : NULL;
     if (!c->sws[0] || (fields && !c->sws[1]))
-        return qv_fail(err, QV_EFORMAT, "%s: %dx%d frames of pixel format '%s' cannot be converted "
-                       "to RGB", path, frame->width, frame->height, format->name);
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %dx%d frames of pixel format '%s' cannot be converted "
+                       "to RGB",
+                       path, frame->width, frame->height, format->name);
     c->rgb = av_frame_alloc();
     if (!c->rgb)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a frame", path);
@@ -197,15 +199,15 @@ static bool
 scale_fields(const qvm_converter *c, const AVFrame *frame)
 {
     for (int field = 0; field < 2; field++) {
-        const uint8_t *from[4] = {NULL};
-        int from_step[4] = {0};
+        const uint8_t *from[4] = { NULL };
+        int from_step[4] = { 0 };
         for (int p = 0; p < 4 && frame->data[p]; p++) {
             const bool palette = p == 1 && frame->format == AV_PIX_FMT_PAL8;
             from[p] = frame->data[p] + (palette ? 0 : field * frame->linesize[p]);
             from_step[p] = 2 * frame->linesize[p];
         }
-        uint8_t *to[4] = {c->rgb->data[0] + field * c->rgb->linesize[0]};
-        const int to_step[4] = {2 * c->rgb->linesize[0]};
+        uint8_t *to[4] = { c->rgb->data[0] + field * c->rgb->linesize[0] };
+        const int to_step[4] = { 2 * c->rgb->linesize[0] };
         const int height = field ? frame->height / 2 : (frame->height + 1) / 2;
         if (sws_scale(c->sws[field], from, from_step, 0, height, to, to_step) < 0)
             return false;
@@ -218,19 +220,19 @@ scale(const qvm_converter *c, const AVFrame *frame)
 {
     if (c->fields)
         return scale_fields(c, frame);
-    if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP)
-        && qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
+    if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP) &&
+        qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
         return qvm_picture_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0]);
     return sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
                      frame->height, c->rgb->data, c->rgb->linesize) >= 0;
 }
 
 qv_status
-qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *path,
-            qvm_image *out, qv_error *err)
+qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *path, qvm_image *out,
+            qv_error *err)
 {
-    if (frame->width < 1 || frame->height < 1
-        || (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
+    if (frame->width < 1 || frame->height < 1 ||
+        (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "%s: a frame of %dx%d; at most 16384x16384 pixels are read",
                        path, frame->width, frame->height);
     qv_status status = prepare(c, frame, path, err);
@@ -238,7 +240,7 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *p
         return status;
     if (!scale(c, frame))
         return qv_fail(err, QV_EFORMAT, "%s: a frame cannot be converted to RGB", path);
-    *out = (qvm_image){c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height};
+    *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;
 
@@ -253,9 +255,9 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *p
     }
     turn_rgb(out, turn, c->turned);
     if (turn.transpose)
-        *out = (qvm_image){c->turned, 3 * (int64_t)frame->height, frame->height, frame->width};
+        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->height, frame->height, frame->width };
     else
-        *out = (qvm_image){c->turned, 3 * (int64_t)frame->width, frame->width, frame->height};
+        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->width, frame->width, frame->height };
     return QV_OK;
 }
 

@@ -12,7 +12,7 @@
 
 #define RING_FRAMES 16
 #define RING_BYTES (64 << 20)
-#define CAP_TOKENS 768  /* qwen-vl-utils' VIDEO_MAX_TOKEN_NUM */
+#define CAP_TOKENS 768 /* qwen-vl-utils' VIDEO_MAX_TOKEN_NUM */
 #define DEFAULT_FPS 24.0
 
 struct qv_clip {
@@ -26,13 +26,13 @@ struct qv_clip {
     qvm_converter converter;
     qvm_resizer *resizer;
     int resizer_width, resizer_height; /* of the frames that it takes */
-    AVFrame *frame;     /* being received */
-    AVFrame *last;      /* the last one that came, number n_decoded - 1 */
+    AVFrame *frame;                    /* being received */
+    AVFrame *last;                     /* the last one that came, number n_decoded - 1 */
     int64_t n_decoded;
-    int64_t n_corrupt;  /* concealed by the decoder */
-    bool single;        /* damage was seen: decoding with one thread */
+    int64_t n_corrupt; /* concealed by the decoder */
+    bool single;       /* damage was seen: decoding with one thread */
 
-    uint8_t *ring;      /* [n_slots, height, width, 3] */
+    uint8_t *ring; /* [n_slots, height, width, 3] */
     size_t frame_bytes;
     int n_slots;
     pthread_t thread;
@@ -42,14 +42,15 @@ struct qv_clip {
     /* under the lock */
     int64_t n_put, n_taken;
     bool ended;
-    qv_status status;   /* why it ended early */
+    qv_status status; /* why it ended early */
     qv_error error;
 
     atomic_bool stop;
     atomic_llong damaged;
 };
 
-/* ---- frames ----------------------------------------------------------------------------------- */
+/* ---- frames -----------------------------------------------------------------------------------
+ */
 
 static void
 note_damage(qv_clip *clip, int64_t repeated)
@@ -80,8 +81,8 @@ next_frame(qv_clip *clip, bool *got, qv_error *err)
         qv_status status = qvm_source_next(&clip->source, clip->frame, got, err);
         if (status)
             return status;
-        const bool corrupt = *got && (clip->frame->decode_error_flags
-                                      || clip->frame->flags & AV_FRAME_FLAG_CORRUPT);
+        const bool corrupt =
+            *got && (clip->frame->decode_error_flags || clip->frame->flags & AV_FRAME_FLAG_CORRUPT);
         if (!clip->single && (corrupt || clip->source.errors) && !atomic_load(&clip->stop)) {
             av_frame_unref(clip->frame);
             const int64_t resume = clip->n_decoded;
@@ -118,8 +119,8 @@ convert_last(qv_clip *clip, qvm_image *image, qv_error *err)
 static qv_status
 resize_into(qv_clip *clip, const qvm_image *image, uint8_t *dst, qv_error *err)
 {
-    if (!clip->resizer || clip->resizer_width != image->width
-        || clip->resizer_height != image->height) {
+    if (!clip->resizer || clip->resizer_width != image->width ||
+        clip->resizer_height != image->height) {
         qvm_resizer_free(&clip->resizer);
         qv_status status = qvm_resizer_create(image->height, image->width, clip->info.height,
                                               clip->info.width, 1, QVM_BEST, &clip->resizer, err);
@@ -132,7 +133,8 @@ resize_into(qv_clip *clip, const qvm_image *image, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
-/* ---- the worker ------------------------------------------------------------------------------- */
+/* ---- the worker -------------------------------------------------------------------------------
+ */
 
 /* A free slot of the ring; NULL when the clip is being closed. */
 static uint8_t *
@@ -175,7 +177,7 @@ reach_frame(qv_clip *clip, int64_t wanted, bool *at_end, qvm_image *image, qv_er
 static qv_status
 produce(qv_clip *clip, qv_error *err)
 {
-    qvm_image image = {0};
+    qvm_image image = { 0 };
     bool at_end = false;
     int64_t repeated = 0;
     for (int64_t i = 0; i < clip->info.n_frames; i++) {
@@ -199,7 +201,7 @@ static void *
 work(void *user)
 {
     qv_clip *clip = user;
-    qv_error error = {QV_OK, ""};
+    qv_error error = { QV_OK, "" };
     const qv_status status = produce(clip, &error);
     /* what decoding holds is not needed while the caller empties the ring */
     qvm_source_close(&clip->source);
@@ -213,7 +215,8 @@ work(void *user)
     return NULL;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------
+ */
 
 static qv_status
 check_options(const char *path, const qv_clip_options *o, qv_error *err)
@@ -267,14 +270,15 @@ look_into(qv_clip *clip, qv_error *err)
     if (status)
         return status;
     if (!got)
-        return qv_fail(err, QV_EFORMAT, "%s: no frame of the '%s' video can be decoded (%lld "
-                       "failures; frames above 16384x16384 pixels are refused)", clip->path,
-                       info->codec, (long long)clip->source.errors);
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: no frame of the '%s' video can be decoded (%lld "
+                       "failures; frames above 16384x16384 pixels are refused)",
+                       clip->path, info->codec, (long long)clip->source.errors);
 
     info->source_frames = 1;
     if (!info->picture) {
-        status = qvm_count_frames(clip->path, clip->threads, &clip->stop, &info->source_frames,
-                                  err);
+        status =
+            qvm_count_frames(clip->path, clip->threads, &clip->stop, &info->source_frames, err);
         if (status)
             return status;
         if (info->source_frames < 1)
@@ -288,8 +292,9 @@ look_into(qv_clip *clip, qv_error *err)
     }
     const enum AVCodecID codec = clip->source.codec->codec_id;
     if (info->picture)
-        clip->converter.colour = codec == AV_CODEC_ID_MJPEG ? QVM_JPEG
-                               : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_PICTURE;
+        clip->converter.colour = codec == AV_CODEC_ID_MJPEG  ? QVM_JPEG
+                                 : codec == AV_CODEC_ID_WEBP ? QVM_WEBP
+                                                             : QVM_PICTURE;
 
     const qvm_turn turn = qvm_find_turn(clip->last, clip->source.stream);
     info->rotation = qvm_turn_degrees(turn);
@@ -353,9 +358,10 @@ choose_size(qv_clip *clip, const qv_preprocess *preprocess, const qv_clip_option
         return qv_fail(err, p.min_pixels > 0 && p.max_pixels >= p.min_pixels ? QV_EFORMAT : status,
                        "%s: %s", clip->path, inner.text);
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EINVAL, "%s: would be resized to %lldx%lld; at most %d pixels, see "
-                       "max_pixels", clip->path, (long long)width, (long long)height,
-                       QVM_MAX_PIXELS);
+        return qv_fail(err, QV_EINVAL,
+                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
+                       "max_pixels",
+                       clip->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
     info->grid_thw[0] = (info->n_frames + p.temporal_patch_size - 1) / p.temporal_patch_size;
@@ -468,7 +474,8 @@ qv_clip_close(qv_clip **handle)
     *handle = NULL;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------
+ */
 
 void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
@@ -500,8 +507,11 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
              qv_error *err)
 {
     if (!clip || !dst || !n || n_max < 1)
-        return qv_fail(err, QV_EINVAL, "read clip: %s", !clip ? "clip is NULL" : !dst ? "dst is NULL"
-                       : !n ? "n is NULL" : "n_max is below 1");
+        return qv_fail(err, QV_EINVAL, "read clip: %s",
+                       !clip  ? "clip is NULL"
+                       : !dst ? "dst is NULL"
+                       : !n   ? "n is NULL"
+                              : "n_max is below 1");
     int64_t count = 0;
     while (count < n_max) {
         const uint8_t *frame = wait_for_frame(clip);
@@ -509,8 +519,9 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
             break;
         memcpy(dst + (size_t)count * clip->frame_bytes, frame, clip->frame_bytes);
         if (timestamps_s)
-            timestamps_s[count] = clip->info.picture ? 0.0 : (double)clip->indices[clip->n_taken]
-                                                             / clip->info.source_fps;
+            timestamps_s[count] =
+                clip->info.picture ? 0.0
+                                   : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
         count++;
         pthread_mutex_lock(&clip->lock);
         clip->n_taken++;

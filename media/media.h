@@ -15,9 +15,9 @@
 #define QVM_X86 1
 #endif
 
-#define QVM_MAX_SIDE 65536          /* of any frame that is resized or written */
+#define QVM_MAX_SIDE 65536 /* of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
-#define QVM_MAX_SAMPLED 1048576     /* frames sampled from one clip */
+#define QVM_MAX_SAMPLED 1048576 /* frames sampled from one clip */
 
 /* ---- resize.c ------------------------------------------------------------------------------- */
 
@@ -48,8 +48,8 @@ typedef struct qvm_resizer qvm_resizer;
 typedef enum qvm_level { QVM_PLAIN, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
 /* Tables and scratch for one pair of sizes, for up to `parts` threads at a time. */
-qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts,
-                             qvm_level level, qvm_resizer **out, qv_error *err);
+qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_level level,
+                             qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
 
 /* Output rows y0 .. y1-1 with the scratch of `part`. Allocates nothing. */
@@ -68,7 +68,7 @@ int64_t qvm_round_half_even(double x);
 typedef struct qvm_source {
     const char *path; /* the caller's; outlives the source */
     int fd;
-    int io_errno;     /* of the first read that failed */
+    int io_errno;            /* of the first read that failed */
     const atomic_bool *stop; /* set from another thread: reads fail and frames end */
     AVIOContext *io;
     AVFormatContext *format;
@@ -76,7 +76,7 @@ typedef struct qvm_source {
     AVCodecContext *codec;
     AVPacket *packet;
     bool draining;
-    int64_t errors;   /* packets that were lost, or that the decoder complained about */
+    int64_t errors;        /* packets that were lost, or that the decoder complained about */
     atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
     int heard;
 } qvm_source;

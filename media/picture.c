@@ -39,14 +39,14 @@ encode(const uint8_t *rgb, int height, int width)
     ctx->width = width;
     ctx->height = height;
     ctx->pix_fmt = AV_PIX_FMT_RGB24;
-    ctx->time_base = (AVRational){1, 1};
+    ctx->time_base = (AVRational){ 1, 1 };
     ctx->thread_count = 1;
     if (avcodec_open2(ctx, codec, NULL) < 0)
         goto done;
     frame = wrap(rgb, height, width);
     packet = av_packet_alloc();
-    if (!frame || !packet || avcodec_send_frame(ctx, frame) < 0
-        || avcodec_send_frame(ctx, NULL) < 0 || avcodec_receive_packet(ctx, packet) < 0)
+    if (!frame || !packet || avcodec_send_frame(ctx, frame) < 0 ||
+        avcodec_send_frame(ctx, NULL) < 0 || avcodec_receive_packet(ctx, packet) < 0)
         av_packet_free(&packet);
 done:
     av_frame_free(&frame);
@@ -59,8 +59,8 @@ qv_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_err
 {
     if (!path || !rgb)
         return qv_fail(err, QV_EINVAL, "write PNG: %s is NULL", path ? "rgb" : "path");
-    if (height < 1 || width < 1 || height > QVM_MAX_SIDE || width > QVM_MAX_SIDE
-        || (int64_t)height * width > QVM_MAX_PIXELS)
+    if (height < 1 || width < 1 || height > QVM_MAX_SIDE || width > QVM_MAX_SIDE ||
+        (int64_t)height * width > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EINVAL, "%s: cannot write %dx%d; 1x1 to 16384x16384 pixels", path,
                        width, height);
     qvm_quiet();
@@ -71,8 +71,8 @@ qv_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_err
     qv_status status = QV_OK;
     FILE *file = fopen(path, "wb");
     if (!file) {
-        status = qv_fail(err, QV_EIO, "%s: cannot be opened for writing: %s", path,
-                         strerror(errno));
+        status =
+            qv_fail(err, QV_EIO, "%s: cannot be opened for writing: %s", path, strerror(errno));
     } else {
         const size_t size = (size_t)packet->size;
         const bool written = fwrite(packet->data, 1, size, file) == size;

@@ -156,13 +156,14 @@ axis_pack(qvm_axis *axis)
         for (size_t k = 0; k < taps; k++)
             for (size_t j = 0; j < 4; j++)
                 packed[g * 4 * taps + k / 2 * 8 + j * 2 + k % 2] =
-                        axis->weights[(g * 4 + j) * taps + k];
+                    axis->weights[(g * 4 + j) * taps + k];
     free(axis->weights);
     axis->weights = packed;
     return true;
 }
 
-/* ---- plain C kernels: reference and fallback -------------------------------------------------- */
+/* ---- plain C kernels: reference and fallback --------------------------------------------------
+ */
 
 static inline uint8_t
 to_byte(int32_t sum, int precision)
@@ -210,7 +211,8 @@ down_c(const uint8_t *const *rows, const int16_t *weights, int taps, int precisi
     }
 }
 
-/* ---- the resizer ------------------------------------------------------------------------------ */
+/* ---- the resizer ------------------------------------------------------------------------------
+ */
 
 static size_t
 round_up(size_t n, size_t to)
@@ -227,7 +229,7 @@ axes_prepare(qvm_resizer *r, qvm_level level)
     const int n_down = high ? axis_measure(&r->down, r->src_h, r->dst_h) : 0;
     if ((wide && !n_across) || (high && !n_down))
         return false;
-    r->ops = (qvm_resize_ops){.multiple = 1, .across = across_c, .down = down_c};
+    r->ops = (qvm_resize_ops){ .multiple = 1, .across = across_c, .down = down_c };
 #ifdef QVM_X86
     qvm_resize_x86(&r->ops, level, r->src_w, r->dst_w, n_across);
 #else
@@ -273,7 +275,8 @@ qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_le
 
 no_memory:
     qvm_resizer_free(&r);
-    return qv_fail(err, QV_ENOMEM, "no memory to resize %dx%d to %dx%d", src_w, src_h, dst_w, dst_h);
+    return qv_fail(err, QV_ENOMEM, "no memory to resize %dx%d to %dx%d", src_w, src_h, dst_w,
+                   dst_h);
 }
 
 void
@@ -338,9 +341,9 @@ qvm_resizer_run(qvm_resizer *r, int part, const uint8_t *src, int64_t src_stride
             continue;
         }
         for (int k = 0; k < taps; k++) /* a picture lower than the taps: weights there are zero */
-            rows[k] = scratch
-                    + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows)
-                              * r->ring_stride;
+            rows[k] =
+                scratch + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows) *
+                              r->ring_stride;
         const int16_t *weights = r->down.weights + (size_t)y * (size_t)taps;
         const size_t whole = row_bytes / 64 * 64;
         r->ops.down(rows, weights, taps, r->down.precision, to, whole);
@@ -359,18 +362,17 @@ qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_
 {
     if (!src || !dst)
         return qv_fail(err, QV_EINVAL, "resize: %s is NULL", src ? "dst" : "src");
-    if (src_h < 1 || src_w < 1 || dst_h < 1 || dst_w < 1 || src_h > QVM_MAX_SIDE
-        || src_w > QVM_MAX_SIDE || dst_h > QVM_MAX_SIDE || dst_w > QVM_MAX_SIDE)
-        return qv_fail(err, QV_EINVAL,
-                       "resize: %lldx%lld to %lldx%lld; every side must be 1 to %d",
+    if (src_h < 1 || src_w < 1 || dst_h < 1 || dst_w < 1 || src_h > QVM_MAX_SIDE ||
+        src_w > QVM_MAX_SIDE || dst_h > QVM_MAX_SIDE || dst_w > QVM_MAX_SIDE)
+        return qv_fail(err, QV_EINVAL, "resize: %lldx%lld to %lldx%lld; every side must be 1 to %d",
                        (long long)src_w, (long long)src_h, (long long)dst_w, (long long)dst_h,
                        QVM_MAX_SIDE);
     if (src_stride < 3 * src_w)
         return qv_fail(err, QV_EINVAL, "resize: rows %lld bytes apart; %lld pixels take %lld",
                        (long long)src_stride, (long long)src_w, (long long)(3 * src_w));
     qvm_resizer *r = NULL;
-    qv_status status = qvm_resizer_create((int)src_h, (int)src_w, (int)dst_h, (int)dst_w, 1,
-                                          QVM_BEST, &r, err);
+    qv_status status =
+        qvm_resizer_create((int)src_h, (int)src_w, (int)dst_h, (int)dst_w, 1, QVM_BEST, &r, err);
     if (status)
         return status;
     qvm_resizer_run(r, 0, src, src_stride, dst, 0, (int)dst_h);

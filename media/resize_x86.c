@@ -20,9 +20,9 @@ taps4(const uint8_t *s, __m256i spread)
 __attribute__((target("avx2"))) static void
 across_avx2(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
-    const __m256i spread = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1,
-                                            -1, 6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1,
-                                            -1, -1);
+    const __m256i spread =
+        _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
+                         -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
     const __m256i pairs = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     const __m256i half = _mm256_setr_epi32(1 << axis->precision >> 1, 1 << axis->precision >> 1,
                                            1 << axis->precision >> 1, 0, 0, 0, 0, 0);
@@ -36,8 +36,8 @@ across_avx2(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst
         for (int k = 0; k < axis->taps; k += 4, w += 4, at += 12) {
             int64_t four;
             memcpy(&four, w, 8);
-            const __m256i v = _mm256_permutevar8x32_epi32(
-                    _mm256_castsi128_si256(_mm_cvtsi64_si128(four)), pairs);
+            const __m256i v =
+                _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(_mm_cvtsi64_si128(four)), pairs);
             a0 = _mm256_add_epi32(a0, _mm256_madd_epi16(taps4(s0 + at, spread), v));
             a1 = _mm256_add_epi32(a1, _mm256_madd_epi16(taps4(s1 + at, spread), v));
             a2 = _mm256_add_epi32(a2, _mm256_madd_epi16(taps4(s2 + at, spread), v));
@@ -47,11 +47,11 @@ across_avx2(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst
                                              _mm256_permute2x128_si256(a0, a1, 0x31));
         const __m256i b23 = _mm256_add_epi32(_mm256_permute2x128_si256(a2, a3, 0x20),
                                              _mm256_permute2x128_si256(a2, a3, 0x31));
-        const __m256i words = _mm256_packs_epi32(_mm256_sra_epi32(b01, shift),
-                                                 _mm256_sra_epi32(b23, shift));
+        const __m256i words =
+            _mm256_packs_epi32(_mm256_sra_epi32(b01, shift), _mm256_sra_epi32(b23, shift));
         const __m256i bytes = _mm256_packus_epi16(words, words);
-        const int32_t rows[4] = {_mm256_extract_epi32(bytes, 0), _mm256_extract_epi32(bytes, 4),
-                                 _mm256_extract_epi32(bytes, 1), _mm256_extract_epi32(bytes, 5)};
+        const int32_t rows[4] = { _mm256_extract_epi32(bytes, 0), _mm256_extract_epi32(bytes, 4),
+                                  _mm256_extract_epi32(bytes, 1), _mm256_extract_epi32(bytes, 5) };
         for (int r = 0; r < 4; r++)
             memcpy(dst[r] + 3 * (size_t)i, &rows[r], 4);
     }
@@ -77,10 +77,10 @@ down_avx2(const uint8_t *const *rows, const int16_t *weights, int taps, int prec
             s2 = _mm256_add_epi32(s2, _mm256_madd_epi16(_mm256_unpacklo_epi8(hi, zero), w));
             s3 = _mm256_add_epi32(s3, _mm256_madd_epi16(_mm256_unpackhi_epi8(hi, zero), w));
         }
-        const __m256i lo = _mm256_packs_epi32(_mm256_sra_epi32(s0, shift),
-                                              _mm256_sra_epi32(s1, shift));
-        const __m256i hi = _mm256_packs_epi32(_mm256_sra_epi32(s2, shift),
-                                              _mm256_sra_epi32(s3, shift));
+        const __m256i lo =
+            _mm256_packs_epi32(_mm256_sra_epi32(s0, shift), _mm256_sra_epi32(s1, shift));
+        const __m256i hi =
+            _mm256_packs_epi32(_mm256_sra_epi32(s2, shift), _mm256_sra_epi32(s3, shift));
         _mm256_storeu_si256((__m256i *)(dst + x), _mm256_packus_epi16(lo, hi));
     }
 }
@@ -94,17 +94,18 @@ AVX512 static inline __m512i
 taps8(const uint8_t *s, __m512i spread)
 {
     const __m256i bytes = _mm256_maskz_loadu_epi8(0xffffff, s);
-    return _mm512_maskz_permutexvar_epi8(0x0555055505550555u, spread, _mm512_castsi256_si512(bytes));
+    return _mm512_maskz_permutexvar_epi8(0x0555055505550555u, spread,
+                                         _mm512_castsi256_si512(bytes));
 }
 
 /* Lane r of the result is the sum of the four lanes of row r. */
 AVX512 static inline __m512i
 sum_lanes(__m512i a0, __m512i a1, __m512i a2, __m512i a3)
 {
-    const __m512i b01 = _mm512_add_epi32(_mm512_shuffle_i32x4(a0, a1, 0x44),
-                                         _mm512_shuffle_i32x4(a0, a1, 0xee));
-    const __m512i b23 = _mm512_add_epi32(_mm512_shuffle_i32x4(a2, a3, 0x44),
-                                         _mm512_shuffle_i32x4(a2, a3, 0xee));
+    const __m512i b01 =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(a0, a1, 0x44), _mm512_shuffle_i32x4(a0, a1, 0xee));
+    const __m512i b23 =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(a2, a3, 0x44), _mm512_shuffle_i32x4(a2, a3, 0xee));
     return _mm512_add_epi32(_mm512_shuffle_i32x4(b01, b23, 0x88),
                             _mm512_shuffle_i32x4(b01, b23, 0xdd));
 }
@@ -112,7 +113,7 @@ sum_lanes(__m512i a0, __m512i a1, __m512i a2, __m512i a3)
 AVX512 static void
 across_avx512(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
-    uint8_t order[64] = {0};
+    uint8_t order[64] = { 0 };
     for (int tap = 0; tap < 8; tap++)
         for (int c = 0; c < 3; c++)
             order[16 * (tap / 2) + 4 * c + 2 * (tap % 2)] = (uint8_t)(3 * tap + c);
@@ -136,8 +137,8 @@ across_avx512(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
         }
         const __m512i sum = _mm512_sra_epi32(sum_lanes(a0, a1, a2, a3), shift);
         const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(sum, _mm512_setzero_si512()));
-        const int32_t rows[4] = {_mm_extract_epi32(bytes, 0), _mm_extract_epi32(bytes, 1),
-                                 _mm_extract_epi32(bytes, 2), _mm_extract_epi32(bytes, 3)};
+        const int32_t rows[4] = { _mm_extract_epi32(bytes, 0), _mm_extract_epi32(bytes, 1),
+                                  _mm_extract_epi32(bytes, 2), _mm_extract_epi32(bytes, 3) };
         for (int r = 0; r < 4; r++)
             memcpy(dst[r] + 3 * (size_t)i, &rows[r], 4);
     }
@@ -157,7 +158,7 @@ store4(uint8_t *dst, __m512i sum, __m128i shift)
 AVX512 static void
 across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
-    uint8_t order[64] = {0};
+    uint8_t order[64] = { 0 };
     for (int j = 0; j < 4; j++)
         for (int c = 0; c < 3; c++)
             for (int tap = 0; tap < 2; tap++)
@@ -180,22 +181,28 @@ across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
         const __m128i starts = _mm_loadu_si128((const __m128i *)(axis->start + i));
         const __m128i apart = _mm_sub_epi32(starts, _mm_set1_epi32(axis->start[i]));
         const __m128i bytes = _mm_mullo_epi32(apart, _mm_set1_epi32(0x030303));
-        __m512i from = _mm512_add_epi8(
-                base, _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(
-                              _mm_or_si128(bytes, _mm_slli_epi32(bytes, 8)))));
+        __m512i from =
+            _mm512_add_epi8(base,
+                            _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(_mm_or_si128(
+                                                                bytes, _mm_slli_epi32(bytes, 8)))));
         __m512i a0 = half, a1 = half, a2 = half, a3 = half;
         for (int k = 0; k < axis->taps; k += 2, w += 8) {
-            const __m512i v = _mm512_permutexvar_epi32(
-                    lanes, _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)w)));
+            const __m512i v =
+                _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(
+                                                    _mm_loadu_si128((const __m128i *)w)));
             const __mmask64 used = 0x0555055505550555u;
-            a0 = _mm512_add_epi32(
-                    a0, _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s0), v));
-            a1 = _mm512_add_epi32(
-                    a1, _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s1), v));
-            a2 = _mm512_add_epi32(
-                    a2, _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s2), v));
-            a3 = _mm512_add_epi32(
-                    a3, _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s3), v));
+            a0 = _mm512_add_epi32(a0,
+                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s0),
+                                                    v));
+            a1 = _mm512_add_epi32(a1,
+                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s1),
+                                                    v));
+            a2 = _mm512_add_epi32(a2,
+                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s2),
+                                                    v));
+            a3 = _mm512_add_epi32(a3,
+                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s3),
+                                                    v));
             from = _mm512_add_epi8(from, six);
         }
         store4(dst[0] + 3 * (size_t)i, a0, shift);
@@ -225,10 +232,10 @@ down_avx512(const uint8_t *const *rows, const int16_t *weights, int taps, int pr
             s2 = _mm512_add_epi32(s2, _mm512_madd_epi16(_mm512_unpacklo_epi8(hi, zero), w));
             s3 = _mm512_add_epi32(s3, _mm512_madd_epi16(_mm512_unpackhi_epi8(hi, zero), w));
         }
-        const __m512i lo = _mm512_packs_epi32(_mm512_sra_epi32(s0, shift),
-                                              _mm512_sra_epi32(s1, shift));
-        const __m512i hi = _mm512_packs_epi32(_mm512_sra_epi32(s2, shift),
-                                              _mm512_sra_epi32(s3, shift));
+        const __m512i lo =
+            _mm512_packs_epi32(_mm512_sra_epi32(s0, shift), _mm512_sra_epi32(s1, shift));
+        const __m512i hi =
+            _mm512_packs_epi32(_mm512_sra_epi32(s2, shift), _mm512_sra_epi32(s3, shift));
         _mm512_storeu_si512(dst + x, _mm512_packus_epi16(lo, hi));
     }
 }
@@ -241,8 +248,8 @@ qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps)
     ops->multiple = 4;
     ops->across = across_avx2;
     ops->down = down_avx2;
-    if (level < QVM_AVX512 || !__builtin_cpu_supports("avx512bw")
-        || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512vbmi"))
+    if (level < QVM_AVX512 || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512vbmi"))
         return;
     ops->down = down_avx512;
     const int even = (taps + 1) / 2 * 2;

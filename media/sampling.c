@@ -13,8 +13,8 @@ qv_preprocess_default(bool picture)
     qv_preprocess p = {
         .min_pixels = picture ? 65536 : 4096,
         .max_pixels = picture ? 16777216 : 25165824,
-        .mean = {0.5, 0.5, 0.5},
-        .std = {0.5, 0.5, 0.5},
+        .mean = { 0.5, 0.5, 0.5 },
+        .std = { 0.5, 0.5, 0.5 },
         .fps = 2.0,
         .min_frames = 4,
         .max_frames = 768,
@@ -56,8 +56,8 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
     if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
         return qv_fail(err, QV_EINVAL, "%lld frames; 0 (a picture) to %d", (long long)num_frames,
                        QVM_MAX_SAMPLED);
-    if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1
-        || p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
+    if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
+        p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
         return qv_fail(err, QV_EINVAL, "patch %d, temporal patch %d, merge %d; each at least 1",
                        p->patch_size, p->temporal_patch_size, p->merge_size);
     if (p->min_pixels < 1 || p->max_pixels < p->min_pixels)
@@ -95,8 +95,10 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (shorter < 1 || (double)longer / (double)shorter > MAX_ASPECT)
-        return qv_fail(err, QV_EINVAL, "%lldx%lld is too long and thin; an aspect ratio of at most "
-                       "200 is possible", (long long)width, (long long)height);
+        return qv_fail(err, QV_EINVAL,
+                       "%lldx%lld is too long and thin; an aspect ratio of at most "
+                       "200 is possible",
+                       (long long)width, (long long)height);
 
     const double h = (double)height, w = (double)width, f = (double)factor;
     int64_t h_bar = qvm_round_half_even(h / f) * factor;

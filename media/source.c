@@ -13,14 +13,14 @@
 #include "media.h"
 
 #define IO_BYTES 65536
-#define MAX_BAD_READS 64     /* in a row, before the rest of a file is given up */
-#define MAX_BAD_FRAMES 1024  /* in a row, while the decoder is emptied */
+#define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
+#define MAX_BAD_FRAMES 1024 /* in a row, while the decoder is emptied */
 
 /* No playlists, no text formats, nothing that names other files. */
 static const char allowed_formats[] =
-        "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
-        "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
-        "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
+    "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
+    "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
+    "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
 /* The default choice; being ours, it also marks the decoders that this library has opened. */
 static enum AVPixelFormat
@@ -57,7 +57,8 @@ qvm_quiet(void)
     pthread_once(&once, quiet_once);
 }
 
-/* ---- reading the file ------------------------------------------------------------------------- */
+/* ---- reading the file -------------------------------------------------------------------------
+ */
 
 static int
 io_read(void *opaque, uint8_t *buffer, int size)
@@ -139,7 +140,8 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
     return qv_fail(err, QV_EFORMAT, "%s: %s failed: %s", source->path, what, text);
 }
 
-/* ---- demuxer ---------------------------------------------------------------------------------- */
+/* ---- demuxer ----------------------------------------------------------------------------------
+ */
 
 static qv_status
 open_format(qvm_source *source, qv_error *err)
@@ -153,13 +155,15 @@ open_format(qvm_source *source, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "%s: not a clip or picture of a known format",
                        source->path);
     if (av_match_list(found->name, allowed_formats, ',') <= 0)
-        return qv_fail(err, QV_EFORMAT, "%s: the content is '%s', which is not read; an ordinary "
-                       "clip or picture file is expected", source->path, found->name);
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: the content is '%s', which is not read; an ordinary "
+                       "clip or picture file is expected",
+                       source->path, found->name);
 
     AVDictionary *options = NULL;
     source->format = avformat_alloc_context();
-    if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0
-        || av_dict_set(&options, "protocol_whitelist", "file", 0) < 0) {
+    if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0 ||
+        av_dict_set(&options, "protocol_whitelist", "file", 0) < 0) {
         av_dict_free(&options);
         return qv_fail(err, QV_ENOMEM, "%s: no memory to open it", source->path);
     }
@@ -223,7 +227,8 @@ open_codec(qvm_source *source, int threads, qv_error *err)
     if (!source->codec)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for the decoder", source->path);
     int code = avcodec_parameters_to_context(source->codec, par);
-    source->codec->thread_count = threads;
+    /* FFmpeg's MPEG-4 threads give other pixels from run to run on damaged data, in silence */
+    source->codec->thread_count = par->codec_id == AV_CODEC_ID_MPEG4 ? 1 : threads;
     source->codec->pkt_timebase = source->stream->time_base;
     source->codec->max_pixels = QVM_MAX_PIXELS;
     source->codec->opaque = source;
@@ -238,7 +243,7 @@ qvm_source_open(qvm_source *source, const char *path, int threads, const atomic_
                 qv_error *err)
 {
     qvm_quiet();
-    *source = (qvm_source){.path = path, .fd = -1, .stop = stop};
+    *source = (qvm_source){ .path = path, .fd = -1, .stop = stop };
     qv_status status = open_file(source, err);
     if (!status)
         status = open_format(source, err);
@@ -284,14 +289,15 @@ qvm_source_is_picture(const qvm_source *source)
     return n > 5 && !strcmp(name + n - 5, "_pipe");
 }
 
-/* ---- packets and frames ----------------------------------------------------------------------- */
+/* ---- packets and frames -----------------------------------------------------------------------
+ */
 
 /* The next packet of the stream; *got is false at the end of what can be read. */
 static qv_status
 read_packet(qvm_source *source, bool *got, qv_error *err)
 {
     *got = false;
-    for (int bad = 0; bad < MAX_BAD_READS; ) {
+    for (int bad = 0; bad < MAX_BAD_READS;) {
         if (atomic_load_explicit(source->stop, memory_order_relaxed))
             return QV_OK;
         const int code = av_read_frame(source->format, source->packet);
@@ -312,8 +318,10 @@ read_packet(qvm_source *source, bool *got, qv_error *err)
         }
         if (av_packet_get_side_data(source->packet, AV_PKT_DATA_ENCRYPTION_INFO, NULL)) {
             av_packet_unref(source->packet);
-            return qv_fail(err, QV_EFORMAT, "%s: the video is encrypted; an unencrypted file is "
-                           "needed", source->path);
+            return qv_fail(err, QV_EFORMAT,
+                           "%s: the video is encrypted; an unencrypted file is "
+                           "needed",
+                           source->path);
         }
         *got = true;
         return QV_OK;
@@ -380,7 +388,8 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     return QV_OK;
 }
 
-/* ---- counting --------------------------------------------------------------------------------- */
+/* ---- counting ---------------------------------------------------------------------------------
+ */
 
 static qv_status
 count_packets(qvm_source *source, int64_t *n, qv_error *err)

@@ -252,9 +252,8 @@ qv_encode(qv_model *model, qv_input input, const void *data, const int64_t *grid
         const int64_t *g = grid_thw + 3 * i;
         if (g[0] < 1 || g[0] > MOST_PAIRS || g[1] < 1 || g[1] > MOST_PAIRS || g[2] < 1 ||
             g[2] > MOST_PAIRS)
-            return qv_fail(err, QV_EINVAL,
-                           "grid_thw[%zu] is %lld,%lld,%lld; each must be 1 to %d", i,
-                           (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
+            return qv_fail(err, QV_EINVAL, "grid_thw[%zu] is %lld,%lld,%lld; each must be 1 to %d",
+                           i, (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
         rows += g[0] * g[1] * g[2] / area;
     }
     if (out->capacity < rows)

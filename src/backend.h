@@ -22,12 +22,12 @@ struct qv_device; /* the backend's own; starts with its table */
 struct qv_kernel; /* one operation, ready to run */
 
 struct qv_caps {
-    char device[128];   /* what computes, and library versions */
-    size_t alignment;   /* of operands, in bytes */
-    int threads;        /* 0 where it does not apply */
-    qv_dtype dtype;     /* what QV_DTYPE_AUTO means */
+    char device[128]; /* what computes, and library versions */
+    size_t alignment; /* of operands, in bytes */
+    int threads;      /* 0 where it does not apply */
+    qv_dtype dtype;   /* what QV_DTYPE_AUTO means */
     char dtype_reason[128];
-    int64_t chunk_rows; /* rows of work at which GEMMs are efficient: aim of a chunk */
+    int64_t chunk_rows;     /* rows of work at which GEMMs are efficient: aim of a chunk */
     bool wrong_conv3d_bf16; /* library with known wrong bf16 Conv3d (cuDNN 9.8-9.14): no `direct` */
 };
 
@@ -98,11 +98,10 @@ extern const struct qv_backend qv_backend_ref;
 extern const struct qv_backend qv_backend_cpu;
 
 /* Host memory, shared by the backends that compute on the host. */
-qv_status qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out,
-                        qv_error *err);
+qv_status qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
 void qv_host_free(struct qv_device *dev, struct qv_memory *memory);
-qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src,
-                         size_t bytes, qv_error *err);
+qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+                         qv_error *err);
 qv_status qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                            qv_error *err);
 qv_status qv_host_sync(struct qv_device *dev, qv_error *err);

@@ -53,7 +53,8 @@ open_index(struct qv_checkpoint *c, qv_error *err)
                              "it must be an object of tensor names and file names", err);
     const char *key;
     json_t *value;
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         if (!json_is_string(value) || !is_bare_name(json_string_value(value))) {
             char quoted[QV_QUOTE_SIZE];
             const struct qv_json_object in = { .file = c->index_path, .prefix = "weight_map " };
@@ -80,8 +81,7 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     else if (!qv_path_exists(c->dir))
         s = qv_fail(err, QV_EIO, "%s: there is no such folder", qv_path_tail(c->dir));
     else
-        s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX,
-                    qv_path_tail(c->dir));
+        s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX, qv_path_tail(c->dir));
     free(single);
     return s;
 }

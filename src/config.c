@@ -20,12 +20,9 @@ static const struct family {
     int64_t n_deepstack; /* -1: the family's tower has no DeepStack at all */
     int64_t deepstack[3];
 } families[] = {
-    { "qwen3_vl", true, 3, { 8, 16, 24 } },
-    { "qwen3_vl_moe", true, 3, { 8, 16, 24 } },
-    { "qwen3_5", true, -1, { 0 } },
-    { "qwen3_5_moe", true, -1, { 0 } },
-    { "qwen4_exp", true, -1, { 0 } },
-    { "qwen2_vl", false, -1, { 0 } },
+    { "qwen3_vl", true, 3, { 8, 16, 24 } }, { "qwen3_vl_moe", true, 3, { 8, 16, 24 } },
+    { "qwen3_5", true, -1, { 0 } },         { "qwen3_5_moe", true, -1, { 0 } },
+    { "qwen4_exp", true, -1, { 0 } },       { "qwen2_vl", false, -1, { 0 } },
     { "qwen2_5_vl", false, -1, { 0 } },
 };
 #define N_FAMILIES (sizeof families / sizeof *families)

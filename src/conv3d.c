@@ -171,8 +171,7 @@ input_is_rows(const struct qv_conv3d_desc *d)
     switch (d->layout) {
     case QV_LAYOUT_PATCH_ROWS: return true;
     case QV_LAYOUT_CHANNELS_LAST:
-        return kernel_volume(d) == 1 && d->stride[0] == 1 && d->stride[1] == 1 &&
-               d->stride[2] == 1;
+        return kernel_volume(d) == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->stride[2] == 1;
     case QV_LAYOUT_CHANNELS_FIRST:
         return d->d == d->kernel[0] && d->h == d->kernel[1] && d->w == d->kernel[2];
     default: return false;
@@ -183,18 +182,16 @@ input_is_rows(const struct qv_conv3d_desc *d)
 static bool
 rows_to_be_made(const struct question *q)
 {
-    return !input_is_rows(q->desc) ||
-           forbid(q, "the input's rows already hold all %lld frames",
-                  (long long)q->desc->kernel[0]);
+    return !input_is_rows(q->desc) || forbid(q, "the input's rows already hold all %lld frames",
+                                             (long long)q->desc->kernel[0]);
 }
 
 static bool
 kernel_is_one(const struct question *q)
 {
     const int64_t *k = q->desc->kernel;
-    return kernel_volume(q->desc) == 1 ||
-           forbid(q, "kernel %lldx%lldx%lld is not 1x1x1", (long long)k[0], (long long)k[1],
-                  (long long)k[2]);
+    return kernel_volume(q->desc) == 1 || forbid(q, "kernel %lldx%lldx%lld is not 1x1x1",
+                                                 (long long)k[0], (long long)k[1], (long long)k[2]);
 }
 
 static bool
@@ -237,9 +234,11 @@ static void
 gist_still(const struct qv_conv3d_desc *d, char *text, size_t size)
 {
     int64_t k = d->c * kernel_volume(d);
-    snprintf(text, size, "the %lld frames are one picture, weights summed: one product [%lld, %lld]"
-             " in place of %lld columns", (long long)d->kernel[0], (long long)output_rows(d),
-             (long long)(k / d->kernel[0]), (long long)k);
+    snprintf(text, size,
+             "the %lld frames are one picture, weights summed: one product [%lld, %lld]"
+             " in place of %lld columns",
+             (long long)d->kernel[0], (long long)output_rows(d), (long long)(k / d->kernel[0]),
+             (long long)k);
 }
 
 static void
@@ -272,8 +271,7 @@ gist_direct(const struct qv_conv3d_desc *d, char *text, size_t size)
     snprintf(text, size, "the device's own 3D convolution takes every shape");
 }
 
-#define PATCHIFY_GUARDS                                                                            \
-    not_causal, no_padding, kernel_is_stride, not_dilated, one_group, divisible
+#define PATCHIFY_GUARDS not_causal, no_padding, kernel_is_stride, not_dilated, one_group, divisible
 
 /* What must hold for each lowering, in the order in which it is asked. */
 static const struct lowering {
@@ -283,10 +281,13 @@ static const struct lowering {
 } lowerings[QV_LOWERING_COUNT] = {
     [QV_LOWERING_PATCHIFY] = { { PATCHIFY_GUARDS }, gist_patchify, true },
     [QV_LOWERING_STILL] = { { PATCHIFY_GUARDS, frames_equal, kernel_has_depth, rows_to_be_made },
-                            gist_still, true },
+                            gist_still,
+                            true },
     [QV_LOWERING_POINTWISE] = { { kernel_is_one, not_causal, no_padding, one_group },
-                                gist_pointwise, true },
-    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, not_causal, no_depth_padding }, gist_frames,
+                                gist_pointwise,
+                                true },
+    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, not_causal, no_depth_padding },
+                             gist_frames,
                              false },
     [QV_LOWERING_BY_DEPTH] = { { NULL }, gist_by_depth, false },
     [QV_LOWERING_DIRECT] = { { right_in_bf16 }, gist_direct, false },
@@ -309,11 +310,13 @@ static const struct {
     int count; /* values: 1, or 3 for the axes */
     int64_t min;
 } size_fields[] = {
-#define FIELD(name, count, min) { #name, offsetof(struct qv_conv3d_desc, name), count, min }
-    FIELD(n, 1, 1),         FIELD(d, 1, 1),        FIELD(h, 1, 1),
-    FIELD(w, 1, 1),         FIELD(c, 1, 1),        FIELD(o, 1, 1),
-    FIELD(kernel, 3, 1),    FIELD(stride, 3, 1),   FIELD(dilation, 3, 1),
-    FIELD(pad_front, 3, 0), FIELD(pad_back, 3, 0), FIELD(groups, 1, 1),
+#define FIELD(name, count, min)                                                                    \
+    {                                                                                              \
+#name, offsetof(struct qv_conv3d_desc, name), count, min                                   \
+    }
+    FIELD(n, 1, 1),           FIELD(d, 1, 1),         FIELD(h, 1, 1),        FIELD(w, 1, 1),
+    FIELD(c, 1, 1),           FIELD(o, 1, 1),         FIELD(kernel, 3, 1),   FIELD(stride, 3, 1),
+    FIELD(dilation, 3, 1),    FIELD(pad_front, 3, 0), FIELD(pad_back, 3, 0), FIELD(groups, 1, 1),
     FIELD(addend_rows, 1, 0),
 #undef FIELD
 };
@@ -356,9 +359,10 @@ check_choices(const struct qv_conv3d_desc *d, qv_error *err)
         return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; 1 leaves the product as it is",
                        d->alpha);
     if (d->causal != QV_CAUSAL_NONE && d->pad_back[0])
-        return qv_fail(err, QV_EINVAL, "conv3d: pad_back on axis depth is %lld, but causal padding"
-                       " (%s) is all in front", (long long)d->pad_back[0],
-                       causal_names[d->causal]);
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: pad_back on axis depth is %lld, but causal padding"
+                       " (%s) is all in front",
+                       (long long)d->pad_back[0], causal_names[d->causal]);
     return QV_OK;
 }
 
@@ -371,14 +375,18 @@ check_axes(const struct qv_conv3d_desc *d, int64_t out[3], qv_error *err)
         int64_t padded, extent;
         if (__builtin_add_overflow(sizes[a], d->pad_front[a], &padded) ||
             __builtin_add_overflow(padded, d->pad_back[a], &padded))
-            return qv_fail(err, QV_EINVAL, "conv3d: %s %lld with padding %lld and %lld is beyond"
-                           " 63 bits", axis_names[a], (long long)sizes[a],
-                           (long long)d->pad_front[a], (long long)d->pad_back[a]);
+            return qv_fail(err, QV_EINVAL,
+                           "conv3d: %s %lld with padding %lld and %lld is beyond"
+                           " 63 bits",
+                           axis_names[a], (long long)sizes[a], (long long)d->pad_front[a],
+                           (long long)d->pad_back[a]);
         if (__builtin_mul_overflow(d->kernel[a] - 1, d->dilation[a], &extent) ||
             __builtin_add_overflow(extent, 1, &extent) || extent > padded)
-            return qv_fail(err, QV_EINVAL, "conv3d: kernel %lld with dilation %lld is larger than"
-                           " the padded input %lld on the %s axis", (long long)d->kernel[a],
-                           (long long)d->dilation[a], (long long)padded, axis_names[a]);
+            return qv_fail(err, QV_EINVAL,
+                           "conv3d: kernel %lld with dilation %lld is larger than"
+                           " the padded input %lld on the %s axis",
+                           (long long)d->kernel[a], (long long)d->dilation[a], (long long)padded,
+                           axis_names[a]);
         out[a] = (padded - extent) / d->stride[a] + 1;
     }
     return QV_OK;
@@ -426,17 +434,19 @@ check_patches(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *er
     if (d->layout == QV_LAYOUT_PATCH_ROWS)
         return QV_OK;
     if (d->kernel[1] != d->kernel[2] || d->c > 3)
-        return qv_fail(err, QV_EINVAL, "conv3d: byte frames need square patches of at most 3"
-                       " channels, not %lldx%lld of %lld", (long long)d->kernel[1],
-                       (long long)d->kernel[2], (long long)d->c);
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: byte frames need square patches of at most 3"
+                       " channels, not %lldx%lld of %lld",
+                       (long long)d->kernel[1], (long long)d->kernel[2], (long long)d->c);
     if (d->merge < 1 || out[1] % d->merge || out[2] % d->merge)
         return qv_fail(err, QV_EINVAL, "conv3d: merge %lld does not divide the grid %lldx%lld",
                        (long long)d->merge, (long long)out[1], (long long)out[2]);
     for (int i = 0; i < d->c; i++)
         if (!isfinite(d->pixel_scale[i]) || !isfinite(d->pixel_shift[i]) || d->pixel_scale[i] == 0)
-            return qv_fail(err, QV_EINVAL, "conv3d: pixel_scale[%d] %g and pixel_shift[%d] %g must"
-                           " be finite and the scale not 0", i, d->pixel_scale[i], i,
-                           d->pixel_shift[i]);
+            return qv_fail(err, QV_EINVAL,
+                           "conv3d: pixel_scale[%d] %g and pixel_shift[%d] %g must"
+                           " be finite and the scale not 0",
+                           i, d->pixel_scale[i], i, d->pixel_shift[i]);
     return QV_OK;
 }
 
@@ -533,8 +543,10 @@ by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds 
         return forbid(&q, "kernel depth %lld is above %lld, where by depth stops paying here",
                       (long long)d->kernel[0], (long long)t->by_depth_max_kd);
     if (flops < t->by_depth_min_flops)
-        return forbid(&q, "%.3g FLOPs in a depth tap are below %.3g, where by depth starts paying"
-                      " here", flops, t->by_depth_min_flops);
+        return forbid(&q,
+                      "%.3g FLOPs in a depth tap are below %.3g, where by depth starts paying"
+                      " here",
+                      flops, t->by_depth_min_flops);
     return true;
 }
 
@@ -574,11 +586,21 @@ add_rows(const struct qv_conv3d_desc *d, struct qv_conv3d_decision *out)
     memset(&op, 0, sizeof op); /* operations are compared by value */
     op.kind = QV_OP_rows;
     op.u.rows = (struct qv_op_rows){
-        .pairs = d->n * out->out[0], .grid_h = out->out[1], .grid_w = out->out[2],
-        .patch = d->kernel[1], .temporal = d->kernel[0], .merge = d->merge, .channels = d->c,
-        .still = out->lowering == QV_LOWERING_STILL, .scale0 = d->pixel_scale[0],
-        .scale1 = d->pixel_scale[1], .scale2 = d->pixel_scale[2], .shift0 = d->pixel_shift[0],
-        .shift1 = d->pixel_shift[1], .shift2 = d->pixel_shift[2], .dtype = d->dtype,
+        .pairs = d->n * out->out[0],
+        .grid_h = out->out[1],
+        .grid_w = out->out[2],
+        .patch = d->kernel[1],
+        .temporal = d->kernel[0],
+        .merge = d->merge,
+        .channels = d->c,
+        .still = out->lowering == QV_LOWERING_STILL,
+        .scale0 = d->pixel_scale[0],
+        .scale1 = d->pixel_scale[1],
+        .scale2 = d->pixel_scale[2],
+        .shift0 = d->pixel_shift[0],
+        .shift1 = d->pixel_shift[1],
+        .shift2 = d->pixel_shift[2],
+        .dtype = d->dtype,
     };
     add_op(out, &op,
            (const enum qv_conv3d_operand[QV_MAX_OPERANDS]){ QV_CONV3D_INPUT, QV_CONV3D_ROWS });
@@ -592,15 +614,20 @@ add_gemm(const struct qv_conv3d_desc *d, struct qv_conv3d_decision *out)
     memset(&op, 0, sizeof op);
     op.kind = QV_OP_gemm;
     op.u.gemm = (struct qv_op_gemm){
-        .m = out->rows, .n = d->o,
+        .m = out->rows,
+        .n = d->o,
         .k = out->weight == QV_CONV3D_DEPTH_SUMMED ? k / d->kernel[0] : k,
-        .alpha = d->alpha, .bias = d->bias, .act = d->act, .addend_rows = d->addend_rows,
+        .alpha = d->alpha,
+        .bias = d->bias,
+        .act = d->act,
+        .addend_rows = d->addend_rows,
         .dtype = d->dtype,
     };
-    add_op(out, &op, (const enum qv_conv3d_operand[QV_MAX_OPERANDS]){
-                         out->n_ops ? QV_CONV3D_ROWS : QV_CONV3D_INPUT, QV_CONV3D_WEIGHT,
-                         d->bias ? QV_CONV3D_BIAS : QV_CONV3D_NONE,
-                         d->addend_rows ? QV_CONV3D_ADDEND : QV_CONV3D_NONE, QV_CONV3D_OUTPUT });
+    add_op(out, &op,
+           (const enum qv_conv3d_operand[QV_MAX_OPERANDS]){
+               out->n_ops ? QV_CONV3D_ROWS : QV_CONV3D_INPUT, QV_CONV3D_WEIGHT,
+               d->bias ? QV_CONV3D_BIAS : QV_CONV3D_NONE,
+               d->addend_rows ? QV_CONV3D_ADDEND : QV_CONV3D_NONE, QV_CONV3D_OUTPUT });
 }
 
 static void
@@ -634,9 +661,9 @@ qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
     if (forced >= 0 && !(it.legal >> forced & 1))
         return qv_fail(err, QV_EINVAL, "conv3d: lowering \"%s\" is not legal here: %s",
                        lowering_names[forced], reasons[forced]);
-    it.lowering = forced >= 0 ? (enum qv_lowering)forced
-                              : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT],
-                                       note);
+    it.lowering = forced >= 0
+                      ? (enum qv_lowering)forced
+                      : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT], note);
     append(it.reason, forced >= 0 ? "forced; " : "");
     append(it.reason, reasons[it.lowering]);
     append(it.reason, *note ? "; " : "");

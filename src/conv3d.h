@@ -140,8 +140,8 @@ qv_status qv_conv3d_built(const struct qv_conv3d_desc *desc,
 
 /* w[o, c, kd, khw] in dtype `from` -> out[o, c, khw] in dtype `to`: summed over kd in double and
  * rounded once. out may be w if the dtypes are equal. */
-void qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd,
-                         int64_t khw, int64_t to, void *out);
+void qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd, int64_t khw,
+                         int64_t to, void *out);
 
 /* w[o, taps, c], as MLX stores weights, -> out[o, c, taps]; taps = kd*kh*kw, any element size. */
 void qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, int64_t c,

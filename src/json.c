@@ -167,8 +167,8 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
 
     char *text = NULL;
     if (size > cap) {
-        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are read",
-                    qv_path_tail(path), (unsigned long long)size, cap);
+        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are read", qv_path_tail(path),
+                    (unsigned long long)size, cap);
         goto done;
     }
     if (size == 0) {

@@ -69,8 +69,8 @@ qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *
             ctx->backend->release(ctx->dev, kernel);
             return qv_fail(err, QV_ENOMEM, "no memory to remember a kernel");
         }
-        *e = (struct qv_kernel_entry){ .op = *op, .kernel = kernel,
-                                       .scratch_bytes = scratch_bytes };
+        *e =
+            (struct qv_kernel_entry){ .op = *op, .kernel = kernel, .scratch_bytes = scratch_bytes };
     }
     e->users++;
     e->used_at = ++cache->clock;

@@ -176,9 +176,9 @@ parse_value(const char *op, const struct field *field, const char *value, void *
         i = strtoll(value, &end, 10);
         if (end == value || *end || errno || value_name(field->name, 0))
             return qv_fail(err, QV_EINVAL, "%s: %s=%s is not %s", op, field->name, value,
-                           !value_name(field->name, 0)        ? "an integer of 64 bits"
-                           : !strcmp(field->name, "act")      ? "none, gelu_tanh or gelu_erf"
-                                                              : "f32 or bf16");
+                           !value_name(field->name, 0)   ? "an integer of 64 bits"
+                           : !strcmp(field->name, "act") ? "none, gelu_tanh or gelu_erf"
+                                                         : "f32 or bf16");
     }
     memcpy(at, &i, 8);
     return QV_OK;
@@ -320,8 +320,8 @@ taps_operand(const struct qv_op_taps *op, int i)
 static const char *
 operand_name(enum qv_op_kind kind, int i)
 {
-    static const char *const all[] = { "frames", "x",   "y",   "w",     "bias",  "addend",
-                                       "weight", "cos", "sin", "qkv",   "table", "index" };
+    static const char *const all[] = { "frames", "x",   "y",   "w",   "bias",  "addend",
+                                       "weight", "cos", "sin", "qkv", "table", "index" };
     const char *text = kinds[kind].operands;
     char word[16] = "";
     for (int at = 0; at <= i; at++)
@@ -381,19 +381,18 @@ check_field(const char *op, const struct field *field, const void *at, qv_error 
     memcpy(&i, at, 8);
     memcpy(&d, at, 8);
     if (field->type == FIELD_REAL) /* as float, because that is what kernels hold */
-        return fabs(d) <= FLT_MAX ? QV_OK
-                                  : qv_fail(err, QV_EINVAL, "%s: %s=%g is not a finite float", op,
-                                            field->name, d);
+        return fabs(d) <= FLT_MAX
+                   ? QV_OK
+                   : qv_fail(err, QV_EINVAL, "%s: %s=%g is not a finite float", op, field->name, d);
     if (!strcmp(field->name, "dtype") || !strcmp(field->name, "from"))
         return i == QV_F32 || i == QV_BF16
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL, "%s: %s=%s; it must be f32 or bf16", op, field->name,
                              value_name(field->name, i) ? value_name(field->name, i) : "?");
     if (!strcmp(field->name, "act"))
-        return i >= 0 && i < QV_ACT_COUNT
-                   ? QV_OK
-                   : qv_fail(err, QV_EINVAL, "%s: act=%lld is none of %d", op, (long long)i,
-                             QV_ACT_COUNT);
+        return i >= 0 && i < QV_ACT_COUNT ? QV_OK
+                                          : qv_fail(err, QV_EINVAL, "%s: act=%lld is none of %d",
+                                                    op, (long long)i, QV_ACT_COUNT);
     if (is_flag(field->name) && i != 0 && i != 1)
         return qv_fail(err, QV_EINVAL, "%s: %s=%lld; it must be 0 or 1", op, field->name,
                        (long long)i);
@@ -426,8 +425,7 @@ check_kind(const struct qv_op *op, qv_error *err)
         return QV_OK;
     case QV_OP_norm:
         if (op->u.norm.eps < 0)
-            return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative",
-                           op->u.norm.eps);
+            return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative", op->u.norm.eps);
         return QV_OK;
     case QV_OP_rope:
         if (op->u.rope.head_dim % 2)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: what a plan lists, a backend prepares, checkop tries and a repro line says. */
+/* Operations as data: what a plan lists, a backend prepares, checkop tries and a repro line says.
+ */
 #ifndef QV_SRC_OP_H
 #define QV_SRC_OP_H
 
@@ -16,7 +17,10 @@ enum qv_op_kind {
 
 #define QV_INT(field) int64_t field;
 #define QV_REAL(field) double field;
-#define QV_OP(name, operands, fields) struct qv_op_##name { fields };
+#define QV_OP(name, operands, fields)                                                              \
+    struct qv_op_##name {                                                                          \
+        fields                                                                                     \
+    };
 #include "ops.inc"
 #undef QV_OP
 #undef QV_INT

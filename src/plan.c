@@ -18,7 +18,7 @@ struct qv_plan {
     struct qv_tower_shape shape;
     struct qv_conv3d_decision patch_embed;
     struct qv_steps steps;
-    size_t *kernels;    /* [steps.n] entries of the context's cache, of which n_kernels are held */
+    size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
     size_t n_kernels;
     struct qv_call *calls; /* [steps.n] */
     struct qv_memory *arena;
@@ -54,13 +54,15 @@ check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *
         o->grid_h % m || o->grid_w % m || o->grid_h * o->grid_w > MOST_ROWS)
         return qv_fail(err, QV_EINVAL,
                        "grid is %lld x %lld patches; each side must be a multiple of %lld up to "
-                       "%d, %d patches in all", (long long)o->grid_h, (long long)o->grid_w,
-                       (long long)m, MOST_SIDE, MOST_ROWS);
+                       "%d, %d patches in all",
+                       (long long)o->grid_h, (long long)o->grid_w, (long long)m, MOST_SIDE,
+                       MOST_ROWS);
     if (o->chunk_pairs < 0 || o->chunk_pairs > MOST_PAIRS ||
         o->chunk_pairs * o->grid_h * o->grid_w > MOST_ROWS)
         return qv_fail(err, QV_EINVAL,
                        "chunk_pairs is %lld; must be 0 (chosen) to %d, with at most %d patches in "
-                       "a chunk", (long long)o->chunk_pairs, MOST_PAIRS, MOST_ROWS);
+                       "a chunk",
+                       (long long)o->chunk_pairs, MOST_PAIRS, MOST_ROWS);
     if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES)
         return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
@@ -103,9 +105,8 @@ build(struct qv_plan *plan, qv_error *err)
 {
     struct qv_conv3d_desc d = qv_tower_patch_embed(&plan->model->config, &plan->shape);
     const qv_context *ctx = plan->model->ctx;
-    qv_status status =
-        qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name), -1,
-                         &plan->patch_embed, err);
+    qv_status status = qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name),
+                                        -1, &plan->patch_embed, err);
     if (!status)
         status = qv_conv3d_built(&d, &plan->patch_embed, err);
     if (!status)
@@ -124,8 +125,7 @@ prepare(struct qv_plan *plan, size_t *scratch, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
     *scratch = 0;
     for (size_t i = 0; i < plan->steps.n; i++) {
-        qv_status status =
-            qv_kernel_get(ctx, &plan->steps.steps[i].op, &plan->kernels[i], err);
+        qv_status status = qv_kernel_get(ctx, &plan->steps.steps[i].op, &plan->kernels[i], err);
         if (status)
             return status;
         plan->n_kernels++;
@@ -346,10 +346,9 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
     int64_t pair_rows = plan->shape.grid_h * plan->shape.grid_w;
     *out = (qv_plan_info){ .chunk_pairs = plan->shape.pairs,
-                           .chunk_frames = plan->shape.pairs *
-                                           (plan->shape.input == QV_INPUT_FRAMES
-                                                ? frames_per_pair(plan)
-                                                : 1),
+                           .chunk_frames =
+                               plan->shape.pairs *
+                               (plan->shape.input == QV_INPUT_FRAMES ? frames_per_pair(plan) : 1),
                            .tokens_per_pair = pair_rows / merge_area(plan),
                            .arena_bytes = plan->arena_bytes,
                            .weight_bytes = plan->model->weights.bytes };
@@ -456,8 +455,7 @@ qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
         return qv_fail(err, QV_ESTATE, "nothing to pull: no chunk was pushed");
     const struct qv_config *c = &plan->model->config;
     qv_context *ctx = plan->model->ctx;
-    int64_t rows = plan->pending_pairs * plan->shape.grid_h * plan->shape.grid_w /
-                   merge_area(plan);
+    int64_t rows = plan->pending_pairs * plan->shape.grid_h * plan->shape.grid_w / merge_area(plan);
     if (out->capacity < rows)
         return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
                        (long long)out->capacity, (long long)rows);

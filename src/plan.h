@@ -10,7 +10,7 @@ struct qv_kernel_entry {
     struct qv_op op;
     struct qv_kernel *kernel;
     size_t scratch_bytes;
-    int users;         /* plans; 0: may be dropped */
+    int users; /* plans; 0: may be dropped */
     uint64_t used_at;
 };
 struct qv_kernel_cache {

@@ -44,8 +44,8 @@ rows_ref(const struct qv_op_rows *op, void *const *p)
                 for (int64_t t = 0; t < ts; t++)
                     for (int64_t y = 0; y < ps; y++)
                         for (int64_t x = 0; x < ps; x++) {
-                            int64_t at = ((pair * ts + t) * height + row * ps + y) * width +
-                                         col * ps + x;
+                            int64_t at =
+                                ((pair * ts + t) * height + row * ps + y) * width + col * ps + x;
                             qv_store(p[1], op->dtype, out++,
                                      frames[at * c + ch] * scale[ch % 3] + shift[ch % 3]);
                         }
@@ -253,8 +253,7 @@ prepare_ref(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **ou
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *out = kernel;
-    *scratch_bytes =
-        op->kind == QV_OP_attention ? (size_t)op->u.attention.seq * sizeof(double) : 0;
+    *scratch_bytes = op->kind == QV_OP_attention ? (size_t)op->u.attention.seq * sizeof(double) : 0;
     return QV_OK;
 }
 

@@ -167,7 +167,8 @@ check_metadata(const char *path, json_t *metadata, qv_error *err)
                              err);
     const char *key;
     json_t *value;
-    json_object_foreach(metadata, key, value) {
+    json_object_foreach(metadata, key, value)
+    {
         if (!json_is_string(value)) {
             char quoted[QV_QUOTE_SIZE];
             const struct qv_json_object in = { .file = path, .prefix = "__metadata__ " };
@@ -196,7 +197,8 @@ read_entries(struct qv_safetensors *f, json_t *root, qv_error *err)
 
     const char *name;
     json_t *json;
-    json_object_foreach(root, name, json) {
+    json_object_foreach(root, name, json)
+    {
         if (!strcmp(name, "__metadata__"))
             continue;
         s = read_entry(f->path, name, json, &f->tensors[f->n], err);

@@ -16,8 +16,8 @@
 
 struct qv_safetensor {
     char *name;
-    char dtype_name[16];  /* as in the file: "BF16", "I64", ... */
-    qv_dtype dtype;       /* QV_F32, QV_F16, QV_BF16, QV_U8; QV_DTYPE_AUTO for every other one */
+    char dtype_name[16]; /* as in the file: "BF16", "I64", ... */
+    qv_dtype dtype;      /* QV_F32, QV_F16, QV_BF16, QV_U8; QV_DTYPE_AUTO for every other one */
     int n_dims;
     int64_t shape[QV_SAFETENSORS_MAX_DIMS];
     uint64_t offset, bytes; /* in the file; in all */
@@ -59,7 +59,8 @@ qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
 /* Writing: the header is made from all tensors at open, then data is put for each, in pieces of any
  * size and order. The file appears under its name at finish (temporary name, fsync, rename), whole
  * or not at all. metadata: n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32,
- * BF16, F16, F64, U8, I32, I64), n_dims and shape are looked at; they are written in their order. */
+ * BF16, F16, F64, U8, I32, I64), n_dims and shape are looked at; they are written in their order.
+ */
 struct qv_safetensors_writer;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,
                                      size_t n, const char *const (*metadata)[2], size_t n_metadata,

@@ -90,8 +90,8 @@ make_entry(const struct qv_safetensor *t, uint64_t begin, uint64_t end)
             return NULL;
         }
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype_name, "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)end);
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype_name, "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)end);
 }
 
 static qv_status

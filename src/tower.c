@@ -249,11 +249,10 @@ attention(struct builder *b, size_t block)
     const struct qv_config *c = b->c;
     int64_t head_dim = qv_config_head_dim(c);
     struct qv_op rope = { .kind = QV_OP_rope }, attend = { .kind = QV_OP_attention };
-    rope.u.rope =
-        (struct qv_op_rope){ b->rows, c->heads, head_dim, b->pair_rows, b->s->dtype };
-    attend.u.attention =
-        (struct qv_op_attention){ b->s->pairs, b->pair_rows,           c->heads,
-                                  head_dim,    1 / sqrt((double)head_dim), b->s->dtype };
+    rope.u.rope = (struct qv_op_rope){ b->rows, c->heads, head_dim, b->pair_rows, b->s->dtype };
+    attend.u.attention = (struct qv_op_attention){
+        b->s->pairs, b->pair_rows, c->heads, head_dim, 1 / sqrt((double)head_dim), b->s->dtype
+    };
 
     norm(b, b->rows, c->hidden, SLOT_X, block + NORM1_WEIGHT, SLOT_A);
     linear(b, b->rows, SLOT_A, block + QKV_WEIGHT, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);

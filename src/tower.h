@@ -16,22 +16,38 @@ enum qv_tensor_form {
 };
 
 struct qv_tensor_spec {
-    char name[96];         /* below "visual.": "blocks.0.attn.qkv.weight" */
+    char name[96]; /* below "visual.": "blocks.0.attn.qkv.weight" */
     enum qv_tensor_form form;
-    int64_t n, k;          /* k is 1 for a vector */
-    bool conv3d;           /* stored 5D, 2D or channels-last; also named linear_proj */
-    bool sum_depth;        /* of the Conv3d weight of that name: its depth slices summed */
+    int64_t n, k;   /* k is 1 for a vector */
+    bool conv3d;    /* stored 5D, 2D or channels-last; also named linear_proj */
+    bool sum_depth; /* of the Conv3d weight of that name: its depth slices summed */
 };
 
 /* Ids: the head's tensors, then those of each block, then of each merger (the final one first). */
 enum { PATCH_WEIGHT, PATCH_STILL, PATCH_BIAS, POSITIONS, HEAD_TENSORS };
 enum {
-    NORM1_WEIGHT, NORM1_BIAS, QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS,
-    NORM2_WEIGHT, NORM2_BIAS, FC1_WEIGHT, FC1_BIAS, FC2_WEIGHT, FC2_BIAS, BLOCK_TENSORS
+    NORM1_WEIGHT,
+    NORM1_BIAS,
+    QKV_WEIGHT,
+    QKV_BIAS,
+    PROJ_WEIGHT,
+    PROJ_BIAS,
+    NORM2_WEIGHT,
+    NORM2_BIAS,
+    FC1_WEIGHT,
+    FC1_BIAS,
+    FC2_WEIGHT,
+    FC2_BIAS,
+    BLOCK_TENSORS
 };
 enum {
-    MERGER_NORM_WEIGHT, MERGER_NORM_BIAS, MERGER_FC1_WEIGHT, MERGER_FC1_BIAS, MERGER_FC2_WEIGHT,
-    MERGER_FC2_BIAS, MERGER_TENSORS
+    MERGER_NORM_WEIGHT,
+    MERGER_NORM_BIAS,
+    MERGER_FC1_WEIGHT,
+    MERGER_FC1_BIAS,
+    MERGER_FC2_WEIGHT,
+    MERGER_FC2_BIAS,
+    MERGER_TENSORS
 };
 
 size_t qv_tower_n_tensors(const struct qv_config *c);
@@ -41,12 +57,12 @@ struct qv_tensor_spec qv_tower_tensor(const struct qv_config *c, size_t id);
 
 /* Places in the plan's arena. Each is as large as its largest use. */
 enum qv_slot {
-    SLOT_INPUT,  /* frames or pixel_values of a chunk, as pushed */
-    SLOT_ROWS,   /* patch rows in the model's dtype */
-    SLOT_POS,    /* position embedding of one frame pair */
-    SLOT_COS,    /* rotary tables of one frame pair */
+    SLOT_INPUT, /* frames or pixel_values of a chunk, as pushed */
+    SLOT_ROWS,  /* patch rows in the model's dtype */
+    SLOT_POS,   /* position embedding of one frame pair */
+    SLOT_COS,   /* rotary tables of one frame pair */
     SLOT_SIN,
-    SLOT_INDEX,  /* taps of the position embedding */
+    SLOT_INDEX, /* taps of the position embedding */
     SLOT_WEIGHT,
     SLOT_X,      /* the residual stream */
     SLOT_A,      /* normalised x, attention's output */
@@ -74,8 +90,8 @@ struct qv_step {
 struct qv_steps {
     struct qv_step *steps;
     size_t n, capacity;
-    size_t n_setup;     /* the first n_setup run once, when the plan is made */
-    qv_status status;   /* of building: ENOMEM */
+    size_t n_setup;   /* the first n_setup run once, when the plan is made */
+    qv_status status; /* of building: ENOMEM */
 };
 
 /* A chunk: `pairs` frame pairs of one grid. */

@@ -57,8 +57,7 @@ find_either_name(struct loader *l, const char *prefix, struct source *s, qv_erro
     qv_status status = find(l, prefix, s->spec.name, s, err);
     if (!status && !s->tensor && !strncmp(s->spec.name, proj, sizeof proj - 1)) {
         char other[96];
-        snprintf(other, sizeof other, "patch_embed.linear_proj.%s",
-                 s->spec.name + sizeof proj - 1);
+        snprintf(other, sizeof other, "patch_embed.linear_proj.%s", s->spec.name + sizeof proj - 1);
         status = find(l, prefix, other, s, err);
     }
     return status;
@@ -80,7 +79,8 @@ find_prefix(struct loader *l, qv_error *err)
     }
     return qv_fail(err, QV_EFORMAT,
                    "%s: no tensor model.visual.patch_embed.proj.weight (nor with another known "
-                   "prefix): this checkpoint holds no Qwen-VL vision tower", l->dir);
+                   "prefix): this checkpoint holds no Qwen-VL vision tower",
+                   l->dir);
 }
 
 static void
@@ -110,7 +110,8 @@ check_shape(struct loader *l, struct source *s, qv_error *err)
     if (spec->conv3d)
         flat[1] = qv_config_row_dim(c);
     s->file_k = flat[1];
-    s->channels_last = spec->conv3d && shape_is(s->tensor, last, 5) && !shape_is(s->tensor, first, 5);
+    s->channels_last =
+        spec->conv3d && shape_is(s->tensor, last, 5) && !shape_is(s->tensor, first, 5);
     if (shape_is(s->tensor, flat, dims) || s->channels_last ||
         (spec->conv3d && shape_is(s->tensor, first, 5)))
         return QV_OK;
@@ -130,8 +131,7 @@ find_all(struct loader *l, size_t n, qv_error *err)
         s->spec = qv_tower_tensor(l->config, id);
         status = find_either_name(l, l->prefix, s, err);
         if (!status && !s->tensor)
-            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", l->dir, l->prefix,
-                           s->spec.name);
+            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", l->dir, l->prefix, s->spec.name);
         if (!status && (s->tensor->dtype == QV_DTYPE_AUTO || s->tensor->dtype == QV_U8))
             return qv_fail(err, QV_EUNSUPPORTED,
                            "%s: tensor %s is %s; F32, F16 and BF16 can be loaded",
@@ -151,8 +151,7 @@ aligned(size_t bytes)
 }
 
 static qv_status
-layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out,
-          qv_error *err)
+layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out, qv_error *err)
 {
     *out = (struct qv_layout){ (size_t)(spec->n * spec->k) * qv_dtype_bytes(l->dtype), 1 };
     if (spec->form == QV_TENSOR_VECTOR)
@@ -244,8 +243,8 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     size_t element = qv_dtype_bytes(s->tensor->dtype), row_bytes = (size_t)s->file_k * element;
     size_t bytes = (size_t)rows * row_bytes;
     void *values = l->raw;
-    qv_status status = qv_safetensors_read(s->file, s->tensor, (uint64_t)row * row_bytes, l->raw,
-                                           bytes, err);
+    qv_status status =
+        qv_safetensors_read(s->file, s->tensor, (uint64_t)row * row_bytes, l->raw, bytes, err);
     if (status)
         return status;
     if (s->channels_last) {
@@ -258,14 +257,13 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     qv_dtype from = s->tensor->dtype;
     int64_t n = rows * s->spec.k;
     if (s->spec.sum_depth)
-        qv_conv3d_sum_depth(values, from, rows, c->in_channels, c->temporal,
-                            c->patch * c->patch, to, l->converted);
+        qv_conv3d_sum_depth(values, from, rows, c->in_channels, c->temporal, c->patch * c->patch,
+                            to, l->converted);
     else
         convert(values, from, l->converted, to, n);
     int64_t bad = first_not_finite(l->converted, to, n);
     if (bad < n)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s: value %lld is not finite in %s",
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s",
                        qv_safetensors_path(s->file), s->tensor->name,
                        (long long)(row * s->spec.k + bad), qv_dtype_name(to));
     return QV_OK;

@@ -6,7 +6,7 @@
 #include "tower.h"
 
 struct qv_weights {
-    struct qv_memory *memory; /* one allocation for all; NULL if only described */
+    struct qv_memory *memory;  /* one allocation for all; NULL if only described */
     struct qv_buffer *buffers; /* [n], by tensor id */
     size_t n, bytes;
     int64_t n_parameters;

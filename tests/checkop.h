@@ -106,8 +106,7 @@ struct check_case {
 };
 bool can_alias(const struct qv_op *op);
 /* Runs the case on both sides and compares. */
-struct outcome judge(const struct side *ref, const struct side *side,
-                     const struct check_case *one);
+struct outcome judge(const struct side *ref, const struct side *side, const struct check_case *one);
 
 /* The outcomes of one kind and fill, of one backend. */
 struct family {

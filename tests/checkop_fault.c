@@ -147,8 +147,8 @@ write_past_scratch(struct qv_device *dev, const struct qv_call *call)
     struct qv_buffer at = call->scratch;
     if (!at.memory)
         at = call->operands[output_of(&now.op)];
-    at.offset += at.memory == call->scratch.memory ? now.scratch_bytes
-                                                   : qv_op_operand(&now.op, 1).bytes;
+    at.offset +=
+        at.memory == call->scratch.memory ? now.scratch_bytes : qv_op_operand(&now.op, 1).bytes;
     put(dev, at, "\0", 1);
 }
 

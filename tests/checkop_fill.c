@@ -55,8 +55,8 @@ rng_real(struct rng *rng) /* -1..1 */
 /* ---- random operations ----------------------------------------------------------------------- */
 
 #define PICK(rng, ...)                                                                             \
-    ((const int64_t[]){ __VA_ARGS__ })[rng_below(rng, sizeof((const int64_t[]){ __VA_ARGS__ }) /   \
-                                                          sizeof(int64_t))]
+    ((const int64_t[]){                                                                            \
+        __VA_ARGS__ })[rng_below(rng, sizeof((const int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))]
 
 static int64_t
 random_divisor(struct rng *rng, int64_t n) /* smaller than n, unless n is 1 */
@@ -127,10 +127,10 @@ random_op(enum qv_op_kind kind, struct rng *rng)
         op.u.gemm.dtype = dtype;
         break;
     case QV_OP_norm:
-        op.u.norm = (struct qv_op_norm){ PICK(rng, 1, 2, 3, 8, 17, 65),
-                                         PICK(rng, 2, 5, 8, 16, 33, 64, 100, 257, 1152),
-                                         rng_below(rng, 2) ? 1e-6 : 1e-5, rng_below(rng, 2),
-                                         dtype };
+        op.u.norm =
+            (struct qv_op_norm){ PICK(rng, 1, 2, 3, 8, 17, 65),
+                                 PICK(rng, 2, 5, 8, 16, 33, 64, 100, 257, 1152),
+                                 rng_below(rng, 2) ? 1e-6 : 1e-5, rng_below(rng, 2), dtype };
         break;
     case QV_OP_rope: {
         int64_t period = PICK(rng, 1, 3, 4, 12, 35);
@@ -141,16 +141,17 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     }
     case QV_OP_attention: {
         int64_t head_dim = PICK(rng, 12, 16, 64, 72, 80);
-        op.u.attention = (struct qv_op_attention){ PICK(rng, 1, 1, 2, 3),
-                                                   PICK(rng, 1, 2, 3, 4, 7, 16, 33, 64, 100, 131),
-                                                   PICK(rng, 1, 2, 3), head_dim,
-                                                   1 / sqrt((double)head_dim), dtype };
+        op.u.attention = (struct qv_op_attention){
+            PICK(rng, 1, 1, 2, 3),      PICK(rng, 1, 2, 3, 4, 7, 16, 33, 64, 100, 131),
+            PICK(rng, 1, 2, 3),         head_dim,
+            1 / sqrt((double)head_dim), dtype
+        };
         break;
     }
     case QV_OP_taps:
-        op.u.taps = (struct qv_op_taps){ PICK(rng, 1, 3, 12, 35, 64),
-                                         PICK(rng, 1, 7, 8, 16, 33, 72, 200),
-                                         PICK(rng, 1, 4, 49, 2304), dtype };
+        op.u.taps =
+            (struct qv_op_taps){ PICK(rng, 1, 3, 12, 35, 64), PICK(rng, 1, 7, 8, 16, 33, 72, 200),
+                                 PICK(rng, 1, 4, 49, 2304), dtype };
         break;
     case QV_OP_COUNT: break;
     }
@@ -182,7 +183,7 @@ fill_possible(const struct qv_op *op, enum fill fill)
     switch (op->kind) {
     case QV_OP_rows: return (fill == FILL_EXACT) == rows_are_exact(&op->u.rows);
     case QV_OP_convert: return fill == FILL_EXACT; /* one rounding: always the same bits */
-    case QV_OP_gemm: /* sums below 256 in steps of alpha */
+    case QV_OP_gemm:                               /* sums below 256 in steps of alpha */
         return fill == FILL_REAL || (op->u.gemm.act == QV_ACT_NONE &&
                                      (op->u.gemm.alpha == 1 || op->u.gemm.alpha == 0.5));
     case QV_OP_norm:
@@ -372,10 +373,9 @@ fill_rope(struct data *data, enum fill fill, struct rng *rng)
     for (int64_t at = 0; at < data->desc[0].rows * data->desc[0].cols; at++) {
         double angle = fill == FILL_EXACT ? 0 : rng_real(rng) * 4;
         int64_t quarter = rng_below(rng, 4);
-        cosines[at] = fill == FILL_EXACT ? (float)(quarter & 1 ? 0 : 1 - quarter)
-                                         : (float)cos(angle);
-        sines[at] = fill == FILL_EXACT ? (float)(quarter & 1 ? 2 - quarter : 0)
-                                       : (float)sin(angle);
+        cosines[at] =
+            fill == FILL_EXACT ? (float)(quarter & 1 ? 0 : 1 - quarter) : (float)cos(angle);
+        sines[at] = fill == FILL_EXACT ? (float)(quarter & 1 ? 2 - quarter : 0) : (float)sin(angle);
     }
     if (fill == FILL_EXACT)
         fill_integers(data, 2, 100, rng);

@@ -122,7 +122,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 struct expected {
-    struct data data;  /* ref's operands */
+    struct data data; /* ref's operands */
     void *result;
     int64_t rows, cols, dtype;
 };
@@ -208,10 +208,10 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
     int64_t row = t.first_bad / y->cols, col = t.first_bad % y->cols;
     int64_t at = row % expected->rows * y->cols + col;
     double e = qv_load(expected->result, expected->dtype, at);
-    enum check check = t.first_unwritten     ? CHECK_UNWRITTEN
-                       : t.first_nan         ? CHECK_NAN
-                       : fill == FILL_EXACT  ? CHECK_EXACT
-                                             : CHECK_TOLERANCE;
+    enum check check = t.first_unwritten    ? CHECK_UNWRITTEN
+                       : t.first_nan        ? CHECK_NAN
+                       : fill == FILL_EXACT ? CHECK_EXACT
+                                            : CHECK_TOLERANCE;
     fail_case(outcome, check,
               "first at row %lld of %lld, column %lld of %lld: %.9g, expected %.9g; "
               "%lld of %lld elements; worst error %.3g for a tolerance of %.3g; "
@@ -261,8 +261,10 @@ run_twice(const struct check_case *one, const struct data *data, const struct ex
         size_t at = 0;
         while (first[at] == second[at])
             at++;
-        fail_case(outcome, CHECK_REPEAT, "the same operands again: byte %zu of %zu is 0x%02x, "
-                  "was 0x%02x", at, y->bytes, second[at], first[at]);
+        fail_case(outcome, CHECK_REPEAT,
+                  "the same operands again: byte %zu of %zu is 0x%02x, "
+                  "was 0x%02x",
+                  at, y->bytes, second[at], first[at]);
     }
     free(first);
     free(second);
@@ -275,8 +277,8 @@ judge(const struct side *ref, const struct side *side, const struct check_case *
     struct expected expected = { 0 };
     struct data data;
     char text[OP_TEXT];
-    struct rng rng = rng_make(one->seed + (uint64_t)one->fill,
-                              qv_op_print(&one->op, text, sizeof text));
+    struct rng rng =
+        rng_make(one->seed + (uint64_t)one->fill, qv_op_print(&one->op, text, sizeof text));
     data_alloc(&data, &one->op);
     data_fill(&data, one->fill, &rng);
     struct job *job = job_open(side, &data, one->alias, &outcome);

@@ -149,8 +149,7 @@ job_close(struct job *job)
 }
 
 static bool
-open_weight(struct job *job, const struct qv_operand *desc, size_t *bytes,
-            struct outcome *outcome)
+open_weight(struct job *job, const struct qv_operand *desc, size_t *bytes, struct outcome *outcome)
 {
     qv_error err = { 0 };
     job->matrix = (struct qv_matrix){ desc->rows, desc->cols, desc->dtype };
@@ -215,8 +214,8 @@ pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
         void *slice = must_alloc((size_t)rows * row_bytes); /* alone, so that a sanitizer sees */
         memcpy(slice, (char *)job->data->bytes[i] + (size_t)row * row_bytes,
                (size_t)rows * row_bytes);
-        qv_status status = side->backend->pack(side->dev, &job->matrix, row, rows, slice,
-                                               guarded_buffer(g), &err);
+        qv_status status =
+            side->backend->pack(side->dev, &job->matrix, row, rows, slice, guarded_buffer(g), &err);
         free(slice);
         if (status)
             return verb_failed(outcome, "pack", status, &err);

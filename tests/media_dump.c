@@ -45,10 +45,10 @@ set_option(qv_clip_options *o, const char *text)
 int
 main(int argc, char **argv)
 {
-    qv_clip_options options = {0};
+    qv_clip_options options = { 0 };
     qv_clip *clip = NULL;
     qv_clip_info i;
-    qv_error err = {QV_OK, ""};
+    qv_error err = { QV_OK, "" };
     if (argc < 3)
         return 2;
     for (int a = 3; a < argc; a++)

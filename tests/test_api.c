@@ -64,8 +64,7 @@ chunks_do_not_depend_on_length(void **state)
                                 (size_t)(4 * per_pair) * sizeof(float));
         float *shard = tiny_encode(&t, o, frames + 2 * CHUNK * frame, 6, &m);
         for (int64_t i = 0; i < outputs; i++)
-            assert_memory_equal(whole + (i * pairs + CHUNK) * per_pair,
-                                shard + i * 3 * per_pair,
+            assert_memory_equal(whole + (i * pairs + CHUNK) * per_pair, shard + i * 3 * per_pair,
                                 (size_t)(3 * per_pair) * sizeof(float));
         free(whole);
         free(cut);
@@ -201,8 +200,8 @@ wrong_calls_are_refused_with_words(void **state)
     qv_plan *plan = NULL;
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "tpu" }, &ctx, &err), QV_ENODEVICE,
             "tpu");
-    REFUSED(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err),
-            QV_ENODEVICE, "not in this build");
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), QV_ENODEVICE,
+            "not in this build");
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref", .device = 1 }, &ctx, &err),
             QV_ENODEVICE, "device 1");
     REFUSED(qv_context_open(&(qv_context_options){ .reserved = { 1 } }, &ctx, &err), QV_EINVAL,
@@ -212,21 +211,20 @@ wrong_calls_are_refused_with_words(void **state)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     REFUSED(qv_model_load(t.ctx, "/nonexistent/folder", NULL, &model, &err), QV_EIO,
             "/nonexistent/folder");
-    REFUSED(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
-                          &(qv_model_options){ .dtype = QV_U8 }, &model, &err),
+    REFUSED(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .dtype = QV_U8 },
+                          &model, &err),
             QV_EINVAL, "u8");
     assert_null(model);
     REFUSED(qv_plan_create(t.model, NULL, &plan, &err), QV_EINVAL, "grid");
     REFUSED(qv_plan_create(t.model, &(qv_plan_options){ .grid_h = 3, .grid_w = 4 }, &plan, &err),
             QV_EINVAL, "3 x 4");
     REFUSED(qv_plan_create(t.model,
-                           &(qv_plan_options){ .grid_h = 2, .grid_w = 4, .chunk_pairs = -1 },
-                           &plan, &err),
+                           &(qv_plan_options){ .grid_h = 2, .grid_w = 4, .chunk_pairs = -1 }, &plan,
+                           &err),
             QV_EINVAL, "-1");
-    REFUSED(qv_plan_create(
-                t.model,
-                &(qv_plan_options){ .grid_h = INT64_MAX - 1, .grid_w = INT64_MAX - 1 }, &plan,
-                &err),
+    REFUSED(qv_plan_create(t.model,
+                           &(qv_plan_options){ .grid_h = INT64_MAX - 1, .grid_w = INT64_MAX - 1 },
+                           &plan, &err),
             QV_EINVAL, "multiple of 2");
     assert_null(plan);
     tiny_close(&t);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Configuration files: transformers' defaults, and a refusal with words for whatever is not right. */
+/* Configuration files: transformers' defaults, and a refusal with words for whatever is not right.
+ */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
@@ -160,13 +161,20 @@ static void
 sizes_must_be_sane_integers(void **state)
 {
     static const char *const keys[] = {
-        "depth",       "hidden_size", "num_heads",           "intermediate_size",  "out_hidden_size",
-        "in_channels", "patch_size",  "temporal_patch_size", "spatial_merge_size",
+        "depth",
+        "hidden_size",
+        "num_heads",
+        "intermediate_size",
+        "out_hidden_size",
+        "in_channels",
+        "patch_size",
+        "temporal_patch_size",
+        "spatial_merge_size",
         "num_position_embeddings",
     };
     static const char *const values[] = {
-        "0", "-1", "2147483648", "9223372036854775807", "16.0", "1e1", "true", "\"16\"", "null",
-        "[]", "{}", "[16,8]", "[16,16,16]",
+        "0",  "-1", "2147483648", "9223372036854775807", "16.0", "1e1", "true", "\"16\"", "null",
+        "[]", "{}", "[16,8]",     "[16,16,16]",
     };
     (void)state;
     for (size_t k = 0; k < COUNT(keys); k++) {
@@ -226,7 +234,8 @@ bad_fields_are_refused(void **state)
           "model_type is \"qwen2_vl\"|later|qwen3_vl, " },
         { "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED, "later" },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
-          "model_type is \"llava\"|not known|qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, qwen4_exp" },
+          "model_type is \"llava\"|not known|qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, "
+          "qwen4_exp" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
         { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },
         { "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "vision_config is missing" },
@@ -335,8 +344,7 @@ files_come_in_the_order_of_transformers(void **state)
     assert_int_equal(c.image.min_pixels, 100);
     assert_int_equal(c.video.min_pixels, 5);
 
-    temp_text("processor_config.json",
-              "{\"image_processor\":{\"image_std\":[1,1,0]}}");
+    temp_text("processor_config.json", "{\"image_processor\":{\"image_std\":[1,1,0]}}");
     expect_read_failure("nested", QV_EFORMAT, "processor_config.json|image_processor.image_std is");
     temp_text("processor_config.json", "{\"image_processor\":3}");
     expect_read_failure("nested", QV_EFORMAT, "processor_config.json|image_processor is 3");

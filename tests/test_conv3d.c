@@ -22,10 +22,23 @@ static struct qv_conv3d_desc
 patch_embed(void)
 {
     return (struct qv_conv3d_desc){
-        .n = 1, .d = 2, .h = 320, .w = 608, .c = 3, .o = 1024, .kernel = { 2, 16, 16 },
-        .stride = { 2, 16, 16 }, .dilation = { 1, 1, 1 }, .groups = 1, .merge = 2, .alpha = 1,
-        .pixel_scale = { 2, 2, 2 }, .pixel_shift = { -255, -255, -255 },
-        .layout = QV_LAYOUT_CHANNELS_FIRST, .dtype = QV_BF16, .bias = true,
+        .n = 1,
+        .d = 2,
+        .h = 320,
+        .w = 608,
+        .c = 3,
+        .o = 1024,
+        .kernel = { 2, 16, 16 },
+        .stride = { 2, 16, 16 },
+        .dilation = { 1, 1, 1 },
+        .groups = 1,
+        .merge = 2,
+        .alpha = 1,
+        .pixel_scale = { 2, 2, 2 },
+        .pixel_shift = { -255, -255, -255 },
+        .layout = QV_LAYOUT_CHANNELS_FIRST,
+        .dtype = QV_BF16,
+        .bias = true,
     };
 }
 
@@ -34,10 +47,22 @@ static struct qv_conv3d_desc
 vae(void)
 {
     return (struct qv_conv3d_desc){
-        .n = 1, .d = 21, .h = 60, .w = 104, .c = 96, .o = 96, .kernel = { 3, 3, 3 },
-        .stride = { 1, 1, 1 }, .dilation = { 1, 1, 1 }, .pad_front = { 2, 1, 1 },
-        .pad_back = { 0, 1, 1 }, .groups = 1, .alpha = 1, .layout = QV_LAYOUT_CHANNELS_LAST,
-        .causal = QV_CAUSAL_ZEROS, .dtype = QV_F32,
+        .n = 1,
+        .d = 21,
+        .h = 60,
+        .w = 104,
+        .c = 96,
+        .o = 96,
+        .kernel = { 3, 3, 3 },
+        .stride = { 1, 1, 1 },
+        .dilation = { 1, 1, 1 },
+        .pad_front = { 2, 1, 1 },
+        .pad_back = { 0, 1, 1 },
+        .groups = 1,
+        .alpha = 1,
+        .layout = QV_LAYOUT_CHANNELS_LAST,
+        .causal = QV_CAUSAL_ZEROS,
+        .dtype = QV_F32,
     };
 }
 
@@ -331,7 +356,7 @@ choices_are_checked(void **state)
     d.layout = (enum qv_conv3d_layout)QV_LAYOUT_COUNT;
     refused(&d, "layout 4");
     d = vae();
-    d.causal = (enum qv_conv3d_causal)-1;
+    d.causal = (enum qv_conv3d_causal) - 1;
     refused(&d, "causal 4294967295");
     d = vae();
     d.act = (enum qv_act)QV_ACT_COUNT;
@@ -540,10 +565,24 @@ static struct qv_conv3d_desc
 small_patches(void)
 {
     return (struct qv_conv3d_desc){
-        .n = N, .d = D, .h = H, .w = W, .c = C, .o = O, .kernel = { KD, K, K },
-        .stride = { KD, K, K }, .dilation = { 1, 1, 1 }, .groups = 1, .merge = MERGE, .alpha = 0.5,
-        .pixel_scale = { 2, 4, 2 }, .pixel_shift = { -255, -1, 3 }, .dtype = QV_F32, .bias = true,
-        .addend_rows = GRID_H * GRID_W, .layout = QV_LAYOUT_FRAMES_U8,
+        .n = N,
+        .d = D,
+        .h = H,
+        .w = W,
+        .c = C,
+        .o = O,
+        .kernel = { KD, K, K },
+        .stride = { KD, K, K },
+        .dilation = { 1, 1, 1 },
+        .groups = 1,
+        .merge = MERGE,
+        .alpha = 0.5,
+        .pixel_scale = { 2, 4, 2 },
+        .pixel_shift = { -255, -1, 3 },
+        .dtype = QV_F32,
+        .bias = true,
+        .addend_rows = GRID_H * GRID_W,
+        .layout = QV_LAYOUT_FRAMES_U8,
     };
 }
 
@@ -601,8 +640,8 @@ convolve(const struct qv_conv3d_desc *d, bool block_order)
         for (int64_t z = 0; z < s[0]; z++)
             for (int64_t y = 0; y < s[1]; y++)
                 for (int64_t x = 0; x < s[2]; x++) {
-                    int64_t cell = block_order ? qv_geometry_row_of(s[2], d->merge, y, x)
-                                               : y * s[2] + x;
+                    int64_t cell =
+                        block_order ? qv_geometry_row_of(s[2], d->merge, y, x) : y * s[2] + x;
                     int64_t row = (n * s[0] + z) * s[1] * s[2] + cell;
                     for (int64_t o = 0; o < d->o; o++)
                         want[row * d->o + o] =
@@ -657,8 +696,8 @@ run(const struct qv_conv3d_desc *d, const struct qv_conv3d_decision *it, const v
         [QV_CONV3D_OUTPUT] = got,
     };
     if (it->weight == QV_CONV3D_DEPTH_SUMMED)
-        qv_conv3d_sum_depth(weight, d->dtype, d->o, d->c, d->kernel[0],
-                            d->kernel[1] * d->kernel[2], d->dtype, summed);
+        qv_conv3d_sum_depth(weight, d->dtype, d->o, d->c, d->kernel[0], d->kernel[1] * d->kernel[2],
+                            d->dtype, summed);
     for (size_t i = 0; i < sizeof got / sizeof *got; i++)
         got[i] = NAN;
     for (int i = 0; i < it->n_ops; i++) {
@@ -772,10 +811,11 @@ depth_is_summed_with_one_rounding(void **state)
 {
     (void)state;
     /* bf16 around 256 counts in twos: 256 + 1 rounds to 256 at each step, 256 + 1 + 1 is 258 */
-    qv_bf16 w[] = { qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1), qv_f32_to_bf16(5),
-                    qv_f32_to_bf16(1),   qv_f32_to_bf16(1),  qv_f32_to_bf16(2), qv_f32_to_bf16(4),
-                    qv_f32_to_bf16(8),   qv_f32_to_bf16(16), qv_f32_to_bf16(32),
-                    qv_f32_to_bf16(64) };
+    qv_bf16 w[] = {
+        qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1),  qv_f32_to_bf16(5),
+        qv_f32_to_bf16(1),   qv_f32_to_bf16(1),  qv_f32_to_bf16(2),  qv_f32_to_bf16(4),
+        qv_f32_to_bf16(8),   qv_f32_to_bf16(16), qv_f32_to_bf16(32), qv_f32_to_bf16(64)
+    };
     static const float sums[] = { 258, 3, 42, 84 };
     qv_conv3d_sum_depth(w, QV_BF16, 2, 1, 3, 2, QV_BF16, w); /* in place */
     for (int i = 0; i < 4; i++)

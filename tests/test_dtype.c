@@ -28,11 +28,11 @@ bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
     assert_int_equal(qv_f32_to_bf16(0x1.00p0f), 0x3f80);
-    assert_int_equal(qv_f32_to_bf16(0x1.01p0f), 0x3f80);      /* half: to even */
-    assert_int_equal(qv_f32_to_bf16(0x1.010002p0f), 0x3f81);  /* just above half */
-    assert_int_equal(qv_f32_to_bf16(0x1.03p0f), 0x3f82);      /* half: to even */
+    assert_int_equal(qv_f32_to_bf16(0x1.01p0f), 0x3f80);     /* half: to even */
+    assert_int_equal(qv_f32_to_bf16(0x1.010002p0f), 0x3f81); /* just above half */
+    assert_int_equal(qv_f32_to_bf16(0x1.03p0f), 0x3f82);     /* half: to even */
     assert_int_equal(qv_f32_to_bf16(0x1.02fffep0f), 0x3f81);
-    assert_int_equal(qv_f32_to_bf16(3.4e38f), 0x7f80);        /* overflows to infinity */
+    assert_int_equal(qv_f32_to_bf16(3.4e38f), 0x7f80); /* overflows to infinity */
     assert_int_equal(qv_f32_to_bf16(-INFINITY), 0xff80);
 }
 

@@ -33,19 +33,19 @@ test_sample_frames(void **state)
         double source_fps, fps;
         int64_t num_frames, n, hash;
     } cases[] = {
-        {325, 25.0, 2.0, 0, 26, 997334516},
-        {1, 25.0, 2.0, 0, 1, 0},
-        {2, 30.0, 2.0, 0, 2, 1},
-        {3, 30.0, 2.0, 0, 3, 33},
-        {300, 29.97002997002997, 2.0, 0, 20, 222361896},
-        {100000, 30.0, 2.0, 0, 768, 977239810},
-        {431, 24.0, 0.5, 0, 8, 836673061},
-        {50, 10.0, 2.0, 0, 10, 949766678},
-        {7, 25.0, 0.0, 4, 4, 2052},
-        {3, 25.0, 0.0, 8, 8, 29583488},
-        {1000, 29.97, 7.3, 0, 243, 955691372},
-        {999, 60.0, 59.94, 0, 768, 659803365},
-        {10, 25.0, 0.0, 1, 1, 0},
+        { 325, 25.0, 2.0, 0, 26, 997334516 },
+        { 1, 25.0, 2.0, 0, 1, 0 },
+        { 2, 30.0, 2.0, 0, 2, 1 },
+        { 3, 30.0, 2.0, 0, 3, 33 },
+        { 300, 29.97002997002997, 2.0, 0, 20, 222361896 },
+        { 100000, 30.0, 2.0, 0, 768, 977239810 },
+        { 431, 24.0, 0.5, 0, 8, 836673061 },
+        { 50, 10.0, 2.0, 0, 10, 949766678 },
+        { 7, 25.0, 0.0, 4, 4, 2052 },
+        { 3, 25.0, 0.0, 8, 8, 29583488 },
+        { 1000, 29.97, 7.3, 0, 243, 955691372 },
+        { 999, 60.0, 59.94, 0, 768, 659803365 },
+        { 10, 25.0, 0.0, 1, 1, 0 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int64_t indices[1024], hash = 0;
@@ -79,7 +79,8 @@ check_sizes(const size_case *cases, size_t n, int64_t least, int64_t most)
     for (size_t c = 0; c < n; c++) {
         int64_t height = 0, width = 0;
         assert_int_equal(qv_smart_resize(cases[c].frames, cases[c].height, cases[c].width, &p,
-                                         &height, &width, NULL), QV_OK);
+                                         &height, &width, NULL),
+                         QV_OK);
         assert_int_equal(height, cases[c].out_height);
         assert_int_equal(width, cases[c].out_width);
     }
@@ -90,23 +91,23 @@ test_smart_resize(void **state)
 {
     (void)state;
     static const size_case clips[] = {
-        {26, 180, 320, 192, 320},   {10, 720, 1280, 704, 1280},   {3, 270, 480, 256, 480},
-        {4, 50, 50, 64, 64},        {768, 1080, 1920, 128, 224},  {768, 2160, 3840, 128, 224},
-        {2, 1, 1, 64, 64},          {5, 20, 700, 32, 1120},       {7, 16, 32, 32, 64},
-        {100, 90, 5000, 64, 3712},  {9, 48, 80, 64, 64},          {2, 4000, 20, 6400, 32},
-        {2, 144, 176, 128, 192},
+        { 26, 180, 320, 192, 320 },  { 10, 720, 1280, 704, 1280 },  { 3, 270, 480, 256, 480 },
+        { 4, 50, 50, 64, 64 },       { 768, 1080, 1920, 128, 224 }, { 768, 2160, 3840, 128, 224 },
+        { 2, 1, 1, 64, 64 },         { 5, 20, 700, 32, 1120 },      { 7, 16, 32, 32, 64 },
+        { 100, 90, 5000, 64, 3712 }, { 9, 48, 80, 64, 64 },         { 2, 4000, 20, 6400, 32 },
+        { 2, 144, 176, 128, 192 },
     };
     static const size_case tight[] = {
-        {26, 180, 320, 128, 224},   {10, 720, 1280, 192, 352},    {3, 270, 480, 256, 480},
-        {4, 50, 50, 192, 192},      {768, 1080, 1920, 32, 32},    {768, 2160, 3840, 32, 32},
-        {2, 1, 1, 256, 256},        {5, 20, 700, 32, 1120},       {7, 16, 32, 128, 224},
-        {100, 90, 5000, 32, 640},   {9, 48, 80, 96, 160},         {2, 4000, 20, 6400, 32},
-        {2, 144, 176, 256, 288},
+        { 26, 180, 320, 128, 224 }, { 10, 720, 1280, 192, 352 }, { 3, 270, 480, 256, 480 },
+        { 4, 50, 50, 192, 192 },    { 768, 1080, 1920, 32, 32 }, { 768, 2160, 3840, 32, 32 },
+        { 2, 1, 1, 256, 256 },      { 5, 20, 700, 32, 1120 },    { 7, 16, 32, 128, 224 },
+        { 100, 90, 5000, 32, 640 }, { 9, 48, 80, 96, 160 },      { 2, 4000, 20, 6400, 32 },
+        { 2, 144, 176, 256, 288 },
     };
     static const size_case pictures[] = {
-        {0, 200, 200, 256, 256},    {0, 1, 1, 256, 256},          {0, 1080, 1920, 1088, 1920},
-        {0, 48, 80, 224, 352},      {0, 4000, 20, 4000, 32},      {0, 5000, 7000, 3456, 4832},
-        {0, 256, 256, 256, 256},    {0, 1, 200, 32, 3648},        {0, 16, 16, 256, 256},
+        { 0, 200, 200, 256, 256 }, { 0, 1, 1, 256, 256 },     { 0, 1080, 1920, 1088, 1920 },
+        { 0, 48, 80, 224, 352 },   { 0, 4000, 20, 4000, 32 }, { 0, 5000, 7000, 3456, 4832 },
+        { 0, 256, 256, 256, 256 }, { 0, 1, 200, 32, 3648 },   { 0, 16, 16, 256, 256 },
     };
     check_sizes(clips, sizeof clips / sizeof clips[0], 4096, 25165824);
     check_sizes(tight, sizeof tight / sizeof tight[0], 131072, 786432);
@@ -137,7 +138,8 @@ test_smart_resize_refuses(void **state)
     assert_true(h == h2 && w == w2);
 }
 
-/* ---- resize: hashes from torchvision 0.26 ----------------------------------------------------- */
+/* ---- resize: hashes from torchvision 0.26 -----------------------------------------------------
+ */
 
 static uint8_t *
 noise(int64_t n)
@@ -169,11 +171,11 @@ test_resize(void **state)
         int h, w, out_h, out_w;
         uint64_t hash;
     } cases[] = {
-        {48, 80, 32, 64, 0xcf947bc2c7fa374a},    {33, 57, 64, 96, 0x88147992d6a09cbd},
-        {7, 5, 32, 32, 0x58095c70ce3cc4e4},      {1, 1, 8, 8, 0x5709e8ae4e763565},
-        {90, 160, 90, 64, 0x5c344e6b99f4f068},   {90, 160, 32, 160, 0x0cf3341c15c65264},
-        {200, 300, 9, 7, 0xfb501154e2097435},    {64, 64, 64, 64, 0x9fb6c6c1cf946b73},
-        {2, 130, 32, 32, 0xaef2bbfb43eeba75},    {40, 41, 17, 203, 0xde885d1e65633ec5},
+        { 48, 80, 32, 64, 0xcf947bc2c7fa374a },  { 33, 57, 64, 96, 0x88147992d6a09cbd },
+        { 7, 5, 32, 32, 0x58095c70ce3cc4e4 },    { 1, 1, 8, 8, 0x5709e8ae4e763565 },
+        { 90, 160, 90, 64, 0x5c344e6b99f4f068 }, { 90, 160, 32, 160, 0x0cf3341c15c65264 },
+        { 200, 300, 9, 7, 0xfb501154e2097435 },  { 64, 64, 64, 64, 0x9fb6c6c1cf946b73 },
+        { 2, 130, 32, 32, 0xaef2bbfb43eeba75 },  { 40, 41, 17, 203, 0xde885d1e65633ec5 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         const int h = cases[c].h, w = cases[c].w, oh = cases[c].out_h, ow = cases[c].out_w;
@@ -208,7 +210,8 @@ test_resize_levels(void **state)
         for (int level = QVM_PLAIN; level <= QVM_BEST; level++) {
             qvm_resizer *r = NULL;
             assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3], 2,
-                                                (qvm_level)level, &r, NULL), QV_OK);
+                                                (qvm_level)level, &r, NULL),
+                             QV_OK);
             uint8_t *to = level == QVM_PLAIN ? plain : other;
             qvm_resizer_run(r, 0, src, 3 * side[1], to, 0, side[2] / 2);
             qvm_resizer_run(r, 1, src, 3 * side[1], to, side[2] / 2, side[2]);
@@ -227,7 +230,7 @@ static void
 test_resize_refuses(void **state)
 {
     (void)state;
-    uint8_t byte[3] = {0};
+    uint8_t byte[3] = { 0 };
     qv_error err;
     assert_int_equal(qv_resize_bicubic(NULL, 1, 1, 3, byte, 1, 1, &err), QV_EINVAL);
     assert_int_equal(qv_resize_bicubic(byte, 0, 1, 3, byte, 1, 1, &err), QV_EINVAL);
@@ -235,7 +238,8 @@ test_resize_refuses(void **state)
     assert_int_equal(qv_resize_bicubic(byte, 1, 1, 3, byte, 1, 1 << 20, &err), QV_EINVAL);
 }
 
-/* ---- making clips ----------------------------------------------------------------------------- */
+/* ---- making clips -----------------------------------------------------------------------------
+ */
 
 static const char *
 in_folder(const char *name)
@@ -262,9 +266,10 @@ static void
 set_rotation(AVStream *stream, double clockwise)
 {
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
-    AVPacketSideData *side = av_packet_side_data_new(
-            &stream->codecpar->coded_side_data, &stream->codecpar->nb_coded_side_data,
-            AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t), 0);
+    AVPacketSideData *side =
+        av_packet_side_data_new(&stream->codecpar->coded_side_data,
+                                &stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX,
+                                9 * sizeof(int32_t), 0);
     int32_t *matrix = side ? (int32_t *)(void *)side->data : NULL;
 #else
     int32_t *matrix = (int32_t *)(void *)av_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX,
@@ -299,8 +304,8 @@ make_clip(const char *name, int n, double clockwise)
     encoder->width = CLIP_W;
     encoder->height = CLIP_H;
     encoder->pix_fmt = AV_PIX_FMT_YUV420P;
-    encoder->time_base = (AVRational){1, 10};
-    encoder->framerate = (AVRational){10, 1};
+    encoder->time_base = (AVRational){ 1, 10 };
+    encoder->framerate = (AVRational){ 10, 1 };
     encoder->gop_size = 5;
     if (mux->oformat->flags & AVFMT_GLOBALHEADER)
         encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -370,7 +375,8 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     *total = 0;
     while (n) {
         assert_int_equal(qv_clip_read(clip, frames + bytes * (size_t)*total, step, &n,
-                                      times ? times + *total : NULL, NULL), QV_OK);
+                                      times ? times + *total : NULL, NULL),
+                         QV_OK);
         *total += n;
     }
     const uint64_t h = hash_bytes(frames, bytes * (size_t)*total);
@@ -382,14 +388,15 @@ static qv_clip *
 open_clip(const char *path, const qv_clip_options *options)
 {
     qv_clip *clip = NULL;
-    qv_error err = {QV_OK, ""};
+    qv_error err = { QV_OK, "" };
     const qv_status status = qv_clip_open(path, NULL, NULL, options, &clip, &err);
     if (status)
         fail_msg("%s", err.text);
     return clip;
 }
 
-/* ---- clips ------------------------------------------------------------------------------------ */
+/* ---- clips ------------------------------------------------------------------------------------
+ */
 
 static void
 test_clip(void **state)
@@ -398,8 +405,9 @@ test_clip(void **state)
     static const struct {
         const char *name;
         int frames, sampled;
-    } cases[] = {{"one.mp4", 1, 1}, {"two.mp4", 2, 2}, {"odd.mp4", 3, 3}, {"long.mp4", 37, 7},
-                 {"a.avi", 37, 7}, {"a.mkv", 37, 7}, {"with:colon.mp4", 12, 4}};
+    } cases[] = { { "one.mp4", 1, 1 },        { "two.mp4", 2, 2 }, { "odd.mp4", 3, 3 },
+                  { "long.mp4", 37, 7 },      { "a.avi", 37, 7 },  { "a.mkv", 37, 7 },
+                  { "with:colon.mp4", 12, 4 } };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames, 0), NULL);
         qv_clip_info info;
@@ -434,14 +442,15 @@ test_clip_options(void **state)
     (void)state;
     const char *path = make_clip("options.mp4", 20, 0);
     int64_t total;
-    qv_clip *clip = open_clip(path, &(qv_clip_options){.num_frames = 5, .threads = 1});
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 5, .threads = 1 });
     const uint64_t five = read_all(clip, 1, &total, NULL);
     assert_int_equal(total, 5);
     qv_clip_close(&clip);
-    clip = open_clip(path, &(qv_clip_options){.num_frames = 5, .threads = 4});
+    clip = open_clip(path, &(qv_clip_options){ .num_frames = 5, .threads = 4 });
     assert_int_equal(read_all(clip, 5, &total, NULL), five);
     qv_clip_close(&clip);
-    clip = open_clip(path, &(qv_clip_options){.num_frames = 50}); /* more than there are: repeats */
+    clip =
+        open_clip(path, &(qv_clip_options){ .num_frames = 50 }); /* more than there are: repeats */
     read_all(clip, 7, &total, NULL);
     assert_int_equal(total, 50);
     assert_int_equal(qv_clip_damaged(clip), 0);
@@ -449,9 +458,14 @@ test_clip_options(void **state)
 
     qv_error err;
     static const qv_clip_options bad[] = {
-        {.fps = 2, .num_frames = 4}, {.fps = -1},        {.num_frames = -1},
-        {.max_frames = -1},          {.threads = -2},    {.reserved = {0, 1}},
-        {.min_pixels = -5},          {.num_frames = 1 << 30},
+        { .fps = 2, .num_frames = 4 },
+        { .fps = -1 },
+        { .num_frames = -1 },
+        { .max_frames = -1 },
+        { .threads = -2 },
+        { .reserved = { 0, 1 } },
+        { .min_pixels = -5 },
+        { .num_frames = 1 << 30 },
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(qv_clip_open(path, NULL, NULL, &bad[i], &clip, &err), QV_EINVAL);
@@ -468,12 +482,12 @@ test_close_any_time(void **state)
     const char *path = make_clip("close.mp4", 60, 0);
     uint8_t *frame = malloc(3 * CLIP_W * CLIP_H);
     for (int round = 0; round < 30; round++) {
-        qv_clip *clip = open_clip(path, &(qv_clip_options){.num_frames = 60});
+        qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
         int64_t n;
         for (int i = 0; i < round % 7; i++)
             assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
         if (round % 3 == 0)
-            nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
         qv_clip_close(&clip);
     }
     free(frame);
@@ -483,7 +497,7 @@ static void
 test_rotation(void **state)
 {
     (void)state;
-    static const int degrees[] = {90, 180, 270};
+    static const int degrees[] = { 90, 180, 270 };
     for (int i = 0; i < 3; i++) {
         qv_clip *clip = open_clip(make_clip("turned.mov", 4, degrees[i]), NULL);
         qv_clip *flat = open_clip(make_clip("flat.mov", 4, 0), NULL);
@@ -499,7 +513,7 @@ test_rotation(void **state)
         qv_clip_read(flat, a, 1, &n, NULL, NULL);
         qv_clip_read(clip, b, 1, &n, NULL, NULL);
         /* where the picture's first pixel has gone */
-        const int at[] = {CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1)};
+        const int at[] = { CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1) };
         assert_memory_equal(a, b + 3 * at[i], 3);
         qv_clip_close(&clip);
         qv_clip_close(&flat);
@@ -511,7 +525,8 @@ test_rotation(void **state)
     qv_clip_close(&tilted);
 }
 
-/* ---- pictures --------------------------------------------------------------------------------- */
+/* ---- pictures ---------------------------------------------------------------------------------
+ */
 
 static void
 test_png_round_trip(void **state)
@@ -521,7 +536,7 @@ test_png_round_trip(void **state)
     uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
     const char *path = in_folder("picture.png");
     assert_int_equal(qv_write_png(path, rgb, h, w, NULL), QV_OK);
-    qv_clip *clip = open_clip(path, &(qv_clip_options){.fps = 3});
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
     qv_clip_info info;
     qv_clip_get_info(clip, &info);
     assert_true(info.picture);
@@ -559,13 +574,14 @@ test_png_round_trip(void **state)
     free(back);
 }
 
-/* ---- files that are no clips ------------------------------------------------------------------ */
+/* ---- files that are no clips ------------------------------------------------------------------
+ */
 
 static void
 expect_failure(const char *path, qv_status status, const char *text)
 {
     qv_clip *clip = NULL;
-    qv_error err = {QV_OK, ""};
+    qv_error err = { QV_OK, "" };
     assert_int_equal(qv_clip_open(path, NULL, NULL, NULL, &clip, &err), status);
     assert_null(clip);
     assert_int_equal(err.status, status);
@@ -602,8 +618,8 @@ static void
 test_bomb(void **state)
 {
     (void)state;
-    uint8_t png[100] = {0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0, 0, 0, 13, 'I', 'H', 'D', 'R',
-                        0, 0, 0xfd, 0xe8, 0, 0, 0xfd, 0xe8, 8, 2};
+    uint8_t png[100] = { 0x89, 'P', 'N', 'G', 13, 10,   26,   10, 0, 0,    0,    13, 'I',
+                         'H',  'D', 'R', 0,   0,  0xfd, 0xe8, 0,  0, 0xfd, 0xe8, 8,  2 };
     write_file(in_folder("bomb.png"), png, sizeof png);
     expect_failure(in_folder("bomb.png"), QV_EFORMAT, "");
 }
@@ -623,14 +639,14 @@ test_damage(void **state)
             copy[at] ^= 0x5a;
         write_file(in_folder("damaged.avi"), copy, cut);
         free(copy);
-        uint64_t hash[2] = {0};
-        int64_t total[2] = {0}, damaged[2] = {0};
+        uint64_t hash[2] = { 0 };
+        int64_t total[2] = { 0 }, damaged[2] = { 0 };
         for (int t = 0; t < 2; t++) {
             qv_clip *clip = NULL;
-            qv_error err = {QV_OK, ""};
-            const qv_clip_options options = {.num_frames = 20, .threads = t ? 4 : 1};
-            const qv_status status = qv_clip_open(in_folder("damaged.avi"), NULL, NULL, &options,
-                                                  &clip, &err);
+            qv_error err = { QV_OK, "" };
+            const qv_clip_options options = { .num_frames = 20, .threads = t ? 4 : 1 };
+            const qv_status status =
+                qv_clip_open(in_folder("damaged.avi"), NULL, NULL, &options, &clip, &err);
             if (status) {
                 assert_non_null(strstr(err.text, "damaged.avi"));
                 continue;
@@ -647,7 +663,8 @@ test_damage(void **state)
     free(bytes);
 }
 
-/* ---- main ------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------
+ */
 
 static int
 make_folder(void **state)
@@ -663,10 +680,10 @@ remove_folder(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "one.mp4", "two.mp4", "odd.mp4", "long.mp4", "a.avi", "a.mkv", "with:colon.mp4",
-        "options.mp4", "close.mp4", "turned.mov", "flat.mov", "tilted.mov", "picture.png",
-        "picture.mp4", "thin.png", "text.mp4", "playlist.mp4", "concat.mp4", "sdp.mp4",
-        "empty.mp4", "bomb.png", "whole.avi", "damaged.avi",
+        "one.mp4",        "two.mp4",     "odd.mp4",   "long.mp4",   "a.avi",        "a.mkv",
+        "with:colon.mp4", "options.mp4", "close.mp4", "turned.mov", "flat.mov",     "tilted.mov",
+        "picture.png",    "picture.mp4", "thin.png",  "text.mp4",   "playlist.mp4", "concat.mp4",
+        "sdp.mp4",        "empty.mp4",   "bomb.png",  "whole.avi",  "damaged.avi",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(in_folder(names[i]));
@@ -677,13 +694,20 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sample_frames),  cmocka_unit_test(test_smart_resize),
-        cmocka_unit_test(test_smart_resize_refuses), cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_levels),  cmocka_unit_test(test_resize_refuses),
-        cmocka_unit_test(test_clip),           cmocka_unit_test(test_clip_options),
-        cmocka_unit_test(test_close_any_time), cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_png_round_trip), cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bomb),           cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_sample_frames),
+        cmocka_unit_test(test_smart_resize),
+        cmocka_unit_test(test_smart_resize_refuses),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_levels),
+        cmocka_unit_test(test_resize_refuses),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_clip_options),
+        cmocka_unit_test(test_close_any_time),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_png_round_trip),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

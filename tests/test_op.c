@@ -14,14 +14,12 @@
 
 /* One legal operation of each kind, as qv_op_print writes it. */
 static const char *const legal[QV_OP_COUNT] = {
-    [QV_OP_rows] =
-        ("rows pairs=2 grid_h=4 grid_w=6 patch=16 temporal=2 merge=2 channels=3 still=1 "
-         "scale0=2 scale1=0.1 scale2=0.00392156862745098 shift0=-255 shift2=1e-300 "
-         "dtype=bf16"),
+    [QV_OP_rows] = ("rows pairs=2 grid_h=4 grid_w=6 patch=16 temporal=2 merge=2 channels=3 still=1 "
+                    "scale0=2 scale1=0.1 scale2=0.00392156862745098 shift0=-255 shift2=1e-300 "
+                    "dtype=bf16"),
     [QV_OP_convert] = "convert n=7 from=f32 dtype=bf16",
-    [QV_OP_gemm] =
-        ("gemm m=760 n=1024 k=1536 alpha=0.00392156862745098 bias=1 act=gelu_erf "
-         "addend_rows=380 dtype=bf16"),
+    [QV_OP_gemm] = ("gemm m=760 n=1024 k=1536 alpha=0.00392156862745098 bias=1 act=gelu_erf "
+                    "addend_rows=380 dtype=bf16"),
     [QV_OP_norm] = "norm rows=3 cols=5 eps=1e-06 rms=1 dtype=f32",
     [QV_OP_rope] = "rope rows=12 heads=2 head_dim=72 period=4 dtype=bf16",
     [QV_OP_attention] = "attention batch=2 seq=5 heads=3 head_dim=16 scale=0.25 dtype=f32",
@@ -224,10 +222,10 @@ static void
 test_operands(void **state)
 {
     (void)state;
-    static const int n[QV_OP_COUNT] = { [QV_OP_rows] = 2,      [QV_OP_convert] = 2,
-                                        [QV_OP_gemm] = 5,      [QV_OP_norm] = 4,
-                                        [QV_OP_rope] = 3,      [QV_OP_attention] = 2,
-                                        [QV_OP_taps] = 4 };
+    static const int n[QV_OP_COUNT] = {
+        [QV_OP_rows] = 2, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5, [QV_OP_norm] = 4,
+        [QV_OP_rope] = 3, [QV_OP_attention] = 2, [QV_OP_taps] = 4
+    };
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);
     assert_int_equal(qv_op_n_operands(QV_OP_COUNT), 0);

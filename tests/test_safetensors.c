@@ -119,7 +119,8 @@ bad_headers_are_refused(void **state)
           "bits overflows" },
         /* dtype */
         { "{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is missing" },
-        { "{\"a\":{\"dtype\":\"F99\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is \"F99\"" },
+        { "{\"a\":{\"dtype\":\"F99\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+          "dtype is \"F99\"" },
         { "{\"a\":{\"dtype\":\"bf16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "\"bf16\"" },
         { "{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is 7" },
         { "{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, "whole number" },
@@ -142,7 +143,8 @@ bad_headers_are_refused(void **state)
         expect_open_failure(cases[i].header, path, QV_EFORMAT, words);
     }
     const char nul[] = "{\"a\0b\":1}";
-    expect_open_failure("raw NUL", make_file_n("nul", nul, sizeof nul - 1, 0), QV_EFORMAT, "line 1");
+    expect_open_failure("raw NUL", make_file_n("nul", nul, sizeof nul - 1, 0), QV_EFORMAT,
+                        "line 1");
 }
 
 static void
@@ -261,17 +263,28 @@ all_dtypes_are_known(void **state)
         int bits;
         qv_dtype dtype;
     } dtypes[] = {
-        { "BOOL", 8, QV_DTYPE_AUTO },        { "F4", 4, QV_DTYPE_AUTO },
-        { "F6_E2M3", 6, QV_DTYPE_AUTO },     { "F6_E3M2", 6, QV_DTYPE_AUTO },
-        { "U8", 8, QV_U8 },                  { "I8", 8, QV_DTYPE_AUTO },
-        { "F8_E5M2", 8, QV_DTYPE_AUTO },     { "F8_E4M3", 8, QV_DTYPE_AUTO },
-        { "F8_E8M0", 8, QV_DTYPE_AUTO },     { "F8_E4M3FNUZ", 8, QV_DTYPE_AUTO },
-        { "F8_E5M2FNUZ", 8, QV_DTYPE_AUTO }, { "I16", 16, QV_DTYPE_AUTO },
-        { "U16", 16, QV_DTYPE_AUTO },        { "F16", 16, QV_F16 },
-        { "BF16", 16, QV_BF16 },             { "I32", 32, QV_DTYPE_AUTO },
-        { "U32", 32, QV_DTYPE_AUTO },        { "F32", 32, QV_F32 },
-        { "C64", 64, QV_DTYPE_AUTO },        { "F64", 64, QV_DTYPE_AUTO },
-        { "I64", 64, QV_DTYPE_AUTO },        { "U64", 64, QV_DTYPE_AUTO },
+        { "BOOL", 8, QV_DTYPE_AUTO },
+        { "F4", 4, QV_DTYPE_AUTO },
+        { "F6_E2M3", 6, QV_DTYPE_AUTO },
+        { "F6_E3M2", 6, QV_DTYPE_AUTO },
+        { "U8", 8, QV_U8 },
+        { "I8", 8, QV_DTYPE_AUTO },
+        { "F8_E5M2", 8, QV_DTYPE_AUTO },
+        { "F8_E4M3", 8, QV_DTYPE_AUTO },
+        { "F8_E8M0", 8, QV_DTYPE_AUTO },
+        { "F8_E4M3FNUZ", 8, QV_DTYPE_AUTO },
+        { "F8_E5M2FNUZ", 8, QV_DTYPE_AUTO },
+        { "I16", 16, QV_DTYPE_AUTO },
+        { "U16", 16, QV_DTYPE_AUTO },
+        { "F16", 16, QV_F16 },
+        { "BF16", 16, QV_BF16 },
+        { "I32", 32, QV_DTYPE_AUTO },
+        { "U32", 32, QV_DTYPE_AUTO },
+        { "F32", 32, QV_F32 },
+        { "C64", 64, QV_DTYPE_AUTO },
+        { "F64", 64, QV_DTYPE_AUTO },
+        { "I64", 64, QV_DTYPE_AUTO },
+        { "U64", 64, QV_DTYPE_AUTO },
     };
     (void)state;
     for (size_t i = 0; i < COUNT(dtypes); i++) {
@@ -356,9 +369,9 @@ static void
 what_is_written_comes_back(void **state)
 {
     const struct qv_safetensor tensors[] = {
-        tensor("tokens", "F32", 2, 3, 2),    tensor("b.\xc3\xa4\"\n", "BF16", 1, 3, 0),
-        tensor("empty", "F16", 2, 0, 5),     tensor("scalar", "I64", 0, 0, 0),
-        tensor("bytes", "U8", 1, 5, 0),      tensor("grid", "I32", 2, 1, 3),
+        tensor("tokens", "F32", 2, 3, 2), tensor("b.\xc3\xa4\"\n", "BF16", 1, 3, 0),
+        tensor("empty", "F16", 2, 0, 5),  tensor("scalar", "I64", 0, 0, 0),
+        tensor("bytes", "U8", 1, 5, 0),   tensor("grid", "I32", 2, 1, 3),
         tensor("times", "F64", 1, 2, 0),
     };
     const char *const metadata[][2] = { { "format", "pt" }, { "model", "qwen3_vl" } };
@@ -367,7 +380,8 @@ what_is_written_comes_back(void **state)
     struct qv_safetensors_writer *w = NULL;
     (void)state;
 
-    if (qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w, &err))
+    if (qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w,
+                                   &err))
         fail_msg("%s", err.text);
     assert_int_not_equal(access(temp_path("out"), F_OK), 0);
     for (size_t i = COUNT(tensors); i-- > 0;) { /* any order; the first in two pieces */
@@ -409,26 +423,30 @@ bad_tensors_are_not_written(void **state)
         const char *words;
     } cases[] = {
         { { tensor("a", "U8", 0, 0, 0), tensor("a", "F32", 0, 0, 0) }, QV_EINVAL, "\"a\"|already" },
-        { { tensor("__metadata__", "U8", 0, 0, 0), tensor("a", "U8", 0, 0, 0) }, QV_EINVAL,
+        { { tensor("__metadata__", "U8", 0, 0, 0), tensor("a", "U8", 0, 0, 0) },
+          QV_EINVAL,
           "__metadata__" },
         { { tensor("a", "F8_E5M2", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dtype" },
         { { tensor("a", "U8", 9, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dimensions" },
         { { tensor("a", "U8", 1, -1, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "negative" },
-        { { tensor("a", "F32", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL,
+        { { tensor("a", "F32", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) },
+          QV_EINVAL,
           "overflow" },
-        { { tensor("a", "U8", 1, INT64_MAX, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL,
+        { { tensor("a", "U8", 1, INT64_MAX, 0), tensor("b", "U8", 0, 0, 0) },
+          QV_EINVAL,
           "overflow" },
         { { tensor("a\xff", "U8", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "UTF-8" },
         /* no disk has this; it is said before any data are made */
-        { { tensor("a", "U8", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) }, QV_EIO,
+        { { tensor("a", "U8", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) },
+          QV_EIO,
           "out: cannot" },
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct qv_safetensors_writer *w = NULL;
         qv_error err = { 0 };
-        const qv_status s = qv_safetensors_writer_open(temp_path("out"), cases[i].tensors, 2, NULL,
-                                                       0, &w, &err);
+        const qv_status s =
+            qv_safetensors_writer_open(temp_path("out"), cases[i].tensors, 2, NULL, 0, &w, &err);
         expect_failure(cases[i].words, cases[i].status, cases[i].words, s, &err);
         assert_null(w);
         assert_int_equal(temp_count(), 0);
@@ -534,8 +552,9 @@ shards_may_be_links(void **state)
     assert_int_equal(mkdir(temp_path("snapshot"), 0700), 0);
     make_file("blobs/1", "{\"v.a\":" U8("[1]", "0", "1") "}", 1);
     make_file("blobs/2", "{\"x\":" U8("[7]", "0", "7") ",\"v.b\":" U8("[1]", "7", "8") "}", 8);
-    temp_text("blobs/3", "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"v.a\":\"s1.safetensors\","
-                         "\"v.b\":\"s2.safetensors\",\"t\":\"s3.safetensors\"}}");
+    temp_text("blobs/3",
+              "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"v.a\":\"s1.safetensors\","
+              "\"v.b\":\"s2.safetensors\",\"t\":\"s3.safetensors\"}}");
     assert_int_equal(symlink("../blobs/1", temp_path("snapshot/s1.safetensors")), 0);
     assert_int_equal(symlink("../blobs/2", temp_path("snapshot/s2.safetensors")), 0);
     assert_int_equal(symlink("../blobs/3", temp_path("snapshot/" INDEX)), 0);
@@ -568,7 +587,8 @@ an_index_that_lies_is_found_out(void **state)
     (void)state;
     make_file("s1", "{\"a\":" U8("[1]", "0", "1") "}", 1);
     make_file("s2", "{\"a\":" U8("[2]", "0", "1") "}", 1);
-    temp_text(INDEX, "{\"weight_map\":{\"a\":\"s1\",\"b\":\"s1\",\"c\":\"s2\",\"d\":\"" INDEX "\"}}");
+    temp_text(INDEX,
+              "{\"weight_map\":{\"a\":\"s1\",\"b\":\"s1\",\"c\":\"s2\",\"d\":\"" INDEX "\"}}");
     struct qv_checkpoint *c = open_folder();
     assert_int_equal(first_byte(c, "a"), 0);
     expect_failure("wrong shard", QV_EFORMAT, INDEX "|weight_map|\"b\"|s1",

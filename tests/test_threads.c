@@ -38,9 +38,8 @@ work(void *argument)
         struct tiny t = tiny_open(w->backend, QV_F32, 1);
         uint8_t *frames = tiny_frames(&t, FRAMES, 4, 6, w->seed);
         free(w->tokens);
-        w->tokens =
-            tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, FRAMES,
-                        &w->bytes);
+        w->tokens = tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, FRAMES,
+                                &w->bytes);
         free(frames);
         tiny_close(&t);
     }
@@ -81,8 +80,8 @@ static void *
 encode_elsewhere(void *argument)
 {
     struct moved *m = argument;
-    m->tokens = tiny_encode(&m->t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, m->frames,
-                            FRAMES, &m->bytes);
+    m->tokens = tiny_encode(&m->t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, m->frames, FRAMES,
+                            &m->bytes);
     return NULL;
 }
 

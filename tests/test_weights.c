@@ -24,7 +24,7 @@ enum patch_form { AS_5D, AS_2D, AS_CHANNELS_LAST, AS_LINEAR_PROJ };
 struct variant {
     const char *what;
     enum patch_form patch;
-    const char *prefix;    /* instead of "model.visual." */
+    const char *prefix; /* instead of "model.visual." */
     bool f32, links;
     const char *drop, *spoil, *widen; /* a tensor left out, with a NaN, with one row more */
 };
@@ -181,7 +181,8 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
     qv_model_get_info(t.model, &t.info);
     memcpy(digest, t.info.digest, 40);
     uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
-    float *tokens = tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, 2, bytes);
+    float *tokens =
+        tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, 2, bytes);
     free(frames);
     tiny_close(&t);
     return tokens;

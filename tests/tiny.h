@@ -63,8 +63,8 @@ tiny_encode(const struct tiny *t, qv_plan_options options, const uint8_t *frames
     qv_plan_get_info(plan, &info);
     int64_t per_pair = info.chunk_frames / info.chunk_pairs, outputs = 1 + t->info.n_deepstack;
     int64_t tokens = (n + per_pair - 1) / per_pair * info.tokens_per_pair, row = 0;
-    size_t frame = (size_t)(options.grid_h * options.grid_w * t->info.patch_size *
-                            t->info.patch_size * 3);
+    size_t frame =
+        (size_t)(options.grid_h * options.grid_w * t->info.patch_size * t->info.patch_size * 3);
     *bytes = (size_t)(outputs * tokens * t->info.out_hidden) * sizeof(float);
     float *all = malloc(*bytes);
     assert_non_null(all);

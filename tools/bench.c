@@ -103,8 +103,7 @@ open_bare(struct bare *b, qv_model *model, const struct qv_steps *steps, enum qv
                             b->ctx->kernels.entries[b->kernels[b->n]].scratch_bytes };
         b->n++;
         if (kind == QV_OP_gemm)
-            call->operands[1] =
-                model->weights.buffers[steps->steps[i].operands[1] - SLOT_COUNT];
+            call->operands[1] = model->weights.buffers[steps->steps[i].operands[1] - SLOT_COUNT];
         x = bytes[0] > x ? bytes[0] : x;
         y = bytes[1] > y ? bytes[1] : y;
         scratch = bytes[2] > scratch ? bytes[2] : scratch;
@@ -112,8 +111,7 @@ open_bare(struct bare *b, qv_model *model, const struct qv_steps *steps, enum qv
     }
     x = (x + 255) & ~(size_t)255;
     y = (y + 255) & ~(size_t)255;
-    qv_status status =
-        b->ctx->backend->alloc(b->ctx->dev, x + y + scratch + 256, &b->arena, err);
+    qv_status status = b->ctx->backend->alloc(b->ctx->dev, x + y + scratch + 256, &b->arena, err);
     for (size_t i = 0; i < b->n && !status; i++) {
         b->calls[i].kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
         b->calls[i].operands[0] = (struct qv_buffer){ b->arena, 0 };
@@ -172,9 +170,9 @@ open_limit(struct tower_bench *b, const struct tool_options *o, qv_error *err)
                                     .output = QV_F32 };
     struct qv_conv3d_desc d = qv_tower_patch_embed(&b->model->config, &shape);
     struct qv_conv3d_decision decision;
-    qv_status status = qv_conv3d_decide(&d, &b->ctx->caps,
-                                        qv_conv3d_thresholds_of(b->ctx->backend->name), -1,
-                                        &decision, err);
+    qv_status status =
+        qv_conv3d_decide(&d, &b->ctx->caps, qv_conv3d_thresholds_of(b->ctx->backend->name), -1,
+                         &decision, err);
     if (!status)
         status = qv_tower_build(&b->model->config, &shape, &decision, &b->steps, err);
     if (!status)
@@ -205,8 +203,8 @@ open_tower_bench(struct tower_bench *b, const struct tool_options *o, qv_error *
         return status;
     qv_model_get_info(b->model, &m);
     qv_plan_get_info(b->plan, &b->info);
-    size_t bytes = (size_t)(b->info.chunk_frames * o->grid[1] * o->grid[2] * m.patch_size *
-                            m.patch_size * 3);
+    size_t bytes =
+        (size_t)(b->info.chunk_frames * o->grid[1] * o->grid[2] * m.patch_size * m.patch_size * 3);
     b->frames = malloc(bytes);
     b->tokens.capacity = b->info.chunk_pairs * b->info.tokens_per_pair;
     b->tokens.tokens = malloc((size_t)(b->tokens.capacity * m.out_hidden) * sizeof(float));
@@ -301,10 +299,19 @@ time_rows(qv_context *ctx, int64_t height, int64_t width, int64_t n, struct timi
           qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_rows };
-    op.u.rows = (struct qv_op_rows){ .pairs = 1, .grid_h = height / 16, .grid_w = width / 16,
-                                     .patch = 16, .temporal = 2, .merge = 2, .channels = 3,
-                                     .scale0 = 2, .scale1 = 2, .scale2 = 2,
-                                     .shift0 = -255, .shift1 = -255, .shift2 = -255,
+    op.u.rows = (struct qv_op_rows){ .pairs = 1,
+                                     .grid_h = height / 16,
+                                     .grid_w = width / 16,
+                                     .patch = 16,
+                                     .temporal = 2,
+                                     .merge = 2,
+                                     .channels = 3,
+                                     .scale0 = 2,
+                                     .scale1 = 2,
+                                     .scale2 = 2,
+                                     .shift0 = -255,
+                                     .shift1 = -255,
+                                     .shift2 = -255,
                                      .dtype = ctx->caps.dtype };
     size_t index, in = qv_op_operand(&op, 0).bytes, out = qv_op_operand(&op, 1).bytes;
     struct qv_memory *memory = NULL;
@@ -361,14 +368,12 @@ bench_preprocess(const struct tool_options *o)
     double resize_ms = quantile_ms(&resize, 0.5), rows_ms = quantile_ms(&rows, 0.5) / 2;
     if (o->json)
         tool_print_json(json_pack("{s:s, s:s, s:[I,I], s:[I,I], s:f, s:f}", "bench", "preprocess",
-                                  "version", qv_version(), "source", (json_int_t)h,
-                                  (json_int_t)w, "resized", (json_int_t)out_h,
-                                  (json_int_t)out_w, "resize_ms_per_frame", resize_ms,
-                                  "rows_ms_per_frame", rows_ms));
+                                  "version", qv_version(), "source", (json_int_t)h, (json_int_t)w,
+                                  "resized", (json_int_t)out_h, (json_int_t)out_w,
+                                  "resize_ms_per_frame", resize_ms, "rows_ms_per_frame", rows_ms));
     else
         printf("preprocess, %lldx%lld -> %lldx%lld: resize %.3f ms, rows %.3f ms a frame\n",
-               (long long)w, (long long)h, (long long)out_w, (long long)out_h, resize_ms,
-               rows_ms);
+               (long long)w, (long long)h, (long long)out_w, (long long)out_h, resize_ms, rows_ms);
     return TOOL_DONE;
 }
 

@@ -81,13 +81,13 @@ static char *
 preprocessing_text(const struct job *job)
 {
     const qv_clip_info *c = &job->info;
-    json_t *j = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:i, s:i, s:I}", "kind",
-        c->picture ? "picture" : "video", "codec", c->codec, "format", c->format, "source_width",
-        c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
-        c->source_fps, "source_frames", (json_int_t)c->source_frames, "sampled_frames",
-        (json_int_t)c->n_frames, "width", c->width, "height", c->height, "damaged_frames",
-        (json_int_t)qv_clip_damaged(job->clip));
+    json_t *j = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:i, s:i, s:I}", "kind",
+                          c->picture ? "picture" : "video", "codec", c->codec, "format", c->format,
+                          "source_width", c->source_width, "source_height", c->source_height,
+                          "rotation", c->rotation, "source_fps", c->source_fps, "source_frames",
+                          (json_int_t)c->source_frames, "sampled_frames", (json_int_t)c->n_frames,
+                          "width", c->width, "height", c->height, "damaged_frames",
+                          (json_int_t)qv_clip_damaged(job->clip));
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     return text;
@@ -135,9 +135,9 @@ open_output(struct job *job, qv_error *err)
         { "device", job->context.device },
         { "preprocessing", preprocessing },
     };
-    qv_status status = qv_safetensors_writer_open(job->output, tensors, n, metadata,
-                                                  sizeof metadata / sizeof *metadata,
-                                                  &job->writer, err);
+    qv_status status =
+        qv_safetensors_writer_open(job->output, tensors, n, metadata,
+                                   sizeof metadata / sizeof *metadata, &job->writer, err);
     free(preprocessing);
     return status;
 }
@@ -177,8 +177,8 @@ finish_output(struct job *job, qv_error *err)
 static qv_status
 open_job(struct job *job, qv_model *model, qv_error *err)
 {
-    qv_status status = qv_clip_open(job->path, &job->model.image, &job->model.video,
-                                    &job->o->clip, &job->clip, err);
+    qv_status status = qv_clip_open(job->path, &job->model.image, &job->model.video, &job->o->clip,
+                                    &job->clip, err);
     if (status)
         return status;
     qv_clip_get_info(job->clip, &job->info);
@@ -281,14 +281,14 @@ report(const struct job *job)
 {
     const int64_t *g = job->info.grid_thw;
     if (job->o->json) {
-        tool_print_json(json_pack(
-            "{s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s}", "clip", job->path,
-            "output", job->output, "grid_thw", (json_int_t)g[0], (json_int_t)g[1],
-            (json_int_t)g[2], "tokens", (json_int_t)job->n_tokens, "width",
-            (json_int_t)job->model.out_hidden, "frames", (json_int_t)job->info.n_frames,
-            "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
-            "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
-            job->plan_info.lowering));
+        tool_print_json(
+            json_pack("{s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s}", "clip", job->path,
+                      "output", job->output, "grid_thw", (json_int_t)g[0], (json_int_t)g[1],
+                      (json_int_t)g[2], "tokens", (json_int_t)job->n_tokens, "width",
+                      (json_int_t)job->model.out_hidden, "frames", (json_int_t)job->info.n_frames,
+                      "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
+                      "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
+                      job->plan_info.lowering));
         return;
     }
     printf("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n", job->path,
@@ -345,11 +345,11 @@ encode_one(const struct tool_options *o, qv_context *ctx, qv_model *model, const
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong = !o->n_arguments              ? "no clip given"
-                        : !o->model                  ? "--model DIR is required"
-                        : !o->output                 ? "-o OUT is required"
+    const char *wrong = !o->n_arguments                    ? "no clip given"
+                        : !o->model                        ? "--model DIR is required"
+                        : !o->output                       ? "-o OUT is required"
                         : o->picture && o->n_arguments > 1 ? "--picture goes with one clip"
-                                                     : NULL;
+                                                           : NULL;
     if (wrong)
         tool_complain("encode: %s (qwenvit encode --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;

@@ -64,8 +64,8 @@ print_model(const struct scene *s)
     printf("%s: %s vision tower, %.1f M parameters\n", s->dir, m->model_type,
            (double)m->n_parameters / 1e6);
     printf("  sizes      depth %lld, hidden %lld, %lld heads of %lld, MLP %lld, out %lld\n",
-           (long long)m->depth, (long long)m->hidden, (long long)m->heads,
-           (long long)m->head_dim, (long long)m->intermediate, (long long)m->out_hidden);
+           (long long)m->depth, (long long)m->hidden, (long long)m->heads, (long long)m->head_dim,
+           (long long)m->intermediate, (long long)m->out_hidden);
     printf("  patches    %lld x %lld x %lld (frames, rows, columns), merged %lld x %lld; rows of "
            "%lld values\n",
            (long long)m->temporal_patch_size, (long long)m->patch_size, (long long)m->patch_size,
@@ -153,13 +153,13 @@ static void
 add_cost_json(json_t *j, const qv_clip_info *c, const qv_plan_info *p)
 {
     double chunks = (double)((c->grid_thw[0] + p->chunk_pairs - 1) / p->chunk_pairs);
-    json_object_update_new(
-        j, json_pack("{s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:s}", "tokens",
-                     (json_int_t)(c->grid_thw[0] * p->tokens_per_pair), "chunk_pairs",
-                     (json_int_t)p->chunk_pairs, "flops", chunks * p->flops, "bytes",
-                     chunks * p->bytes, "weight_bytes", (json_int_t)p->weight_bytes,
-                     "arena_bytes", (json_int_t)p->arena_bytes, "lowering", p->lowering,
-                     "lowering_reason", p->lowering_reason));
+    json_object_update_new(j, json_pack("{s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:s}", "tokens",
+                                        (json_int_t)(c->grid_thw[0] * p->tokens_per_pair),
+                                        "chunk_pairs", (json_int_t)p->chunk_pairs, "flops",
+                                        chunks * p->flops, "bytes", chunks * p->bytes,
+                                        "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
+                                        (json_int_t)p->arena_bytes, "lowering", p->lowering,
+                                        "lowering_reason", p->lowering_reason));
 }
 
 static qv_status
@@ -227,8 +227,8 @@ tool_info(const struct tool_options *o)
     if (!status) {
         qv_context_get_info(s.ctx, &s.context);
         if (o->model)
-            status = o->n_arguments ? open_model(&s, o->model, &err)
-                                    : show_model(&s, o->model, &err);
+            status =
+                o->n_arguments ? open_model(&s, o->model, &err) : show_model(&s, o->model, &err);
     }
     if (status)
         code = tool_fail(status, &err);

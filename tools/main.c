@@ -14,17 +14,19 @@ static const struct tool tools[] = {
       GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
       tool_encode },
     { "info", "PATH...",
-      "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, memory,\n"
+      "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
+      "memory,\n"
       "how the patch embedding's Conv3d is run, and why.",
       "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_JSON, tool_info },
     { "synth", "",
       "Makes a checkpoint of a config.json's sizes with seeded random weights, in the legacy 5D\n"
       "layout, for trying and timing without weights.",
-      "qwenvit synth --config Qwen3-VL-4B-config -o synthetic", GROUP_SYNTH | GROUP_OUTPUT |
-      GROUP_JSON, tool_synth },
+      "qwenvit synth --config Qwen3-VL-4B-config -o synthetic",
+      GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON, tool_synth },
     { "bench", "tower|preprocess",
-      "Times this machine. tower: encoding a chunk against its limit, the same GEMMs and attention\n"
+      "Times this machine. tower: encoding a chunk against its limit, the same GEMMs and "
+      "attention\n"
       "alone. preprocess: resizing frames and making patch rows.",
       "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       GROUP_DEVICE | GROUP_MODEL | GROUP_BENCH | GROUP_JSON, tool_bench },
@@ -34,8 +36,9 @@ enum { N_TOOLS = sizeof tools / sizeof *tools };
 static void
 print_usage(FILE *to)
 {
-    fprintf(to, "qwenvit %s: the Qwen-VL vision tower, from clips to tokens\n\n"
-                "usage: qwenvit SUBCOMMAND ...\n\n",
+    fprintf(to,
+            "qwenvit %s: the Qwen-VL vision tower, from clips to tokens\n\n"
+            "usage: qwenvit SUBCOMMAND ...\n\n",
             qv_version());
     for (const struct tool *t = tools; t < tools + N_TOOLS; t++)
         fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);

@@ -29,8 +29,8 @@ static const struct option options[] = {
     { "--model", "DIR", "checkpoint folder, as Hugging Face stores it", TEXT, GROUP_MODEL,
       AT(model), 0 },
     { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
-    { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE,
-      AT(picture), 0 },
+    { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(picture),
+      0 },
     { "--output-dtype", "TYPE", "of the tokens in the file: f32 (default) or bf16", DTYPE,
       GROUP_ENCODE, AT(output_dtype), 0 },
     { "--chunk", "N", "frame pairs at a time (default: chosen from the frame size)", INTEGER,
@@ -44,12 +44,10 @@ static const struct option options[] = {
       GROUP_SYNTH, AT(make_clip), 0 },
     { "--fps", "F", "frames sampled per second (default: the checkpoint's)", REAL, GROUP_CLIP,
       AT(clip.fps), 0 },
-    { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames),
-      1 },
+    { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
     { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
       1 },
-    { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames),
-      1 },
+    { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames), 1 },
     { "--min-pixels", "N", "least pixels, all frames together (a picture: its own)", INTEGER,
       GROUP_CLIP, AT(clip.min_pixels), 1 },
     { "--max-pixels", "N", "most pixels, all frames together (a picture: its own)", INTEGER,
@@ -116,9 +114,7 @@ parse_integers(const char *text, int64_t *out, int n, int64_t least)
 static bool
 parse_dtype(const char *text, qv_dtype *out)
 {
-    *out = !strcmp(text, "f32")    ? QV_F32
-           : !strcmp(text, "bf16") ? QV_BF16
-                                   : QV_DTYPE_AUTO;
+    *out = !strcmp(text, "f32") ? QV_F32 : !strcmp(text, "bf16") ? QV_BF16 : QV_DTYPE_AUTO;
     return *out || !strcmp(text, "auto");
 }
 
@@ -128,9 +124,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
 {
     char *field = (char *)out + o->at, *end;
     switch (o->kind) {
-    case TEXT:
-        *(const char **)(void *)field = text;
-        return *text ? NULL : "a non-empty text";
+    case TEXT: *(const char **)(void *)field = text; return *text ? NULL : "a non-empty text";
     case FLAG: *(bool *)(void *)field = true; return NULL;
     case INTEGER:
         if (!parse_integers(text, (int64_t *)(void *)field, 1, o->least))
@@ -138,7 +132,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         return NULL;
     case PAIR:
         return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
-                                                                          : "two integers, H,W";
+                                                                           : "two integers, H,W";
     case TRIPLE:
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
@@ -150,8 +144,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         *(double *)(void *)field = v;
         return NULL;
     }
-    case DTYPE:
-        return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+    case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
 }
@@ -169,8 +162,9 @@ find_option(const struct tool *tool, const char *name, size_t length)
 int
 tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out, bool *help)
 {
-    *out = (struct tool_options){ .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 },
-                                  .size = { 720, 1280 } };
+    *out = (struct tool_options){
+        .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 }, .size = { 720, 1280 }
+    };
     out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");
@@ -204,8 +198,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted = o->kind == FLAG && equals ? "given without a value"
-                                                       : parse_value(o, value, out);
+        const char *wanted =
+            o->kind == FLAG && equals ? "given without a value" : parse_value(o, value, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;

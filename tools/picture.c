@@ -18,8 +18,8 @@ struct tool_picture {
     int64_t n_shown, pairs[MOST_SHOWN];
     int64_t n_pairs_seen;
     int frames_per_pair;
-    uint8_t *frames;         /* [n_shown, height, width, 3] */
-    float *tokens;           /* [n_shown, rows*cols, dim] */
+    uint8_t *frames; /* [n_shown, height, width, 3] */
+    float *tokens;   /* [n_shown, rows*cols, dim] */
 };
 
 qv_status
@@ -154,7 +154,8 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* colours[n, 3]: each component stretched from its 2nd to its 98th percentile. sorted[n]: scratch. */
+/* colours[n, 3]: each component stretched from its 2nd to its 98th percentile. sorted[n]: scratch.
+ */
 static void
 colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, uint8_t *colours)
 {

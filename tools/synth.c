@@ -135,8 +135,8 @@ write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *
     const char *const metadata[][2] = { { "format", "pt" } };
     struct qv_safetensors_writer *w = NULL;
     snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
-    qv_status status = qv_safetensors_writer_open(path, s->tensors + first, n, metadata, 1, &w,
-                                                  err);
+    qv_status status =
+        qv_safetensors_writer_open(path, s->tensors + first, n, metadata, 1, &w, err);
     for (size_t i = 0; i < n && !status; i++)
         status = write_tensor(s, w, i, s->ids[first + i], err);
     if (!status)

@@ -10,7 +10,7 @@
 
 enum tool_exit {
     TOOL_DONE = 0,
-    TOOL_FAILED = 1,    /* a check failed, or part of the work */
+    TOOL_FAILED = 1, /* a check failed, or part of the work */
     TOOL_USAGE = 2,
     TOOL_BAD_INPUT = 3, /* a file that cannot be read or used */
     TOOL_DEVICE = 4,    /* device or environment */
