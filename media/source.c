@@ -29,13 +29,14 @@ choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
     return avcodec_default_get_format(codec, formats);
 }
 
-/* Says nothing, but counts errors: most decoders conceal damage and tell of it only here. */
+/* Says nothing, but counts errors: most decoders conceal damage and tell of it only here, the
+ * H.264 decoder at times with this one message alone. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
-    (void)format;
     (void)args;
-    if (level > AV_LOG_ERROR || !who || *(const AVClass *const *)who != avcodec_get_class())
+    const bool serious = level <= AV_LOG_ERROR || !strncmp(format, "concealing", 10);
+    if (!serious || !who || *(const AVClass *const *)who != avcodec_get_class())
         return;
     const AVCodecContext *codec = who;
     if (codec->get_format != choose_format)
