@@ -87,6 +87,7 @@ attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_
     a->block = (op->seq + blocks - 1) / blocks;
     a->tail = op->seq % a->block;
     a->threads = dev->threads;
+    a->softmax = lanes_have_avx512_cpu() ? lanes_softmax_avx512_cpu : lanes_softmax_cpu;
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
     qv_status status = open_blocks(dev, kernel, err);
@@ -128,8 +129,8 @@ attend_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *co
     if (status)
         return status;
     for (int64_t i = 0; i < rows; i++)
-        sums[i] = lanes_softmax_cpu(scores + i * op->seq, scores + i * op->seq, op->dtype, op->seq,
-                                    (float)op->scale);
+        sums[i] = a->softmax(scores + i * op->seq, scores + i * op->seq, op->dtype, op->seq,
+                             (float)op->scale);
     status = matmul_run_cpu(dev, &a->values[which][thread],
                             (void *[]){ scores, v, NULL, out, matmul_scratch }, err);
     for (int64_t i = 0; i < rows && !status; i++) {

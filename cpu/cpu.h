@@ -44,6 +44,7 @@ struct attention_cpu {
     int threads;
     int64_t block, tail;
     size_t thread_bytes; /* of scratch */
+    float (*softmax)(const float *x, void *y, int64_t dtype, int64_t n, float scale);
 };
 
 struct qv_kernel {
@@ -99,6 +100,8 @@ void lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n,
 void lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
 /* y[i] = exp((x[i] - max x) * scale) in dtype, y may be x; returns the sum of the rounded y */
 float lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale);
+float lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale);
+bool lanes_have_avx512_cpu(void);
 void lanes_scale_cpu(float *x, float scale, int64_t n);
 void lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift */

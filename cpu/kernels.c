@@ -4,6 +4,8 @@
 
 #include <omp.h>
 
+#include "geometry.h"
+
 /* Of f32 row buffers, one for each thread. */
 static size_t
 row_buffer_bytes(const struct qv_op *op)
@@ -13,7 +15,7 @@ row_buffer_bytes(const struct qv_op *op)
     case QV_OP_norm: cols = op->u.norm.cols; break;
     case QV_OP_rope: cols = 2 * op->u.rope.heads * op->u.rope.head_dim; break;
     case QV_OP_taps: cols = 2 * op->u.taps.cols; break;
-    case QV_OP_rows:
+    case QV_OP_rows: cols = op->u.rows.grid_w * op->u.rows.patch; break;
     case QV_OP_convert:
     case QV_OP_gemm:
     case QV_OP_attention:
@@ -34,37 +36,39 @@ at(const void *p, int64_t dtype, int64_t i)
     return (char *)p + (size_t)i * qv_dtype_bytes(dtype);
 }
 
+/* One line of pixels of a patch row, channel by channel: converted as a whole, cut into patches. */
 static void
-rows_pair(const struct qv_op_rows *op, void *const *p, int64_t pair, int64_t block_row)
+rows_line(const struct qv_op_rows *op, void *const *p, int64_t pair, int64_t patch_row, int64_t t,
+          int64_t y, void *values)
 {
-    int64_t c = op->channels, ps = op->patch, m = op->merge, ts = op->still ? 1 : op->temporal;
+    int64_t c = op->channels, ps = op->patch, ts = op->still ? 1 : op->temporal;
     int64_t width = op->grid_w * ps, height = op->grid_h * ps, row_dim = c * ts * ps * ps;
-    float scale[3] = { (float)op->scale0, (float)op->scale1, (float)op->scale2 };
-    float shift[3] = { (float)op->shift0, (float)op->shift1, (float)op->shift2 };
-    int64_t i = pair * op->grid_h * op->grid_w + block_row * op->grid_w * m;
-    for (int64_t block = 0; block < op->grid_w / m; block++)
-        for (int64_t in = 0; in < m * m; in++, i++) {
-            int64_t row = block_row * m + in / m, col = block * m + in % m;
-            int64_t out = i * row_dim;
-            for (int64_t ch = 0; ch < c; ch++)
-                for (int64_t t = 0; t < ts; t++)
-                    for (int64_t y = 0; y < ps; y++, out += ps) {
-                        const uint8_t *line =
-                            (const uint8_t *)p[0] +
-                            (((pair * ts + t) * height + row * ps + y) * width + col * ps) * c;
-                        lanes_bytes_cpu(at(p[1], op->dtype, out), op->dtype, line + ch, c,
-                                        scale[ch % 3], shift[ch % 3], ps);
-                    }
+    const float scale[3] = { (float)op->scale0, (float)op->scale1, (float)op->scale2 };
+    const float shift[3] = { (float)op->shift0, (float)op->shift1, (float)op->shift2 };
+    size_t piece = (size_t)ps * qv_dtype_bytes(op->dtype);
+    const uint8_t *line =
+        (const uint8_t *)p[0] + ((pair * ts + t) * height + patch_row * ps + y) * width * c;
+    for (int64_t ch = 0; ch < c; ch++) {
+        lanes_bytes_cpu(values, op->dtype, line + ch, c, scale[ch % 3], shift[ch % 3], width);
+        for (int64_t col = 0; col < op->grid_w; col++) {
+            int64_t i = pair * op->grid_h * op->grid_w +
+                        qv_geometry_row_of(op->grid_w, op->merge, patch_row, col);
+            int64_t out = i * row_dim + ((ch * ts + t) * ps + y) * ps;
+            memcpy(at(p[1], op->dtype, out), (const char *)values + (size_t)col * piece, piece);
         }
+    }
 }
 
 static void
-rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *const *p)
+rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *const *p,
+         char *scratch, size_t row_bytes)
 {
-    int64_t blocks = op->grid_h / op->merge;
+    int64_t ts = op->still ? 1 : op->temporal;
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < op->pairs * blocks; i++)
-        rows_pair(op, p, i / blocks, i % blocks);
+    for (int64_t i = 0; i < op->pairs * op->grid_h; i++)
+        for (int64_t j = 0; j < ts * op->patch; j++)
+            rows_line(op, p, i / op->grid_h, i % op->grid_h, j / op->patch, j % op->patch,
+                      scratch + (size_t)omp_get_thread_num() * row_bytes);
 }
 
 static void
@@ -140,7 +144,7 @@ kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *
 {
     size_t row_bytes = row_buffer_bytes(op);
     switch (op->kind) {
-    case QV_OP_rows: rows_cpu(dev, &op->u.rows, p); break;
+    case QV_OP_rows: rows_cpu(dev, &op->u.rows, p, scratch, row_bytes); break;
     case QV_OP_convert: convert_cpu(dev, &op->u.convert, p); break;
     case QV_OP_norm: norm_cpu(dev, &op->u.norm, p, scratch, row_bytes); break;
     case QV_OP_rope: rope_cpu(dev, &op->u.rope, p, scratch, row_bytes); break;

@@ -319,9 +319,12 @@ time_rows(qv_context *ctx, int64_t height, int64_t width, int64_t n, struct timi
     if (status)
         return status;
     in = (in + 255) & ~(size_t)255;
-    status = ctx->backend->alloc(ctx->dev, in + out, &memory, err);
+    out = (out + 255) & ~(size_t)255;
+    status = ctx->backend->alloc(ctx->dev, in + out + ctx->kernels.entries[index].scratch_bytes + 1,
+                                 &memory, err);
     struct qv_call call = { .kernel = ctx->kernels.entries[index].kernel,
-                            .operands = { { memory, 0 }, { memory, in } } };
+                            .operands = { { memory, 0 }, { memory, in } },
+                            .scratch = { memory, in + out } };
     for (int64_t i = 0; i < n && !status; i++) {
         double began = tool_seconds();
         status = ctx->backend->run(ctx->dev, &call, 1, err);
