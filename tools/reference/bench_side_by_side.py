@@ -136,26 +136,6 @@ def bench_preprocess(args, results):
     results.append(row)
 
 
-def setting(args):
-    """Where and with what the numbers were taken."""
-    import platform
-    import torchvision
-    import transformers
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
-    cpu = platform.processor()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            info = f.read()
-        cpu = next((x.split(":")[1].strip() for x in info.split("\n") if "model name" in x), cpu)
-        cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" \
-            if "avx512_bf16" in info else ""
-    return dict(cpu=cpu, threads=args.threads, commit=args.commit or commit,
-                model=os.path.basename(os.path.normpath(args.model)), attention=args.attention,
-                torch=torch.__version__, torchvision=torchvision.__version__,
-                transformers=transformers.__version__)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", metavar="MODEL_DIR", help="checkpoint folder")
@@ -187,7 +167,7 @@ def main():
     bench_preprocess(args, results)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(dict(setting(args), results=results), f, indent=1)
+            json.dump(dict(common.setting(args), results=results), f, indent=1)
             f.write("\n")
 
 

@@ -3,6 +3,8 @@
 import importlib
 import json
 import os
+import platform
+import subprocess
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -303,3 +305,21 @@ def median_ms(function, repeat, warmup=1):
         function()
         times.append(1e3 * (time.perf_counter() - start))
     return float(np.median(times))
+
+
+def setting(args):
+    """Where and with what the numbers were taken."""
+    import torchvision
+    import transformers
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    cpu = platform.processor()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            info = f.read()
+        cpu = next((x.split(":")[1].strip() for x in info.split("\n") if "model name" in x), cpu)
+        cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" \
+            if "avx512_bf16" in info else ""
+    return dict(cpu=cpu, threads=torch.get_num_threads(), commit=args.commit or commit,
+                model=os.path.basename(os.path.normpath(args.model)), torch=torch.__version__,
+                torchvision=torchvision.__version__, transformers=transformers.__version__)

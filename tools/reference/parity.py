@@ -107,7 +107,7 @@ def time_error(found, seconds):
 def check_clip(args, towers, clip):
     pixels, grids, times = common.clip_pixels(args.model, clip, args.num_frames, args.fps,
                                               args.min_pixels, args.max_pixels, args.cap_pixels)
-    result = dict(clip=clip, grid=grids[0].tolist(), rows=[], ok=True)
+    result = dict(clip=os.path.basename(clip), grid=grids[0].tolist(), rows=[], ok=True)
     truth = towers.run(pixels, grids, "f32")
     for dtype in args.dtype:
         found = encode(args, clip, dtype)
@@ -170,6 +170,7 @@ def main():
     parser.add_argument("--device", default="cpu", help="where transformers runs: cpu or cuda")
     parser.add_argument("--threads", type=int, metavar="N", help="of transformers")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one encode")
+    parser.add_argument("--commit", help="of the qwenvit checked; default: that of this folder")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     args = parser.parse_args()
     if not set(args.dtype) <= {"f32", "bf16"}:
@@ -182,14 +183,15 @@ def main():
         try:
             result = check_clip(args, towers, clip)
         except Exception as error:  # one bad clip must not hide the others
-            result = dict(clip=clip, ok=False, error=f"{type(error).__name__}: {error}")
+            result = dict(clip=os.path.basename(clip), ok=False, error=f"{type(error).__name__}: {error}")
         results.append(result)
         show(result)
     failed = [r["clip"] for r in results if not r["ok"]]
     print(f"\n{len(results) - len(failed)} of {len(results)} clips agree")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(results, f, indent=1)
+            json.dump(dict(common.setting(args), clips=results), f, indent=1)
+            f.write("\n")
     return 1 if failed else 0
 
 
