@@ -8,8 +8,7 @@
 
 #include "media.h"
 
-/* ---- display rotation -------------------------------------------------------------------------
- */
+/* ---- display rotation ------------------------------------------------------------------------ */
 
 static const int32_t *
 stream_matrix(const AVStream *stream)
@@ -97,8 +96,7 @@ turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
                 }
 }
 
-/* ---- colour -----------------------------------------------------------------------------------
- */
+/* ---- colour ---------------------------------------------------------------------------------- */
 
 static bool
 is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)

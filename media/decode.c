@@ -49,8 +49,7 @@ struct qv_clip {
     atomic_llong damaged;
 };
 
-/* ---- frames -----------------------------------------------------------------------------------
- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static void
 note_damage(qv_clip *clip, int64_t repeated)
@@ -133,8 +132,7 @@ resize_into(qv_clip *clip, const qvm_image *image, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
-/* ---- the worker -------------------------------------------------------------------------------
- */
+/* ---- the worker ------------------------------------------------------------------------------ */
 
 /* A free slot of the ring; NULL when the clip is being closed. */
 static uint8_t *
@@ -215,8 +213,7 @@ work(void *user)
     return NULL;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static qv_status
 check_options(const char *path, const qv_clip_options *o, qv_error *err)
@@ -474,8 +471,7 @@ qv_clip_close(qv_clip **handle)
     *handle = NULL;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)

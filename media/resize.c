@@ -162,8 +162,7 @@ axis_pack(qvm_axis *axis)
     return true;
 }
 
-/* ---- plain C kernels: reference and fallback --------------------------------------------------
- */
+/* ---- plain C kernels: reference and fallback ------------------------------------------------- */
 
 static inline uint8_t
 to_byte(int32_t sum, int precision)
@@ -211,8 +210,7 @@ down_c(const uint8_t *const *rows, const int16_t *weights, int taps, int precisi
     }
 }
 
-/* ---- the resizer ------------------------------------------------------------------------------
- */
+/* ---- the resizer ----------------------------------------------------------------------------- */
 
 static size_t
 round_up(size_t n, size_t to)

@@ -58,8 +58,7 @@ qvm_quiet(void)
     pthread_once(&once, quiet_once);
 }
 
-/* ---- reading the file -------------------------------------------------------------------------
- */
+/* ---- reading the file ------------------------------------------------------------------------ */
 
 static int
 io_read(void *opaque, uint8_t *buffer, int size)
@@ -141,8 +140,7 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
     return qv_fail(err, QV_EFORMAT, "%s: %s failed: %s", source->path, what, text);
 }
 
-/* ---- demuxer ----------------------------------------------------------------------------------
- */
+/* ---- demuxer --------------------------------------------------------------------------------- */
 
 static qv_status
 open_format(qvm_source *source, qv_error *err)
@@ -290,8 +288,7 @@ qvm_source_is_picture(const qvm_source *source)
     return n > 5 && !strcmp(name + n - 5, "_pipe");
 }
 
-/* ---- packets and frames -----------------------------------------------------------------------
- */
+/* ---- packets and frames ---------------------------------------------------------------------- */
 
 /* The next packet of the stream; *got is false at the end of what can be read. */
 static qv_status
@@ -389,8 +386,7 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     return QV_OK;
 }
 
-/* ---- counting ---------------------------------------------------------------------------------
- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 static qv_status
 count_packets(qvm_source *source, int64_t *n, qv_error *err)

@@ -63,8 +63,7 @@ qv_load(const void *p, int64_t dtype, int64_t i)
     }
 }
 
-/* bf16 goes through f32 rounded to odd: double -> f32 -> bf16 by nearest twice would round twice.
- */
+/* bf16 goes through f32 rounded to odd: to nearest twice would round twice. */
 static inline void
 qv_store(void *p, int64_t dtype, int64_t i, double v)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: what a plan lists, a backend prepares, checkop tries and a repro line says.
- */
+/* Operations as data: what a plan lists, a backend prepares, checkop tries, a repro line says. */
 #ifndef QV_SRC_OP_H
 #define QV_SRC_OP_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Configuration files: transformers' defaults, and a refusal with words for whatever is not right.
- */
+/* Configuration files: transformers' defaults, and a refusal in words for what is wrong. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>

@@ -139,8 +139,7 @@ test_smart_resize_refuses(void **state)
     assert_true(h == h2 && w == w2);
 }
 
-/* ---- resize: hashes from torchvision 0.26 -----------------------------------------------------
- */
+/* ---- resize: hashes from torchvision 0.26 ---------------------------------------------------- */
 
 static uint8_t *
 noise(int64_t n)
@@ -239,8 +238,7 @@ test_resize_refuses(void **state)
     assert_int_equal(qv_resize_bicubic(byte, 1, 1, 3, byte, 1, 1 << 20, &err), QV_EINVAL);
 }
 
-/* ---- making clips -----------------------------------------------------------------------------
- */
+/* ---- making clips ---------------------------------------------------------------------------- */
 
 static const char *
 in_folder(const char *name)
@@ -396,8 +394,7 @@ open_clip(const char *path, const qv_clip_options *options)
     return clip;
 }
 
-/* ---- clips ------------------------------------------------------------------------------------
- */
+/* ---- clips ----------------------------------------------------------------------------------- */
 
 static void
 test_clip(void **state)
@@ -526,8 +523,7 @@ test_rotation(void **state)
     qv_clip_close(&tilted);
 }
 
-/* ---- pictures ---------------------------------------------------------------------------------
- */
+/* ---- pictures -------------------------------------------------------------------------------- */
 
 static void
 test_png_round_trip(void **state)
@@ -575,8 +571,7 @@ test_png_round_trip(void **state)
     free(back);
 }
 
-/* ---- files that are no clips ------------------------------------------------------------------
- */
+/* ---- files that are no clips ----------------------------------------------------------------- */
 
 static void
 expect_failure(const char *path, qv_status status, const char *text)
@@ -664,8 +659,7 @@ test_damage(void **state)
     free(bytes);
 }
 
-/* ---- main -------------------------------------------------------------------------------------
- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static int
 make_folder(void **state)

@@ -154,8 +154,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* colours[n, 3]: each component stretched from its 2nd to its 98th percentile. sorted[n]: scratch.
- */
+/* colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n]: scratch. */
 static void
 colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, uint8_t *colours)
 {
