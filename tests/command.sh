@@ -56,6 +56,23 @@ cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
 expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --repeats 2
 expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 --repeats 2
 
+# memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size
+expect 0 'motion.mp4: 4 seconds' "$qwenvit" synth --clip motion.mp4
+expect 0 '100 frames at 25 fps' "$qwenvit" info motion.mp4
+for frames in 16 768; do
+    expect 0 "\"frames\":$frames," "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors \
+        --num-frames $frames --max-pixels 100000000 --json
+    eval "rss_$frames=$(sed 's/.*"peak_rss_bytes":\([0-9]*\).*/\1/' out.txt)"
+    cp long.safetensors long_$frames.safetensors
+done
+grew=$((rss_768 - rss_16))
+# (a sanitizer keeps freed memory, so there the figure means nothing)
+[ -n "${QV_SANITIZED:-}" ] || [ "$grew" -lt 67108864 ] || fail "768 frames took $grew bytes more than 16"
+# the command overlaps decoding with encoding, and still gives the same bytes every time
+expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors --num-frames 16 \
+    --max-pixels 100000000
+cmp long.safetensors long_16.safetensors || fail 'encoding a clip twice gave other bytes'
+
 # bad input: exit 3, names the file, leaves nothing behind
 printf 'not a clip' > text.mp4
 : > empty.mp4

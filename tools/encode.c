@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit encode: clips and pictures -> safetensors of vision tokens. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "safetensors.h"
@@ -276,19 +277,32 @@ encode_clip(struct job *job, qv_error *err)
     return finish_output(job, err);
 }
 
+static int64_t
+peak_rss_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+    return usage.ru_maxrss; /* bytes there, KiB elsewhere */
+#else
+    return (int64_t)usage.ru_maxrss * 1024;
+#endif
+}
+
 static void
 report(const struct job *job)
 {
     const int64_t *g = job->info.grid_thw;
     if (job->o->json) {
         tool_print_json(
-            json_pack("{s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s}", "clip", job->path,
-                      "output", job->output, "grid_thw", (json_int_t)g[0], (json_int_t)g[1],
-                      (json_int_t)g[2], "tokens", (json_int_t)job->n_tokens, "width",
-                      (json_int_t)job->model.out_hidden, "frames", (json_int_t)job->info.n_frames,
-                      "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
-                      "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
-                      job->plan_info.lowering));
+            json_pack("{s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s, s:I}", "clip",
+                      job->path, "output", job->output, "grid_thw", (json_int_t)g[0],
+                      (json_int_t)g[1], (json_int_t)g[2], "tokens", (json_int_t)job->n_tokens,
+                      "width", (json_int_t)job->model.out_hidden, "frames",
+                      (json_int_t)job->info.n_frames, "seconds", job->seconds, "precision",
+                      qv_dtype_name(job->model.dtype), "damaged_frames",
+                      (json_int_t)qv_clip_damaged(job->clip), "lowering", job->plan_info.lowering,
+                      "peak_rss_bytes", (json_int_t)peak_rss_bytes()));
         return;
     }
     printf("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n", job->path,

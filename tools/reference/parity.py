@@ -24,12 +24,13 @@ import common
 
 F32_WORST = 2e-5
 BF16_RATIO = 1.05
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def options(args, dtype):
     """The options of `qwenvit encode` that mirror this tool's."""
     out = ["--model", args.model, "--dtype", dtype]
-    for name in ("num_frames", "fps", "min_pixels", "max_pixels"):
+    for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # pictures ignore the first two
         if getattr(args, name) is not None:
             out += ["--" + name.replace("_", "-"), str(getattr(args, name))]
     return out + (["--cap-pixels"] if args.cap_pixels else []) + shlex.split(args.extra)
@@ -104,9 +105,17 @@ def time_error(found, seconds):
     return float((found.reshape(-1).double() - seconds).abs().max())
 
 
+def read_pixels(args, path):
+    """(pixel_values, grid_thw, timestamps) of a clip, or of a picture by the image processor."""
+    if os.path.splitext(path)[1].lower() in PICTURES:
+        pixels, grids = common.picture_pixels(args.model, path, args.min_pixels, args.max_pixels)
+        return pixels, grids, torch.zeros(0)
+    return common.clip_pixels(args.model, path, args.num_frames, args.fps, args.min_pixels,
+                              args.max_pixels, args.cap_pixels)
+
+
 def check_clip(args, towers, clip):
-    pixels, grids, times = common.clip_pixels(args.model, clip, args.num_frames, args.fps,
-                                              args.min_pixels, args.max_pixels, args.cap_pixels)
+    pixels, grids, times = read_pixels(args, clip)
     result = dict(clip=os.path.basename(clip), grid=grids[0].tolist(), rows=[], ok=True)
     truth = towers.run(pixels, grids, "f32")
     for dtype in args.dtype:
