@@ -75,7 +75,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     *out = (struct qv_caps){ .alignment = 64,
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
-                             .chunk_rows = 1024 };
+                             .chunk_rows = 640 };
     snprintf(out->device, sizeof out->device, "oneDNN %d.%d.%d, %s", v->major, v->minor, v->patch,
              name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,

@@ -11,7 +11,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 say 'Building (build/release)'
 [ -e build/release/build.ninja ] || cmake --preset release -G Ninja > /dev/null
-cmake --build build/release --target qwenvit_command | tail -n 1
+cmake --build build/release --target qwenvit_command > build/demo.log || { cat build/demo.log; exit 4; }
 qwenvit=build/release/qwenvit
 out=build/demo
 mkdir -p "$out"
