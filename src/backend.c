@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The backends that are built in, and host memory for those that compute on the host. */
+#define _DEFAULT_SOURCE
 #include "backend.h"
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "error.h"
 
@@ -24,20 +28,27 @@ qv_backend_find(const char *name)
     return NULL;
 }
 
-enum { HOST_ALIGNMENT = 64 };
+/* Whole huge pages where a buffer is large: weights are read from end to end for every chunk, and
+ * small pages cost a walk through the page table each. */
+enum { HOST_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 qv_status
 qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err)
 {
     (void)dev;
     struct qv_memory *memory = malloc(sizeof *memory);
-    size_t rounded = (bytes + HOST_ALIGNMENT) & ~(size_t)(HOST_ALIGNMENT - 1);
-    void *base = rounded > bytes ? aligned_alloc(HOST_ALIGNMENT, rounded) : NULL;
+    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : HOST_ALIGNMENT;
+    size_t rounded = (bytes + alignment) & ~(alignment - 1);
+    void *base = rounded > bytes ? aligned_alloc(alignment, rounded) : NULL;
     if (!memory || !base) {
         free(memory);
         free(base);
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
     }
+#ifdef MADV_HUGEPAGE
+    if (alignment == HUGE_PAGE)
+        madvise(base, rounded, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#endif
     memset(base, 0, rounded); /* also takes the page faults here, not while encoding */
     *memory = (struct qv_memory){ base, bytes };
     *out = memory;
