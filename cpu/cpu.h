@@ -38,6 +38,14 @@ struct matmul_desc_cpu {
     dnnl_primitive_attr_t attr; /* or NULL; not kept */
 };
 
+/* A gemm: one matmul on all threads, or one for each thread's rows. */
+struct gemm_cpu {
+    struct matmul_cpu *parts;
+    int n_parts;
+    int64_t rows;      /* of a part; the last one has what is left */
+    size_t part_bytes; /* of scratch */
+};
+
 struct attention_cpu {
     /* [0]: query blocks of `block` rows; [1]: the last, shorter one, if any */
     struct matmul_cpu *scores[2], *values[2]; /* one for each thread */
@@ -49,7 +57,7 @@ struct attention_cpu {
 
 struct qv_kernel {
     struct qv_op op;
-    struct matmul_cpu matmul;
+    struct gemm_cpu gemm;
     struct attention_cpu attention;
 };
 
@@ -78,6 +86,7 @@ qv_status gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
                            size_t *scratch_bytes, qv_error *err);
 qv_status gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                        void *scratch, qv_error *err);
+void gemm_release_cpu(struct qv_kernel *kernel);
 
 /* cpu/attention.c */
 qv_status attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,

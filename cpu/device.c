@@ -90,7 +90,7 @@ release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
     (void)dev;
     if (!kernel)
         return;
-    matmul_close_cpu(&kernel->matmul);
+    gemm_release_cpu(kernel);
     attention_release_cpu(kernel);
     free(kernel);
 }
