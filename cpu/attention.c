@@ -14,12 +14,6 @@
  * v that each matmul does inside; shorter ones stay in cache. */
 enum { BLOCK_ROWS = 256 };
 
-static size_t
-aligned(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
-}
-
 static qv_status
 open_block(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t rows,
            struct matmul_cpu *scores, struct matmul_cpu *values, qv_error *err)
@@ -67,14 +61,15 @@ open_blocks(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
 static size_t
 scores_bytes(const struct qv_kernel *kernel)
 {
-    return aligned((size_t)(kernel->attention.block * kernel->op.u.attention.seq) * sizeof(float));
+    return qv_aligned((size_t)(kernel->attention.block * kernel->op.u.attention.seq) *
+                      sizeof(float));
 }
 
 static size_t
 output_bytes(const struct qv_kernel *kernel)
 {
     int64_t row = kernel->op.u.attention.head_dim + 1; /* and the row's sum */
-    return aligned((size_t)(kernel->attention.block * row) * sizeof(float));
+    return qv_aligned((size_t)(kernel->attention.block * row) * sizeof(float));
 }
 
 qv_status
@@ -100,7 +95,7 @@ attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_
         matmul = s > matmul ? s : matmul;
         matmul = v > matmul ? v : matmul;
     }
-    a->thread_bytes = scores_bytes(kernel) + output_bytes(kernel) + aligned(matmul);
+    a->thread_bytes = scores_bytes(kernel) + output_bytes(kernel) + qv_aligned(matmul);
     *scratch_bytes = a->thread_bytes * (size_t)a->threads;
     return QV_OK;
 }

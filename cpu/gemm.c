@@ -189,7 +189,7 @@ open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_de
     for (int i = 0; i < g->n_parts && !status; i++) {
         desc->m = rows_of_part(kernel, i);
         status = matmul_open_cpu(dev, desc, &g->parts[i], err);
-        size_t bytes = (g->parts[i].scratch_bytes + 63) & ~(size_t)63;
+        size_t bytes = qv_aligned(g->parts[i].scratch_bytes);
         g->part_bytes = bytes > g->part_bytes ? bytes : g->part_bytes;
     }
     omp_set_num_threads(before);

@@ -21,7 +21,7 @@ row_buffer_bytes(const struct qv_op *op)
     case QV_OP_attention:
     case QV_OP_COUNT: break;
     }
-    return ((size_t)cols * sizeof(float) + 63) & ~(size_t)63;
+    return qv_aligned((size_t)cols * sizeof(float));
 }
 
 size_t

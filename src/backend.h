@@ -106,6 +106,13 @@ qv_status qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer sr
                            qv_error *err);
 qv_status qv_host_sync(struct qv_device *dev, qv_error *err);
 
+/* Sizes rounded up so that what comes behind is aligned for any backend. */
+static inline size_t
+qv_aligned(size_t bytes)
+{
+    return (bytes + 255) & ~(size_t)255;
+}
+
 static inline void *
 qv_host_pointer(struct qv_buffer b)
 {

@@ -28,12 +28,6 @@ struct qv_plan {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static size_t
-aligned(size_t bytes)
-{
-    return (bytes + 255) & ~(size_t)255;
-}
-
 static int64_t
 merge_area(const struct qv_plan *plan)
 {
@@ -93,11 +87,13 @@ choose_shape(struct qv_plan *plan)
                                            .output = o->output ? o->output : QV_F32 };
 }
 
-/* Frames in a pair as they are pushed: a still is given once. */
+/* What is pushed of a pair: its frames, of which a still has one, or all its patches at once. */
 static int64_t
-frames_per_pair(const struct qv_plan *plan)
+units_per_pair(const struct qv_plan *plan)
 {
-    return plan->shape.still ? 1 : plan->model->config.temporal;
+    if (plan->shape.input != QV_INPUT_FRAMES || plan->shape.still)
+        return 1;
+    return plan->model->config.temporal;
 }
 
 static qv_status
@@ -150,12 +146,12 @@ lay_out(struct qv_plan *plan, size_t scratch)
     }
     for (int slot = 0; slot < SLOT_COUNT; slot++) {
         plan->slots[slot] = plan->arena_bytes;
-        plan->arena_bytes += aligned(plan->slot_bytes[slot]);
+        plan->arena_bytes += qv_aligned(plan->slot_bytes[slot]);
     }
     struct qv_buffer at = { NULL, plan->arena_bytes };
     for (size_t i = 0; i < plan->steps.n; i++)
         plan->calls[i].scratch = at;
-    plan->arena_bytes += aligned(scratch);
+    plan->arena_bytes += qv_aligned(scratch);
 }
 
 static struct qv_buffer
@@ -346,9 +342,7 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
     int64_t pair_rows = plan->shape.grid_h * plan->shape.grid_w;
     *out = (qv_plan_info){ .chunk_pairs = plan->shape.pairs,
-                           .chunk_frames =
-                               plan->shape.pairs *
-                               (plan->shape.input == QV_INPUT_FRAMES ? frames_per_pair(plan) : 1),
+                           .chunk_frames = plan->shape.pairs * units_per_pair(plan),
                            .tokens_per_pair = pair_rows / merge_area(plan),
                            .arena_bytes = plan->arena_bytes,
                            .weight_bytes = plan->model->weights.bytes };
@@ -431,12 +425,10 @@ qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err)
         return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
     if (plan->pending_pairs)
         return qv_fail(err, QV_ESTATE, "the chunk before has not been pulled");
-    qv_plan_info info;
-    qv_plan_get_info(plan, &info);
-    if (n < 1 || n > info.chunk_frames)
+    int64_t unit = units_per_pair(plan), most = plan->shape.pairs * unit;
+    if (n < 1 || n > most)
         return qv_fail(err, QV_EINVAL, "n is %lld, must be 1 to %lld (a chunk of this plan)",
-                       (long long)n, (long long)info.chunk_frames);
-    int64_t unit = plan->shape.input == QV_INPUT_FRAMES ? frames_per_pair(plan) : 1;
+                       (long long)n, (long long)most);
     int64_t pairs = (n + unit - 1) / unit;
     qv_status status = upload_input(plan, data, n, pairs * unit - n, err);
     if (!status)

@@ -22,6 +22,7 @@ struct source {
     struct qv_tensor_spec spec;
     const struct qv_safetensor *tensor;
     const struct qv_safetensors *file;
+    struct qv_layout layout; /* on the device */
     bool channels_last;
     int64_t file_k; /* values in a row as stored: more than spec.k where depth is summed */
 };
@@ -144,12 +145,6 @@ find_all(struct loader *l, size_t n, qv_error *err)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static size_t
-aligned(size_t bytes)
-{
-    return (bytes + 255) & ~(size_t)255;
-}
-
 static qv_status
 layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out, qv_error *err)
 {
@@ -166,13 +161,12 @@ static qv_status
 measure(struct loader *l, struct qv_weights *w, qv_error *err)
 {
     for (size_t id = 0; id < w->n; id++) {
-        struct qv_layout layout;
-        const struct source *s = &l->sources[id];
-        qv_status status = layout_of(l, &s->spec, &layout, err);
+        struct source *s = &l->sources[id];
+        qv_status status = layout_of(l, &s->spec, &s->layout, err);
         if (status)
             return status;
         w->buffers[id].offset = w->bytes;
-        w->bytes += aligned(layout.bytes);
+        w->bytes += qv_aligned(s->layout.bytes);
         if (!s->spec.sum_depth)
             w->n_parameters += s->spec.n * s->spec.k;
     }
@@ -276,11 +270,11 @@ load_tensor(struct loader *l, const struct source *s, struct qv_buffer dst, qv_e
     const struct qv_tensor_spec *spec = &s->spec;
     qv_dtype to = spec->form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
     struct qv_matrix matrix = { spec->n, spec->k, l->dtype };
-    struct qv_layout layout;
-    qv_status status = layout_of(l, spec, &layout, err);
-    int64_t step = SLICE_BYTES / (s->file_k * 4) / layout.row_multiple * layout.row_multiple;
-    if (step < layout.row_multiple)
-        step = layout.row_multiple;
+    qv_status status = QV_OK;
+    int64_t multiple = s->layout.row_multiple;
+    int64_t step = SLICE_BYTES / (s->file_k * 4) / multiple * multiple;
+    if (step < multiple)
+        step = multiple;
     for (int64_t row = 0; row < spec->n && !status; row += step) {
         int64_t rows = spec->n - row < step ? spec->n - row : step;
         status = read_slice(l, s, row, rows, to, err);
@@ -302,12 +296,9 @@ load_all(struct loader *l, struct qv_weights *w, qv_error *err)
 {
     int64_t longest = 1, multiple = 1;
     for (size_t id = 0; id < w->n; id++) {
-        struct qv_layout layout;
-        qv_status status = layout_of(l, &l->sources[id].spec, &layout, err);
-        if (status)
-            return status;
-        longest = l->sources[id].file_k > longest ? l->sources[id].file_k : longest;
-        multiple = layout.row_multiple > multiple ? layout.row_multiple : multiple;
+        const struct source *s = &l->sources[id];
+        longest = s->file_k > longest ? s->file_k : longest;
+        multiple = s->layout.row_multiple > multiple ? s->layout.row_multiple : multiple;
     }
     size_t bytes = (size_t)(longest * multiple) * 4;
     bytes = bytes > SLICE_BYTES ? bytes : SLICE_BYTES;

@@ -109,8 +109,8 @@ open_bare(struct bare *b, qv_model *model, const struct qv_steps *steps, enum qv
         scratch = bytes[2] > scratch ? bytes[2] : scratch;
         b->flops += qv_op_flops(&op);
     }
-    x = (x + 255) & ~(size_t)255;
-    y = (y + 255) & ~(size_t)255;
+    x = qv_aligned(x);
+    y = qv_aligned(y);
     qv_status status = b->ctx->backend->alloc(b->ctx->dev, x + y + scratch + 256, &b->arena, err);
     for (size_t i = 0; i < b->n && !status; i++) {
         b->calls[i].kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
@@ -318,8 +318,8 @@ time_rows(qv_context *ctx, int64_t height, int64_t width, int64_t n, struct timi
     qv_status status = qv_kernel_get(ctx, &op, &index, err);
     if (status)
         return status;
-    in = (in + 255) & ~(size_t)255;
-    out = (out + 255) & ~(size_t)255;
+    in = qv_aligned(in);
+    out = qv_aligned(out);
     status = ctx->backend->alloc(ctx->dev, in + out + ctx->kernels.entries[index].scratch_bytes + 1,
                                  &memory, err);
     struct qv_call call = { .kernel = ctx->kernels.entries[index].kernel,

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "error.h"
 #include "safetensors.h"
 #include "tool.h"
 
@@ -33,14 +34,6 @@ struct job {
 
 /* Tensors of the file, in this order: tokens, DeepStack's, the grid, the timestamps. */
 enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
-
-static qv_status
-fail(qv_error *err, qv_status status, const char *path, const char *text)
-{
-    err->status = status;
-    snprintf(err->text, sizeof err->text, "%.300s: %s", path, text);
-    return status;
-}
 
 static qv_dtype
 output_dtype(const struct job *job)
@@ -124,7 +117,7 @@ open_output(struct job *job, qv_error *err)
 
     char *preprocessing = preprocessing_text(job);
     if (!preprocessing)
-        return fail(err, QV_ENOMEM, job->path, "no memory for metadata");
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", job->path);
     const char *const metadata[][2] = {
         { "format", "qwenvit" },
         { "qwenvit_version", qv_version() },
@@ -204,7 +197,7 @@ open_job(struct job *job, qv_model *model, qv_error *err)
     if (job->o->picture && output_dtype(job) == QV_BF16)
         ok = (job->wide = malloc(2 * bytes)) != NULL && ok;
     if (!ok || !job->frames || !job->timestamps_s)
-        return fail(err, QV_ENOMEM, job->path, "no memory for a chunk");
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk", job->path);
     if (job->o->picture)
         status = tool_picture_open(&job->info, &job->model, &job->picture, err);
     return status ? status : open_output(job, err);
@@ -227,7 +220,7 @@ read_chunk(struct job *job, int64_t *n, qv_error *err)
         if (status)
             return status;
         if (!got)
-            return fail(err, QV_EFORMAT, job->path, "ended before its last sampled frame");
+            return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame", job->path);
         *n += got;
         job->n_read += got;
     }
@@ -323,13 +316,14 @@ name_output(struct job *job, qv_error *err)
     const char *out = job->o->output;
     bool folder = !stat(out, &st) && S_ISDIR(st.st_mode);
     if (job->o->n_arguments > 1 && !folder)
-        return fail(err, QV_EINVAL, out, "with several clips, -o must be an existing folder");
+        return qv_fail(err, QV_EINVAL, "%s: with several clips, -o must be an existing folder",
+                       out);
     const char *slash = strrchr(job->path, '/');
     int n = folder ? snprintf(job->output, sizeof job->output, "%s/%s.safetensors", out,
                               slash ? slash + 1 : job->path)
                    : snprintf(job->output, sizeof job->output, "%s", out);
     if (n < 0 || (size_t)n >= sizeof job->output)
-        return fail(err, QV_EINVAL, out, "the output's name is too long");
+        return qv_fail(err, QV_EINVAL, "%s: the output's name is too long", out);
     return QV_OK;
 }
 
@@ -339,7 +333,7 @@ encode_one(const struct tool_options *o, qv_context *ctx, qv_model *model, const
 {
     struct job *job = calloc(1, sizeof *job);
     if (!job)
-        return fail(err, QV_ENOMEM, path, "no memory for a job");
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a job", path);
     job->o = o;
     job->path = path;
     qv_model_get_info(model, &job->model);

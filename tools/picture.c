@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "error.h"
 #include "tool.h"
 
 enum { MOST_SHOWN = 6, COMPONENTS = 3, GAP = 4, ITERATIONS = 40, SHOWN_HEIGHT = 256 };
@@ -47,9 +48,7 @@ tool_picture_open(const qv_clip_info *clip, const qv_model_info *model, struct t
     }
     if (!p || !p->frames || !p->tokens) {
         tool_picture_close(&p);
-        err->status = QV_ENOMEM;
-        snprintf(err->text, sizeof err->text, "no memory for the picture");
-        return QV_ENOMEM;
+        return qv_fail(err, QV_ENOMEM, "no memory for the picture");
     }
     *out = p;
     return QV_OK;
