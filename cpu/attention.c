@@ -16,7 +16,7 @@ enum { BLOCK_ROWS = 256 };
 
 static qv_status
 open_block(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t rows,
-           struct matmul_cpu *scores, struct matmul_cpu *values, qv_error *err)
+           struct primitive_cpu *scores, struct primitive_cpu *values, qv_error *err)
 {
     int64_t stride = 3 * op->heads * op->head_dim;
     struct matmul_desc_cpu qk = { .m = rows,
@@ -164,9 +164,9 @@ attention_release_cpu(struct qv_kernel *kernel)
     for (int which = 0; which < 2; which++) {
         for (int t = 0; t < a->threads; t++) {
             if (a->scores[which])
-                matmul_close_cpu(&a->scores[which][t]);
+                primitive_close_cpu(&a->scores[which][t]);
             if (a->values[which])
-                matmul_close_cpu(&a->values[which][t]);
+                primitive_close_cpu(&a->values[which][t]);
         }
         free(a->scores[which]);
         free(a->values[which]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend's parts: GEMM and attention on oneDNN's matmul, the rest in plain C. */
+/* The CPU backend's parts: GEMM and attention on oneDNN's matmul, convolutions on oneDNN's, the
+ * rest in plain C. */
 #ifndef QV_CPU_CPU_H
 #define QV_CPU_CPU_H
 
@@ -16,12 +17,12 @@ struct qv_device_cpu {
     int threads;
 };
 
-/* One oneDNN matmul and its memory objects, whose addresses are set at each run. */
-enum { MATMUL_SRC, MATMUL_WEIGHTS, MATMUL_BIAS, MATMUL_DST, MATMUL_SCRATCH, MATMUL_OPERANDS };
-struct matmul_cpu {
+/* A oneDNN matmul or convolution and its memory objects, whose addresses are set at each run. */
+enum { CPU_SRC, CPU_WEIGHTS, CPU_BIAS, CPU_DST, CPU_SCRATCH, CPU_OPERANDS };
+struct primitive_cpu {
     dnnl_primitive_t primitive;
-    dnnl_memory_t memory[MATMUL_OPERANDS]; /* NULL where there is none */
-    int bias_arg;                          /* which oneDNN argument the bias is */
+    dnnl_memory_t memory[CPU_OPERANDS]; /* NULL where there is none */
+    int bias_arg;                       /* which oneDNN argument the bias is */
     size_t scratch_bytes;
 };
 
@@ -40,7 +41,7 @@ struct matmul_desc_cpu {
 
 /* A gemm: one matmul on all threads, or one for each thread's rows. */
 struct gemm_cpu {
-    struct matmul_cpu *parts;
+    struct primitive_cpu *parts;
     int n_parts;
     int64_t rows;      /* of a part; the last one has what is left */
     size_t part_bytes; /* of scratch */
@@ -48,7 +49,7 @@ struct gemm_cpu {
 
 struct attention_cpu {
     /* [0]: query blocks of `block` rows; [1]: the last, shorter one, if any */
-    struct matmul_cpu *scores[2], *values[2]; /* one for each thread */
+    struct primitive_cpu *scores[2], *values[2]; /* one for each thread */
     int threads;
     int64_t block, tail;
     size_t thread_bytes; /* of scratch */
@@ -59,6 +60,7 @@ struct qv_kernel {
     struct qv_op op;
     struct gemm_cpu gemm;
     struct attention_cpu attention;
+    struct primitive_cpu conv;
 };
 
 static inline dnnl_data_type_t
@@ -67,26 +69,50 @@ dnnl_type_cpu(int64_t dtype)
     return dtype == QV_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-/* QV_OK, or a status with "what: oneDNN says ..." */
+/* cpu/primitive.c: the first turns QV_OK or a status into "what: oneDNN says ..." */
 qv_status dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
+dnnl_status_t primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias_arg,
+                                 struct primitive_cpu *out);
+void primitive_close_cpu(struct primitive_cpu *primitive);
+dnnl_status_t primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
+                                void *const addresses[CPU_OPERANDS]);
+dnnl_status_t reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from, const void *src,
+                          const_dnnl_memory_desc_t to, void *dst);
+
+/* cpu/epilogue.c: what follows a product [rows, cols] of gemm or conv, as post-operations on a
+ * destination of n_dims; which argument of the primitive the bias is (0: none); and before a run,
+ * the addend to where the post-operation finds it: in y. */
+dnnl_status_t epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t attr);
+int epilogue_bias_arg_cpu(const struct qv_op_finish *op);
+void epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
+                         const void *addend, void *y);
 
 /* cpu/matmul.c */
 qv_status matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *desc,
-                          struct matmul_cpu *out, qv_error *err);
-void matmul_close_cpu(struct matmul_cpu *matmul);
-qv_status matmul_run_cpu(struct qv_device_cpu *dev, const struct matmul_cpu *matmul,
-                         void *const addresses[MATMUL_OPERANDS], qv_error *err);
+                          struct primitive_cpu *out, qv_error *err);
+qv_status matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
+                         void *const addresses[CPU_OPERANDS], qv_error *err);
 
 /* cpu/gemm.c */
-qv_status gemm_layout_cpu(struct qv_device *dev, const struct qv_matrix *matrix,
+qv_status gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                           struct qv_layout *out, qv_error *err);
-qv_status gemm_pack_cpu(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
-                        int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
+qv_status gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                        int64_t rows, const void *src, void *dst, qv_error *err);
 qv_status gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
                            size_t *scratch_bytes, qv_error *err);
 qv_status gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                        void *scratch, qv_error *err);
 void gemm_release_cpu(struct qv_kernel *kernel);
+
+/* cpu/conv.c */
+qv_status conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                          struct qv_layout *out, qv_error *err);
+qv_status conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src,
+                        void *dst, qv_error *err);
+qv_status conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
+                           size_t *scratch_bytes, qv_error *err);
+qv_status conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                       void *scratch, qv_error *err);
 
 /* cpu/attention.c */
 qv_status attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
@@ -116,5 +142,11 @@ void lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift */
 void lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
                      float shift, int64_t n);
+/* y = act(alpha * x + bias); bias may be NULL, y may be x */
+void lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
+                      int64_t n);
+/* y[cols, y_stride] = the transpose of x[rows, x_stride] with a step of x_step between columns */
+void lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride, int64_t x_step,
+                         int64_t dtype, int64_t rows, int64_t cols);
 
 #endif

@@ -6,6 +6,9 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdlib.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
 
 static int
 usable_cores(void)
@@ -55,6 +58,27 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
     return QV_OK;
 }
 
+/* "AMD EPYC 9B45": which machine a measurement is of; text[49]. */
+static void
+cpu_name(char *text)
+{
+    snprintf(text, 49, "CPU");
+#if defined(__x86_64__) && defined(__GNUC__)
+    unsigned words[12] = { 0 };
+    for (unsigned i = 0; i < 3; i++)
+        if (!__get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2],
+                         &words[4 * i + 3]))
+            return;
+    char brand[49] = "";
+    memcpy(brand, words, 48);
+    size_t n = 0;
+    for (const char *c = brand; *c; c++) /* padded with blanks inside and at both ends */
+        if (*c != ' ' || (n && text[n - 1] != ' '))
+            text[n++] = *c;
+    text[n && text[n - 1] == ' ' ? n - 1 : n] = 0;
+#endif
+}
+
 static void
 caps_cpu(const struct qv_device *device, struct qv_caps *out)
 {
@@ -67,6 +91,8 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                  { dnnl_cpu_isa_avx2, "AVX2" } };
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     const char *name = "SSE4.1 or another architecture";
+    char cpu[49];
+    cpu_name(cpu);
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
@@ -76,12 +102,39 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
                              .chunk_rows = 640 };
-    snprintf(out->device, sizeof out->device, "oneDNN %d.%d.%d, %s", v->major, v->minor, v->patch,
-             name);
+    snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
+             v->patch, name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,
              bf16 ? "this CPU multiplies bf16 natively (%s)"
                   : "this CPU does not multiply bf16 natively (%s)",
              name);
+}
+
+static qv_status
+layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
+           qv_error *err)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
+    qv_status status = matrix->conv ? conv_layout_cpu(dev, matrix, out, err)
+                                    : gemm_layout_cpu(dev, matrix, out, err);
+    omp_set_num_threads(before);
+    return status;
+}
+
+static qv_status
+pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+         const void *src, struct qv_buffer dst, qv_error *err)
+{
+    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(dev->threads);
+    qv_status status = matrix->conv
+                           ? conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
+                           : gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
+    omp_set_num_threads(before);
+    return status;
 }
 
 static void
@@ -92,6 +145,7 @@ release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
         return;
     gemm_release_cpu(kernel);
     attention_release_cpu(kernel);
+    primitive_close_cpu(&kernel->conv);
     free(kernel);
 }
 
@@ -107,11 +161,13 @@ prepare_cpu(struct qv_device *device, const struct qv_op *op, struct qv_kernel *
     *scratch_bytes = kernels_scratch_cpu(dev, op);
     qv_status status = QV_OK;
     int before = omp_get_max_threads();
-    omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
+    omp_set_num_threads(dev->threads);
     if (op->kind == QV_OP_gemm)
         status = gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
     else if (op->kind == QV_OP_attention)
         status = attention_prepare_cpu(dev, kernel, scratch_bytes, err);
+    else if (op->kind == QV_OP_conv)
+        status = conv_prepare_cpu(dev, kernel, scratch_bytes, err);
     omp_set_num_threads(before);
     if (status) {
         release_cpu(device, kernel);
@@ -136,6 +192,8 @@ run_cpu(struct qv_device *device, const struct qv_call *calls, size_t n, qv_erro
             status = gemm_run_cpu(dev, call->kernel, p, scratch, err);
         else if (call->kernel->op.kind == QV_OP_attention)
             status = attention_run_cpu(dev, call->kernel, p, scratch, err);
+        else if (call->kernel->op.kind == QV_OP_conv)
+            status = conv_run_cpu(dev, call->kernel, p, scratch, err);
         else
             kernels_run_cpu(dev, &call->kernel->op, p, scratch);
     }
@@ -152,8 +210,8 @@ const struct qv_backend qv_backend_cpu = {
     .free = qv_host_free,
     .upload = qv_host_upload,
     .download = qv_host_download,
-    .layout = gemm_layout_cpu,
-    .pack = gemm_pack_cpu,
+    .layout = layout_cpu,
+    .pack = pack_cpu,
     .prepare = prepare_cpu,
     .release = release_cpu,
     .run = run_cpu,

@@ -26,27 +26,24 @@ packed_md(struct qv_device_cpu *dev, const struct qv_matrix *matrix, dnnl_memory
                                     .dst_stride = matrix->n,
                                     .type = dnnl_type_cpu(matrix->dtype),
                                     .dst_type = dnnl_type_cpu(matrix->dtype) };
-    struct matmul_cpu m = { 0 };
-    int before = omp_get_max_threads();
-    omp_set_num_threads(dev->threads);
+    struct primitive_cpu m = { 0 };
     qv_status status = matmul_open_cpu(dev, &desc, &m, err);
-    omp_set_num_threads(before);
     if (status)
         return status;
     const_dnnl_memory_desc_t md;
-    dnnl_status_t s = dnnl_memory_get_memory_desc(m.memory[MATMUL_WEIGHTS], &md);
+    dnnl_status_t s = dnnl_memory_get_memory_desc(m.memory[CPU_WEIGHTS], &md);
     if (!s)
         s = dnnl_memory_desc_clone(out, md);
-    matmul_close_cpu(&m);
+    primitive_close_cpu(&m);
     return dnnl_check_cpu(s, "layout of a weight", err);
 }
 
 qv_status
-gemm_layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
+gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
                 qv_error *err)
 {
     dnnl_memory_desc_t md;
-    qv_status status = packed_md((struct qv_device_cpu *)device, matrix, &md, err);
+    qv_status status = packed_md(dev, matrix, &md, err);
     if (status)
         return status;
     *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), PACK_ROWS };
@@ -54,43 +51,12 @@ gemm_layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct
     return QV_OK;
 }
 
-static dnnl_status_t
-reorder(struct qv_device_cpu *dev, dnnl_memory_desc_t from, const void *src, dnnl_memory_desc_t to,
-        void *dst)
-{
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_primitive_t primitive = NULL;
-    dnnl_memory_t a = NULL, b = NULL;
-    dnnl_status_t s =
-        dnnl_reorder_primitive_desc_create(&pd, from, dev->engine, to, dev->engine, NULL);
-    if (!s)
-        s = dnnl_primitive_create(&primitive, pd);
-    if (!s)
-        s = dnnl_memory_create(&a, from, dev->engine, (void *)src);
-    if (!s)
-        s = dnnl_memory_create(&b, to, dev->engine, dst);
-    if (!s) {
-        dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, a }, { DNNL_ARG_TO, b } };
-        s = dnnl_primitive_execute(primitive, dev->stream, 2, args);
-    }
-    if (a)
-        dnnl_memory_destroy(a);
-    if (b)
-        dnnl_memory_destroy(b);
-    if (primitive)
-        dnnl_primitive_destroy(primitive);
-    if (pd)
-        dnnl_primitive_desc_destroy(pd);
-    return s;
-}
-
 /* A slice of whole blocks is contiguous in the packed form (blocks of n outermost), and has the
  * layout of a matrix of that many rows: so a slice is packed as if it were a matrix. */
 qv_status
-gemm_pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-              const void *src, struct qv_buffer dst, qv_error *err)
+gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+              const void *src, void *dst, qv_error *err)
 {
-    struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     dnnl_memory_desc_t whole = NULL, part = NULL, plain = NULL;
     qv_status status = packed_md(dev, matrix, &whole, err);
     if (status)
@@ -100,11 +66,8 @@ gemm_pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t 
     if (!s)
         s = dnnl_memory_desc_create_with_strides(&plain, 2, dims, dnnl_type_cpu(matrix->dtype),
                                                  strides);
-    int before = omp_get_max_threads();
-    omp_set_num_threads(dev->threads);
     if (!s)
-        s = reorder(dev, plain, src, part, qv_host_pointer(dst));
-    omp_set_num_threads(before);
+        s = reorder_cpu(dev, plain, src, part, dst);
     if (plain)
         dnnl_memory_desc_destroy(plain);
     if (part)
@@ -113,40 +76,11 @@ gemm_pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t 
     return dnnl_check_cpu(s, "packing a weight", err);
 }
 
-/*
- * act(alpha * acc + bias) + y. oneDNN adds the bias before any post-operation, so with an alpha it
- * becomes one; the sum comes last, as the residual does.
- */
-static dnnl_status_t
-epilogue(const struct qv_op_gemm *op, dnnl_primitive_attr_t attr)
+static struct qv_op_finish
+epilogue_of(const struct qv_op_gemm *op)
 {
-    dnnl_post_ops_t ops;
-    dnnl_status_t s = dnnl_post_ops_create(&ops);
-    if (s)
-        return s;
-    if (op->alpha != 1) {
-        s = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, (float)op->alpha, 0);
-        if (!s && op->bias) {
-            dnnl_memory_desc_t md;
-            dnnl_dims_t dims = { 1, op->n };
-            s = dnnl_memory_desc_create_with_tag(&md, 2, dims, dnnl_f32, dnnl_ab);
-            if (!s) {
-                s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);
-                dnnl_memory_desc_destroy(md);
-            }
-        }
-    }
-    if (!s && op->act != QV_ACT_NONE)
-        s = dnnl_post_ops_append_eltwise(ops,
-                                         op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf
-                                                                    : dnnl_eltwise_gelu_tanh,
-                                         0, 0);
-    if (!s && op->addend_rows)
-        s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
-    if (!s)
-        s = dnnl_primitive_attr_set_post_ops(attr, ops);
-    dnnl_post_ops_destroy(ops);
-    return s;
+    return (struct qv_op_finish){ op->m,   op->n,           op->alpha, op->bias,
+                                  op->act, op->addend_rows, op->dtype };
 }
 
 /*
@@ -207,10 +141,9 @@ gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
                                     .dst_stride = op->n,
                                     .type = dnnl_type_cpu(op->dtype),
                                     .dst_type = dnnl_type_cpu(op->dtype) };
-    if (op->bias)
-        desc.bias_arg =
-            op->alpha == 1 ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
-    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->dtype };
+    const struct qv_op_finish epilogue = epilogue_of(op);
+    desc.bias_arg = epilogue_bias_arg_cpu(&epilogue);
+    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->dtype, NULL };
     dnnl_memory_desc_t packed = NULL;
     qv_status status = packed_md(dev, &matrix, &packed, err);
     if (status)
@@ -219,7 +152,7 @@ gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
     divide(dev, op->m, &kernel->gemm);
     dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
     if (!s)
-        s = epilogue(op, desc.attr);
+        s = epilogue_cpu(&epilogue, 2, desc.attr);
     status = s ? dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, kernel, &desc, err);
     if (desc.attr)
         dnnl_primitive_attr_destroy(desc.attr);
@@ -235,9 +168,9 @@ run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, vo
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cpu *g = &kernel->gemm;
     size_t element = qv_dtype_bytes(op->dtype), row = (size_t)(part * g->rows);
-    void *const addresses[MATMUL_OPERANDS] = { (char *)p[0] + row * (size_t)op->k * element, p[1],
-                                               p[2], (char *)p[4] + row * (size_t)op->n * element,
-                                               (char *)scratch + (size_t)part * g->part_bytes };
+    void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * (size_t)op->k * element, p[1],
+                                            p[2], (char *)p[4] + row * (size_t)op->n * element,
+                                            (char *)scratch + (size_t)part * g->part_bytes };
     return matmul_run_cpu(dev, &g->parts[part], addresses, err);
 }
 
@@ -245,13 +178,8 @@ qv_status
 gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
              void *scratch, qv_error *err)
 {
-    const struct qv_op_gemm *op = &kernel->op.u.gemm;
-    if (op->addend_rows && p[3] != p[4]) { /* the sum reads y: put the addend there */
-        size_t bytes = (size_t)(op->addend_rows * op->n) * qv_dtype_bytes(op->dtype);
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
-        for (int64_t i = 0; i < op->m / op->addend_rows; i++)
-            memcpy((char *)p[4] + (size_t)i * bytes, p[3], bytes);
-    }
+    const struct qv_op_finish epilogue = epilogue_of(&kernel->op.u.gemm);
+    epilogue_addend_cpu(dev, &epilogue, p[3], p[4]);
     int n = kernel->gemm.n_parts;
     if (n == 1)
         return run_part(dev, kernel, 0, p, scratch, err);
@@ -270,6 +198,6 @@ void
 gemm_release_cpu(struct qv_kernel *kernel)
 {
     for (int i = 0; i < kernel->gemm.n_parts && kernel->gemm.parts; i++)
-        matmul_close_cpu(&kernel->gemm.parts[i]);
+        primitive_close_cpu(&kernel->gemm.parts[i]);
     free(kernel->gemm.parts);
 }

@@ -16,6 +16,9 @@ row_buffer_bytes(const struct qv_op *op)
     case QV_OP_rope: cols = 2 * op->u.rope.heads * op->u.rope.head_dim; break;
     case QV_OP_taps: cols = 2 * op->u.taps.cols; break;
     case QV_OP_rows: cols = op->u.rows.grid_w * op->u.rows.patch; break;
+    case QV_OP_finish: cols = 2 * op->u.finish.cols; break;
+    case QV_OP_unfold:
+    case QV_OP_conv:
     case QV_OP_convert:
     case QV_OP_gemm:
     case QV_OP_attention:
@@ -139,6 +142,77 @@ taps_cpu(const struct qv_device_cpu *dev, const struct qv_op_taps *op, void *con
     }
 }
 
+/* One row: what lies below the kernel at z, r, q of sample n, in runs that are contiguous in x. */
+static void
+unfold_row(const struct qv_op_unfold *op, const char *x, char *y, int64_t n, int64_t z, int64_t r,
+           int64_t q)
+{
+    int64_t planes = op->channels_first ? op->c : 1, c = op->channels_first ? 1 : op->c;
+    size_t element = qv_dtype_bytes(op->dtype), run = (size_t)(op->kw * c) * element;
+    for (int64_t plane = n * planes; plane < (n + 1) * planes; plane++)
+        for (int64_t i = 0; i < op->kd; i++)
+            for (int64_t j = 0; j < op->kh; j++, y += run) {
+                int64_t line = (plane * op->d + z + i) * op->h + r + j;
+                memcpy(y, x + (size_t)((line * op->w + q) * c) * element, run);
+            }
+}
+
+/* A kernel of one makes channels last: columns of a matrix [c, positions] become rows, some at a
+ * time. Without strides the positions of a sample are one line, otherwise those of a line are. */
+static void
+transpose(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *const *p)
+{
+    enum { SOME = 256 };
+    bool dense = op->sd == 1 && op->sh == 1 && op->sw == 1;
+    int64_t plane = op->d * op->h * op->w, ds = (op->d - 1) / op->sd + 1;
+    int64_t hs = (op->h - 1) / op->sh + 1, width = dense ? plane : (op->w - 1) / op->sw + 1;
+    int64_t lines = dense ? 1 : ds * hs, pieces = (width + SOME - 1) / SOME;
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->n * lines * pieces; i++) {
+        int64_t n = i / (lines * pieces), line = i / pieces % lines, first = i % pieces * SOME;
+        int64_t in = (line / hs * op->sd * op->h + line % hs * op->sh) * op->w + first * op->sw;
+        int64_t out = (n * lines + line) * width + first;
+        lanes_transpose_cpu(at(p[1], op->dtype, out * op->c), op->c,
+                            at(p[0], op->dtype, n * op->c * plane + in), plane, op->sw, op->dtype,
+                            op->c, width - first < SOME ? width - first : SOME);
+    }
+}
+
+static void
+unfold_cpu(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *const *p)
+{
+    int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
+    int64_t ws = (op->w - op->kw) / op->sw + 1, cols = op->kd * op->kh * op->kw * op->c;
+    if (op->channels_first && cols == op->c) {
+        transpose(dev, op, p);
+        return;
+    }
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->n * ds * hs; i++)
+        for (int64_t j = 0; j < ws; j++)
+            unfold_row(op, p[0], at(p[1], op->dtype, (i * ws + j) * cols), i / (ds * hs),
+                       i / hs % ds * op->sd, i % hs * op->sh, j * op->sw);
+}
+
+static void
+finish_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op, void *const *p,
+           char *scratch, size_t row_bytes)
+{
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->rows; i++) {
+        float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *addend = v + op->cols;
+        lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), op->bias ? p[1] : NULL,
+                         (float)op->alpha, op->act, op->cols);
+        if (op->addend_rows) {
+            lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols), op->dtype,
+                           op->cols);
+            lanes_add_scaled_cpu(v, addend, 1, op->cols);
+        }
+        lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
+    }
+}
+
 void
 kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
 {
@@ -149,6 +223,9 @@ kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *
     case QV_OP_norm: norm_cpu(dev, &op->u.norm, p, scratch, row_bytes); break;
     case QV_OP_rope: rope_cpu(dev, &op->u.rope, p, scratch, row_bytes); break;
     case QV_OP_taps: taps_cpu(dev, &op->u.taps, p, scratch, row_bytes); break;
+    case QV_OP_unfold: unfold_cpu(dev, &op->u.unfold, p); break;
+    case QV_OP_finish: finish_cpu(dev, &op->u.finish, p, scratch, row_bytes); break;
+    case QV_OP_conv:
     case QV_OP_gemm:
     case QV_OP_attention:
     case QV_OP_COUNT: break;

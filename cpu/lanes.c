@@ -198,3 +198,72 @@ lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float 
         }
     }
 }
+
+/* x / (1 + e^-2u) is x/2 (1 + tanh u); the exponential is of what is not positive. Where it is 0 in
+ * f32 so is the result, however large x. */
+static inline float
+gelu_tanh(float x)
+{
+    float t = -1.59576912f * fabsf(x + 0.044715f * x * x * x); /* -2 sqrt(2/pi) */
+    float e = t < -87.0f ? 0.0f : exp_nonpositive(t);
+    return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
+}
+
+/* erfc to 1.5e-7 (Abramowitz and Stegun 7.1.26) */
+static inline float
+gelu_erf(float x)
+{
+    float z = 0.707106781f * fabsf(x), t = 1.0f / (1.0f + 0.3275911f * z), p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    float e = z > 9.3f ? 0.0f : 0.5f * p * t * exp_nonpositive(-z * z);
+    return x * (x < 0 ? e : 1.0f - e);
+}
+
+CLONES void
+lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act, int64_t n)
+{
+    if (bias) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = alpha * x[i] + bias[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = alpha * x[i];
+    }
+    if (act == QV_ACT_GELU_TANH) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = gelu_tanh(y[i]);
+    } else if (act == QV_ACT_GELU_ERF) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = gelu_erf(y[i]);
+    }
+}
+
+/* Blocks of a cache line of x by as many rows: each line is read and written while it is near. */
+#define TRANSPOSE(type, y, x)                                                                      \
+    do {                                                                                           \
+        type *to = y;                                                                              \
+        const type *from = x;                                                                      \
+        for (int64_t row = 0; row < rows; row += BLOCK)                                            \
+            for (int64_t col = 0; col < cols; col += BLOCK)                                        \
+                for (int64_t j = col; j < cols && j < col + BLOCK; j++)                            \
+                    for (int64_t i = row; i < rows && i < row + BLOCK; i++)                        \
+                        to[j * y_stride + i] = from[i * x_stride + j * x_step];                    \
+    } while (0)
+
+void
+lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride, int64_t x_step,
+                    int64_t dtype, int64_t rows, int64_t cols)
+{
+    enum { BLOCK = 32 };
+    if (dtype == QV_F32)
+        TRANSPOSE(uint32_t, y, x);
+    else
+        TRANSPOSE(uint16_t, y, x);
+}

@@ -98,8 +98,13 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         return status;
     }
     ctx->backend->caps(ctx->dev, &ctx->caps);
-    *out = ctx;
-    return QV_OK;
+    status =
+        qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
+    if (status)
+        qv_context_close(&ctx);
+    else
+        *out = ctx;
+    return status;
 }
 
 void
@@ -108,6 +113,7 @@ qv_context_close(qv_context **ctx)
     if (!ctx || !*ctx)
         return;
     qv_kernels_free(*ctx);
+    qv_tune_close(&(*ctx)->tune);
     (*ctx)->backend->close((*ctx)->dev);
     free(*ctx);
     *ctx = NULL;
@@ -121,6 +127,7 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
                               .dtype = ctx->caps.dtype };
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
+    memcpy(out->warning, ctx->tune.warning, sizeof out->warning);
 }
 
 /* ---- model ----------------------------------------------------------------------------------- */

@@ -31,10 +31,12 @@ struct qv_caps {
     bool wrong_conv3d_bf16; /* library with known wrong bf16 Conv3d (cuDNN 9.8-9.14): no `direct` */
 };
 
-/* A weight matrix [n,k] of a gemm, in the form the device wants. */
+/* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution
+ * [o, c/groups*kd*kh*kw], which is packed as a whole. */
 struct qv_matrix {
     int64_t n, k;
     qv_dtype dtype;
+    const struct qv_op *conv; /* NULL for a gemm; read during the call only */
 };
 struct qv_layout {
     size_t bytes;
@@ -68,7 +70,8 @@ struct qv_backend {
     qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                           qv_error *err);
 
-    /* weights: the layout is a function of the matrix alone, so that all plans share one copy.
+    /* weights: the layout is a function of the matrix (and of the convolution, if it is one's)
+     * alone, so that all plans share one copy.
      * pack: rows row0 .. row0+rows of the matrix, src[rows,k] in the matrix's dtype on the host */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
                         struct qv_layout *out, qv_error *err);

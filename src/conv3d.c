@@ -12,8 +12,7 @@
 static const char *const axis_names[3] = { "depth", "height", "width" };
 static const char *const layout_names[QV_LAYOUT_COUNT] = { "channels-first", "channels-last",
                                                            "patch rows", "byte frames" };
-static const char *const causal_names[QV_CAUSAL_COUNT] = { "none", "zeros", "first frame",
-                                                           "kept frames" };
+static const char *const causal_names[QV_CAUSAL_COUNT] = { "none", "zeros", "first frame" };
 static const char *const lowering_names[QV_LOWERING_COUNT] = {
 #define QV_LOWERING_NAME(name, text) text,
     QV_LOWERING_LIST(QV_LOWERING_NAME)
@@ -21,9 +20,9 @@ static const char *const lowering_names[QV_LOWERING_COUNT] = {
 };
 
 const char *
-qv_lowering_name(enum qv_lowering lowering)
+qv_lowering_name(qv_lowering lowering)
 {
-    return (unsigned)lowering < QV_LOWERING_COUNT ? lowering_names[lowering] : "unknown";
+    return (unsigned)lowering < QV_LOWERING_COUNT ? lowering_names[lowering] : "no lowering";
 }
 
 int
@@ -36,13 +35,13 @@ qv_lowering_find(const char *name)
 }
 
 static bool
-holds_patches(const struct qv_conv3d_desc *d)
+holds_patches(const qv_conv3d_desc *d)
 {
     return d->layout == QV_LAYOUT_PATCH_ROWS || d->layout == QV_LAYOUT_FRAMES_U8;
 }
 
 static int64_t
-kernel_volume(const struct qv_conv3d_desc *d)
+kernel_volume(const qv_conv3d_desc *d)
 {
     return d->kernel[0] * d->kernel[1] * d->kernel[2];
 }
@@ -50,7 +49,7 @@ kernel_volume(const struct qv_conv3d_desc *d)
 /* ---- guards ---------------------------------------------------------------------------------- */
 
 struct question {
-    const struct qv_conv3d_desc *desc;
+    const qv_conv3d_desc *desc;
     const struct qv_caps *caps;
     char *text;
     size_t size;
@@ -75,7 +74,7 @@ forbid(const struct question *q, const char *format, ...)
 static bool
 kernel_is_stride(const struct question *q)
 {
-    const struct qv_conv3d_desc *d = q->desc;
+    const qv_conv3d_desc *d = q->desc;
     for (int a = 0; a < 3; a++)
         if (d->stride[a] != d->kernel[a])
             return forbid(q, "stride %lld differs from kernel %lld on the %s axis",
@@ -87,7 +86,7 @@ kernel_is_stride(const struct question *q)
 static bool
 not_causal(const struct question *q)
 {
-    const struct qv_conv3d_desc *d = q->desc;
+    const qv_conv3d_desc *d = q->desc;
     if (d->causal != QV_CAUSAL_NONE && d->pad_front[0] > 0)
         return forbid(q, "causal padding (%s) of %lld on the depth axis", causal_names[d->causal],
                       (long long)d->pad_front[0]);
@@ -95,10 +94,10 @@ not_causal(const struct question *q)
 }
 
 static bool
-unpadded(const struct question *q, int n_axes)
+no_padding(const struct question *q)
 {
-    const struct qv_conv3d_desc *d = q->desc;
-    for (int a = 0; a < n_axes; a++) {
+    const qv_conv3d_desc *d = q->desc;
+    for (int a = 0; a < 3; a++) {
         if (d->pad_front[a])
             return forbid(q, "padding %lld in front on the %s axis", (long long)d->pad_front[a],
                           axis_names[a]);
@@ -109,23 +108,11 @@ unpadded(const struct question *q, int n_axes)
     return true;
 }
 
-static bool
-no_padding(const struct question *q)
-{
-    return unpadded(q, 3);
-}
-
-static bool
-no_depth_padding(const struct question *q)
-{
-    return unpadded(q, 1);
-}
-
 /* One tap has nothing to dilate. */
 static bool
 not_dilated(const struct question *q)
 {
-    const struct qv_conv3d_desc *d = q->desc;
+    const qv_conv3d_desc *d = q->desc;
     for (int a = 0; a < 3; a++)
         if (d->dilation[a] != 1 && d->kernel[a] > 1)
             return forbid(q, "dilation %lld on the %s axis", (long long)d->dilation[a],
@@ -142,7 +129,7 @@ one_group(const struct question *q)
 static bool
 divisible(const struct question *q)
 {
-    const struct qv_conv3d_desc *d = q->desc;
+    const qv_conv3d_desc *d = q->desc;
     const int64_t sizes[3] = { d->d, d->h, d->w };
     for (int a = 0; a < 3; a++)
         if (sizes[a] % d->kernel[a])
@@ -163,27 +150,13 @@ kernel_has_depth(const struct question *q)
     return q->desc->kernel[0] > 1 || forbid(q, "kernel depth 1 leaves no frames to sum");
 }
 
-/* The matrix [n*d'*h'*w', c*kd*kh*kw] lies in memory as it is: patch rows; volumes of one kernel
- * each; voxels where the kernel is one. */
-static bool
-input_is_rows(const struct qv_conv3d_desc *d)
-{
-    switch (d->layout) {
-    case QV_LAYOUT_PATCH_ROWS: return true;
-    case QV_LAYOUT_CHANNELS_LAST:
-        return kernel_volume(d) == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->stride[2] == 1;
-    case QV_LAYOUT_CHANNELS_FIRST:
-        return d->d == d->kernel[0] && d->h == d->kernel[1] && d->w == d->kernel[2];
-    default: return false;
-    }
-}
-
 /* Leaving frames out of rows that exist would be a copy to save what is paid already. */
 static bool
 rows_to_be_made(const struct question *q)
 {
-    return !input_is_rows(q->desc) || forbid(q, "the input's rows already hold all %lld frames",
-                                             (long long)q->desc->kernel[0]);
+    return !qv_conv3d_input_is_rows(q->desc) ||
+           forbid(q, "the input's rows already hold all %lld frames",
+                  (long long)q->desc->kernel[0]);
 }
 
 static bool
@@ -202,6 +175,14 @@ kernel_depth_is_one(const struct question *q)
 }
 
 static bool
+few_taps(const struct question *q)
+{
+    return q->desc->kernel[0] <= QV_CONV3D_MOST_TAPS ||
+           forbid(q, "kernel depth %lld is more than %d depth taps", (long long)q->desc->kernel[0],
+                  QV_CONV3D_MOST_TAPS);
+}
+
+static bool
 right_in_bf16(const struct question *q)
 {
     if (q->desc->dtype == QV_BF16 && q->caps->wrong_conv3d_bf16)
@@ -211,45 +192,50 @@ right_in_bf16(const struct question *q)
 
 /* ---- lowerings ------------------------------------------------------------------------------- */
 
-/* What a legal lowering comes down to, in words. */
-typedef void gist(const struct qv_conv3d_desc *d, char *text, size_t size);
-
-static int64_t
-output_rows(const struct qv_conv3d_desc *d)
+bool
+qv_conv3d_input_is_rows(const qv_conv3d_desc *d)
 {
-    int64_t out[3];
-    qv_conv3d_output(d, out);
-    return d->n * out[0] * out[1] * out[2];
+    switch (d->layout) {
+    case QV_LAYOUT_PATCH_ROWS: return true;
+    case QV_LAYOUT_CHANNELS_LAST:
+        return kernel_volume(d) == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->stride[2] == 1;
+    case QV_LAYOUT_CHANNELS_FIRST:
+        return d->d == d->kernel[0] && d->h == d->kernel[1] && d->w == d->kernel[2];
+    default: return false;
+    }
 }
 
+/* What a legal lowering comes down to, in words. */
+typedef void gist(const qv_conv3d_desc *d, char *text, size_t size);
+
 static void
-gist_patchify(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_patchify(const qv_conv3d_desc *d, char *text, size_t size)
 {
     snprintf(text, size, "kernel = stride = %lldx%lldx%lld, no padding: one product [%lld, %lld]",
              (long long)d->kernel[0], (long long)d->kernel[1], (long long)d->kernel[2],
-             (long long)output_rows(d), (long long)(d->c * kernel_volume(d)));
+             (long long)qv_conv3d_rows(d), (long long)(d->c * kernel_volume(d)));
 }
 
 static void
-gist_still(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_still(const qv_conv3d_desc *d, char *text, size_t size)
 {
     int64_t k = d->c * kernel_volume(d);
     snprintf(text, size,
              "the %lld frames are one picture, weights summed: one product [%lld, %lld]"
              " in place of %lld columns",
-             (long long)d->kernel[0], (long long)output_rows(d), (long long)(k / d->kernel[0]),
+             (long long)d->kernel[0], (long long)qv_conv3d_rows(d), (long long)(k / d->kernel[0]),
              (long long)k);
 }
 
 static void
-gist_pointwise(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_pointwise(const qv_conv3d_desc *d, char *text, size_t size)
 {
     snprintf(text, size, "kernel 1x1x1, no padding: one product over channels [%lld, %lld]",
-             (long long)output_rows(d), (long long)d->c);
+             (long long)qv_conv3d_rows(d), (long long)d->c);
 }
 
 static void
-gist_frames(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_frames(const qv_conv3d_desc *d, char *text, size_t size)
 {
     int64_t out[3];
     qv_conv3d_output(d, out);
@@ -258,14 +244,14 @@ gist_frames(const struct qv_conv3d_desc *d, char *text, size_t size)
 }
 
 static void
-gist_by_depth(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_by_depth(const qv_conv3d_desc *d, char *text, size_t size)
 {
     snprintf(text, size, "kernel depth %lld: as many 2D convolutions, summed in f32",
              (long long)d->kernel[0]);
 }
 
 static void
-gist_direct(const struct qv_conv3d_desc *d, char *text, size_t size)
+gist_direct(const qv_conv3d_desc *d, char *text, size_t size)
 {
     (void)d;
     snprintf(text, size, "the device's own 3D convolution takes every shape");
@@ -277,24 +263,19 @@ gist_direct(const struct qv_conv3d_desc *d, char *text, size_t size)
 static const struct lowering {
     guard *guards[10]; /* NULL ends */
     gist *gist;
-    bool product; /* one GEMM: its operations exist */
 } lowerings[QV_LOWERING_COUNT] = {
-    [QV_LOWERING_PATCHIFY] = { { PATCHIFY_GUARDS }, gist_patchify, true },
+    [QV_LOWERING_PATCHIFY] = { { PATCHIFY_GUARDS }, gist_patchify },
     [QV_LOWERING_STILL] = { { PATCHIFY_GUARDS, frames_equal, kernel_has_depth, rows_to_be_made },
-                            gist_still,
-                            true },
+                            gist_still },
     [QV_LOWERING_POINTWISE] = { { kernel_is_one, not_causal, no_padding, one_group },
-                                gist_pointwise,
-                                true },
-    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, not_causal, no_depth_padding },
-                             gist_frames,
-                             false },
-    [QV_LOWERING_BY_DEPTH] = { { NULL }, gist_by_depth, false },
-    [QV_LOWERING_DIRECT] = { { right_in_bf16 }, gist_direct, false },
+                                gist_pointwise },
+    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one }, gist_frames },
+    [QV_LOWERING_BY_DEPTH] = { { few_taps }, gist_by_depth },
+    [QV_LOWERING_DIRECT] = { { right_in_bf16 }, gist_direct },
 };
 
 static bool
-guards_hold(const struct question *q, enum qv_lowering lowering)
+guards_hold(const struct question *q, qv_lowering lowering)
 {
     for (guard *const *g = lowerings[lowering].guards; *g; g++)
         if (!(*g)(q))
@@ -312,7 +293,7 @@ static const struct {
 } size_fields[] = {
 #define FIELD(name, count, min)                                                                    \
     {                                                                                              \
-#name, offsetof(struct qv_conv3d_desc, name), count, min                                   \
+#name, offsetof(qv_conv3d_desc, name), count, min                                          \
     }
     FIELD(n, 1, 1),           FIELD(d, 1, 1),         FIELD(h, 1, 1),        FIELD(w, 1, 1),
     FIELD(c, 1, 1),           FIELD(o, 1, 1),         FIELD(kernel, 3, 1),   FIELD(stride, 3, 1),
@@ -321,8 +302,25 @@ static const struct {
 #undef FIELD
 };
 
+qv_conv3d_desc
+qv_conv3d_defaults(const qv_conv3d_desc *desc, qv_dtype dtype)
+{
+    qv_conv3d_desc d = *desc;
+    int64_t *const ones[] = { &d.n, &d.groups, &d.merge };
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+        *ones[i] = *ones[i] ? *ones[i] : 1;
+    for (int a = 0; a < 3; a++) {
+        d.stride[a] = d.stride[a] ? d.stride[a] : 1;
+        d.dilation[a] = d.dilation[a] ? d.dilation[a] : 1;
+        d.pixel_scale[a] = d.pixel_scale[a] != 0 ? d.pixel_scale[a] : 1;
+    }
+    d.alpha = d.alpha != 0 ? d.alpha : 1;
+    d.dtype = d.dtype ? d.dtype : dtype;
+    return d;
+}
+
 static qv_status
-check_sizes(const struct qv_conv3d_desc *d, qv_error *err)
+check_sizes(const qv_conv3d_desc *d, qv_error *err)
 {
     for (size_t f = 0; f < sizeof size_fields / sizeof *size_fields; f++)
         for (int a = 0; a < size_fields[f].count; a++) {
@@ -341,7 +339,7 @@ check_sizes(const struct qv_conv3d_desc *d, qv_error *err)
 }
 
 static qv_status
-check_choices(const struct qv_conv3d_desc *d, qv_error *err)
+check_choices(const qv_conv3d_desc *d, qv_error *err)
 {
     const struct {
         const char *name;
@@ -368,7 +366,7 @@ check_choices(const struct qv_conv3d_desc *d, qv_error *err)
 
 /* Padded sizes, kernel extents and what comes out, without overflow. */
 static qv_status
-check_axes(const struct qv_conv3d_desc *d, int64_t out[3], qv_error *err)
+check_axes(const qv_conv3d_desc *d, int64_t out[3], qv_error *err)
 {
     const int64_t sizes[3] = { d->d, d->h, d->w };
     for (int a = 0; a < 3; a++) {
@@ -394,7 +392,7 @@ check_axes(const struct qv_conv3d_desc *d, int64_t out[3], qv_error *err)
 
 /* Bytes of every tensor fit into 63 bits. */
 static qv_status
-check_products(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
+check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {
     const int64_t *k = d->kernel, es = (int64_t)qv_dtype_bytes(d->dtype);
     const struct {
@@ -421,9 +419,9 @@ check_products(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *e
 
 /* Layouts that hold patches are of use for patches only. */
 static qv_status
-check_patches(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
+check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {
-    char why[QV_CONV3D_REASON];
+    char why[QV_REASON_BYTES];
     const struct qv_caps caps = { 0 };
     const struct question q = { d, &caps, why, sizeof why };
     if (!holds_patches(d))
@@ -451,7 +449,7 @@ check_patches(const struct qv_conv3d_desc *d, const int64_t out[3], qv_error *er
 }
 
 qv_status
-qv_conv3d_check(const struct qv_conv3d_desc *desc, qv_error *err)
+qv_conv3d_check(const qv_conv3d_desc *desc, qv_error *err)
 {
     int64_t out[3];
     qv_status st = check_sizes(desc, err);
@@ -465,7 +463,7 @@ qv_conv3d_check(const struct qv_conv3d_desc *desc, qv_error *err)
 }
 
 void
-qv_conv3d_output(const struct qv_conv3d_desc *desc, int64_t out[3])
+qv_conv3d_output(const qv_conv3d_desc *desc, int64_t out[3])
 {
     const int64_t sizes[3] = { desc->d, desc->h, desc->w };
     for (int a = 0; a < 3; a++) {
@@ -475,11 +473,19 @@ qv_conv3d_output(const struct qv_conv3d_desc *desc, int64_t out[3])
     }
 }
 
+int64_t
+qv_conv3d_rows(const qv_conv3d_desc *desc)
+{
+    int64_t out[3];
+    qv_conv3d_output(desc, out);
+    return desc->n * out[0] * out[1] * out[2];
+}
+
 double
-qv_conv3d_flops(const struct qv_conv3d_desc *desc)
+qv_conv3d_flops(const qv_conv3d_desc *desc)
 {
     double k = (double)(desc->c / desc->groups) * (double)kernel_volume(desc);
-    return 2 * (double)output_rows(desc) * (double)desc->o * k;
+    return 2 * (double)qv_conv3d_rows(desc) * (double)desc->o * k;
 }
 
 /* ---- decide ---------------------------------------------------------------------------------- */
@@ -493,8 +499,8 @@ static const struct {
     const char *backend;
     struct qv_conv3d_thresholds thresholds;
 } threshold_table[] = {
-    { "cpu", { .by_depth_max_kd = 3, .by_depth_min_flops = 1e7 } },
-    { "ref", { .by_depth_max_kd = 3, .by_depth_min_flops = 0 } },
+    { "cpu", { .by_depth_max_kd = 3, .by_depth_max_group = 1, .by_depth_min_flops = 0 } },
+    { "ref", { .by_depth_max_kd = 0 } },
 };
 
 const struct qv_conv3d_thresholds *
@@ -507,8 +513,8 @@ qv_conv3d_thresholds_of(const char *backend)
 }
 
 bool
-qv_conv3d_legal(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
-                enum qv_lowering lowering, char *text, size_t size)
+qv_conv3d_legal(const qv_conv3d_desc *desc, const struct qv_caps *caps, qv_lowering lowering,
+                char *text, size_t size)
 {
     const struct question q = { desc, caps, text, size };
     qv_error bad;
@@ -524,9 +530,9 @@ qv_conv3d_legal(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
 
 /* Cuts what does not fit. */
 static void
-append(char text[QV_CONV3D_REASON], const char *words)
+append(char text[QV_REASON_BYTES], const char *words)
 {
-    size_t used = strlen(text), n = strlen(words), room = QV_CONV3D_REASON - 1 - used;
+    size_t used = strlen(text), n = strlen(words), room = QV_REASON_BYTES - 1 - used;
     n = n < room ? n : room;
     memcpy(text + used, words, n);
     text[used + n] = '\0';
@@ -534,7 +540,7 @@ append(char text[QV_CONV3D_REASON], const char *words)
 
 /* By depth against direct, where both are legal; text says why it loses. */
 static bool
-by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds *t, char *text,
+by_depth_pays(const qv_conv3d_desc *d, const struct qv_conv3d_thresholds *t, char *text,
               size_t size)
 {
     const struct question q = { d, NULL, text, size };
@@ -542,6 +548,10 @@ by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds 
     if (d->kernel[0] > t->by_depth_max_kd)
         return forbid(&q, "kernel depth %lld is above %lld, where by depth stops paying here",
                       (long long)d->kernel[0], (long long)t->by_depth_max_kd);
+    if (d->c / d->groups > t->by_depth_max_group)
+        return forbid(&q,
+                      "%lld channels in a group are above %lld, where by depth stops paying here",
+                      (long long)(d->c / d->groups), (long long)t->by_depth_max_group);
     if (flops < t->by_depth_min_flops)
         return forbid(&q,
                       "%.3g FLOPs in a depth tap are below %.3g, where by depth starts paying"
@@ -550,105 +560,34 @@ by_depth_pays(const struct qv_conv3d_desc *d, const struct qv_conv3d_thresholds 
     return true;
 }
 
-/* The first legal one; only by depth has to pay, and only against direct. note[QV_CONV3D_REASON]:
+/* The first legal one; only by depth has to pay, and only against direct. note[QV_REASON_BYTES]:
  * what decided between these two, where one of them is chosen. */
-static enum qv_lowering
-choose(const struct qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
+static qv_lowering
+choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
        const char *why_not_direct, char *note)
 {
-    static const enum qv_lowering best_first[] = { QV_LOWERING_STILL, QV_LOWERING_POINTWISE,
-                                                   QV_LOWERING_PATCHIFY, QV_LOWERING_FRAMES };
+    static const qv_lowering best_first[] = { QV_LOWERING_STILL, QV_LOWERING_POINTWISE,
+                                              QV_LOWERING_PATCHIFY, QV_LOWERING_FRAMES };
     for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
         if (legal >> best_first[i] & 1)
             return best_first[i];
+    if (!(legal >> QV_LOWERING_BY_DEPTH & 1))
+        return QV_LOWERING_DIRECT;
     if (legal >> QV_LOWERING_DIRECT & 1)
-        return by_depth_pays(d, t, note, QV_CONV3D_REASON) ? QV_LOWERING_BY_DEPTH
-                                                           : QV_LOWERING_DIRECT;
+        return by_depth_pays(d, t, note, QV_REASON_BYTES) ? QV_LOWERING_BY_DEPTH
+                                                          : QV_LOWERING_DIRECT;
     append(note, "not direct: ");
     append(note, why_not_direct);
     return QV_LOWERING_BY_DEPTH;
 }
 
-/* Adds an operation and what its operands are; operands[5] is in the order of ops.inc. */
-static void
-add_op(struct qv_conv3d_decision *out, const struct qv_op *op,
-       const enum qv_conv3d_operand operands[QV_MAX_OPERANDS])
-{
-    out->ops[out->n_ops] = *op;
-    memcpy(out->operands[out->n_ops], operands, sizeof out->operands[0]);
-    out->n_ops++;
-}
-
-static void
-add_rows(const struct qv_conv3d_desc *d, struct qv_conv3d_decision *out)
-{
-    struct qv_op op;
-    memset(&op, 0, sizeof op); /* operations are compared by value */
-    op.kind = QV_OP_rows;
-    op.u.rows = (struct qv_op_rows){
-        .pairs = d->n * out->out[0],
-        .grid_h = out->out[1],
-        .grid_w = out->out[2],
-        .patch = d->kernel[1],
-        .temporal = d->kernel[0],
-        .merge = d->merge,
-        .channels = d->c,
-        .still = out->lowering == QV_LOWERING_STILL,
-        .scale0 = d->pixel_scale[0],
-        .scale1 = d->pixel_scale[1],
-        .scale2 = d->pixel_scale[2],
-        .shift0 = d->pixel_shift[0],
-        .shift1 = d->pixel_shift[1],
-        .shift2 = d->pixel_shift[2],
-        .dtype = d->dtype,
-    };
-    add_op(out, &op,
-           (const enum qv_conv3d_operand[QV_MAX_OPERANDS]){ QV_CONV3D_INPUT, QV_CONV3D_ROWS });
-}
-
-static void
-add_gemm(const struct qv_conv3d_desc *d, struct qv_conv3d_decision *out)
-{
-    struct qv_op op;
-    int64_t k = d->c * kernel_volume(d);
-    memset(&op, 0, sizeof op);
-    op.kind = QV_OP_gemm;
-    op.u.gemm = (struct qv_op_gemm){
-        .m = out->rows,
-        .n = d->o,
-        .k = out->weight == QV_CONV3D_DEPTH_SUMMED ? k / d->kernel[0] : k,
-        .alpha = d->alpha,
-        .bias = d->bias,
-        .act = d->act,
-        .addend_rows = d->addend_rows,
-        .dtype = d->dtype,
-    };
-    add_op(out, &op,
-           (const enum qv_conv3d_operand[QV_MAX_OPERANDS]){
-               out->n_ops ? QV_CONV3D_ROWS : QV_CONV3D_INPUT, QV_CONV3D_WEIGHT,
-               d->bias ? QV_CONV3D_BIAS : QV_CONV3D_NONE,
-               d->addend_rows ? QV_CONV3D_ADDEND : QV_CONV3D_NONE, QV_CONV3D_OUTPUT });
-}
-
-static void
-list_operations(const struct qv_conv3d_desc *d, struct qv_conv3d_decision *out)
-{
-    if (!lowerings[out->lowering].product)
-        return;
-    if (d->layout == QV_LAYOUT_FRAMES_U8)
-        add_rows(d, out);
-    else if (!input_is_rows(d))
-        return;
-    add_gemm(d, out);
-}
-
 qv_status
-qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
+qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps,
                  const struct qv_conv3d_thresholds *thresholds, int forced,
                  struct qv_conv3d_decision *out, qv_error *err)
 {
     struct qv_conv3d_decision it;
-    char reasons[QV_LOWERING_COUNT][QV_CONV3D_REASON], note[QV_CONV3D_REASON] = "";
+    char reasons[QV_LOWERING_COUNT][QV_REASON_BYTES], note[QV_REASON_BYTES] = "";
     qv_status st = qv_conv3d_check(desc, err);
     if (st)
         return st;
@@ -656,62 +595,22 @@ qv_conv3d_decide(const struct qv_conv3d_desc *desc, const struct qv_caps *caps,
         return qv_fail(err, QV_EINVAL, "conv3d: no lowering has the number %d", forced);
     memset(&it, 0, sizeof it);
     for (int i = 0; i < QV_LOWERING_COUNT; i++)
-        if (qv_conv3d_legal(desc, caps, (enum qv_lowering)i, reasons[i], sizeof reasons[i]))
+        if (qv_conv3d_legal(desc, caps, (qv_lowering)i, reasons[i], sizeof reasons[i]))
             it.legal |= 1u << i;
     if (forced >= 0 && !(it.legal >> forced & 1))
         return qv_fail(err, QV_EINVAL, "conv3d: lowering \"%s\" is not legal here: %s",
                        lowering_names[forced], reasons[forced]);
+    if (!it.legal)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "conv3d: no lowering is legal; direct: %s; by depth: %s",
+                       reasons[QV_LOWERING_DIRECT], reasons[QV_LOWERING_BY_DEPTH]);
     it.lowering = forced >= 0
-                      ? (enum qv_lowering)forced
+                      ? (qv_lowering)forced
                       : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT], note);
     append(it.reason, forced >= 0 ? "forced; " : "");
     append(it.reason, reasons[it.lowering]);
     append(it.reason, *note ? "; " : "");
     append(it.reason, note);
-    it.weight = it.lowering == QV_LOWERING_STILL ? QV_CONV3D_DEPTH_SUMMED : QV_CONV3D_CANONICAL;
-    qv_conv3d_output(desc, it.out);
-    it.rows = output_rows(desc);
-    list_operations(desc, &it);
     *out = it;
     return QV_OK;
-}
-
-qv_status
-qv_conv3d_built(const struct qv_conv3d_desc *desc, const struct qv_conv3d_decision *decision,
-                qv_error *err)
-{
-    bool product = lowerings[decision->lowering].product;
-    if (decision->n_ops)
-        return QV_OK;
-    return qv_fail(err, QV_EUNSUPPORTED, "conv3d: the %s lowering is not built yet%s%s%s",
-                   lowering_names[decision->lowering], product ? " for " : "",
-                   product ? layout_names[desc->layout] : "", product ? " input" : "");
-}
-
-/* ---- weights --------------------------------------------------------------------------------- */
-
-/* Element i*khw + j is written after everything at or before it has been read: out may be w. */
-void
-qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd, int64_t khw,
-                    int64_t to, void *out)
-{
-    for (int64_t i = 0; i < o * c; i++)
-        for (int64_t j = 0; j < khw; j++) {
-            double sum = 0;
-            for (int64_t t = 0; t < kd; t++)
-                sum += qv_load(w, from, (i * kd + t) * khw + j);
-            qv_store(out, to, i * khw + j, sum);
-        }
-}
-
-void
-qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, int64_t c,
-                                 size_t element_bytes, void *out)
-{
-    const char *from = w;
-    char *to = out;
-    for (int64_t i = 0; i < o; i++)
-        for (int64_t j = 0; j < c; j++)
-            for (int64_t t = 0; t < taps; t++, to += element_bytes)
-                memcpy(to, from + (size_t)((i * taps + t) * c + j) * element_bytes, element_bytes);
 }

@@ -306,6 +306,68 @@ attention_operand(const struct qv_op_attention *op, int i)
     return matrix(times(op->batch, op->seq), i == 0 ? times(3, width) : width, op->dtype);
 }
 
+/* How many positions a kernel takes along an axis. */
+static int64_t
+positions(int64_t size, int64_t kernel, int64_t dilation, int64_t stride)
+{
+    int64_t left = size - times(kernel - 1, dilation) - 1;
+    return left < 0 ? 0 : left / stride + 1;
+}
+
+static struct qv_operand
+unfold_operand(const struct qv_op_unfold *op, int i)
+{
+    if (i == 0)
+        return matrix(times(op->n, op->d), times(times(op->h, op->w), op->c), op->dtype);
+    int64_t d = positions(op->d, op->kd, 1, op->sd), h = positions(op->h, op->kh, 1, op->sh);
+    int64_t w = positions(op->w, op->kw, 1, op->sw);
+    return matrix(times(times(op->n, d), times(h, w)),
+                  times(times(op->kd, op->kh), times(op->kw, op->c)), op->dtype);
+}
+
+void
+qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3])
+{
+    int64_t h, w;
+    if (__builtin_add_overflow(op->h, op->top, &h) || __builtin_add_overflow(h, op->bottom, &h))
+        h = INT64_MAX;
+    if (__builtin_add_overflow(op->w, op->left, &w) || __builtin_add_overflow(w, op->right, &w))
+        w = INT64_MAX;
+    out[0] = positions(op->d, op->kd, op->dd, op->sd);
+    out[1] = positions(h, op->kh, op->dh, op->sh);
+    out[2] = positions(w, op->kw, op->dw, op->sw);
+}
+
+static struct qv_operand
+conv_operand(const struct qv_op_conv *op, int i)
+{
+    int64_t out[3], frames = times(op->n - 1, op->x_depth);
+    if (__builtin_add_overflow(frames, op->d, &frames))
+        frames = INT64_MAX;
+    qv_op_conv_output(op, out);
+    struct qv_operand w =
+        matrix(op->o, times(times(op->c / op->groups, op->kd), times(op->kh, op->kw)), op->dtype);
+    switch (i) {
+    case 0: return matrix(frames, times(times(op->h, op->w), op->c), op->dtype);
+    case 1: w.weight = true; return w;
+    case 2: return used_if(op->bias, matrix(1, op->o, QV_F32));
+    case 3: return used_if(op->addend_rows, matrix(op->addend_rows, op->o, op->dtype));
+    }
+    return matrix(times(times(op->n, out[0]), times(out[1], out[2])), op->o,
+                  op->sums ? QV_F32 : op->dtype);
+}
+
+static struct qv_operand
+finish_operand(const struct qv_op_finish *op, int i)
+{
+    switch (i) {
+    case 0: return matrix(op->rows, op->cols, QV_F32);
+    case 1: return used_if(op->bias, matrix(1, op->cols, QV_F32));
+    case 2: return used_if(op->addend_rows, matrix(op->addend_rows, op->cols, op->dtype));
+    }
+    return matrix(op->rows, op->cols, op->dtype);
+}
+
 static struct qv_operand
 taps_operand(const struct qv_op_taps *op, int i)
 {
@@ -348,6 +410,9 @@ qv_op_operand(const struct qv_op *op, int i)
     case QV_OP_rope: out = rope_operand(&op->u.rope, i); break;
     case QV_OP_attention: out = attention_operand(&op->u.attention, i); break;
     case QV_OP_taps: out = taps_operand(&op->u.taps, i); break;
+    case QV_OP_unfold: out = unfold_operand(&op->u.unfold, i); break;
+    case QV_OP_conv: out = conv_operand(&op->u.conv, i); break;
+    case QV_OP_finish: out = finish_operand(&op->u.finish, i); break;
     case QV_OP_COUNT: break;
     }
     out.name = operand_name(op->kind, i);
@@ -360,7 +425,9 @@ qv_op_operand(const struct qv_op *op, int i)
 static bool
 may_be_zero(const char *field)
 {
-    static const char *const names[] = { "still", "bias", "rms", "act", "addend_rows" };
+    static const char *const names[] = { "still",          "bias",   "rms",  "act",
+                                         "addend_rows",    "top",    "left", "right",
+                                         "channels_first", "bottom", "sums" };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(names[i], field))
             return true;
@@ -370,7 +437,8 @@ may_be_zero(const char *field)
 static bool
 is_flag(const char *field)
 {
-    return !strcmp(field, "still") || !strcmp(field, "bias") || !strcmp(field, "rms");
+    return !strcmp(field, "still") || !strcmp(field, "bias") || !strcmp(field, "rms") ||
+           !strcmp(field, "channels_first");
 }
 
 static qv_status
@@ -399,6 +467,37 @@ check_field(const char *op, const struct field *field, const void *at, qv_error 
     if (i < 0 || (i == 0 && !may_be_zero(field->name)))
         return qv_fail(err, QV_EINVAL, "%s: %s=%lld; it must be positive", op, field->name,
                        (long long)i);
+    return QV_OK;
+}
+
+static qv_status
+check_conv(const struct qv_op_conv *op, qv_error *err)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    if (op->c % op->groups || op->o % op->groups)
+        return qv_fail(err, QV_EINVAL, "conv: groups=%lld must divide c=%lld and o=%lld",
+                       (long long)op->groups, (long long)op->c, (long long)op->o);
+    if (op->x_depth < op->d)
+        return qv_fail(err, QV_EINVAL, "conv: x_depth=%lld; samples of d=%lld frames overlap",
+                       (long long)op->x_depth, (long long)op->d);
+    if (!out[0] || !out[1] || !out[2])
+        return qv_fail(err, QV_EINVAL,
+                       "conv: kd=%lld kh=%lld kw=%lld; larger (dilated) than the padded input of "
+                       "d=%lld h=%lld w=%lld",
+                       (long long)op->kd, (long long)op->kh, (long long)op->kw, (long long)op->d,
+                       (long long)op->h, (long long)op->w);
+    if (op->sums > 2)
+        return qv_fail(err, QV_EINVAL, "conv: sums=%lld; it must be 0, 1 or 2",
+                       (long long)op->sums);
+    if (op->sums && (op->alpha != 1 || op->bias || op->act || op->addend_rows))
+        return qv_fail(err, QV_EINVAL,
+                       "conv: sums=%lld; bare sums have no alpha, bias, act or addend",
+                       (long long)op->sums);
+    int64_t rows = conv_operand(op, 4).rows;
+    if (op->addend_rows && rows % op->addend_rows)
+        return qv_fail(err, QV_EINVAL, "conv: addend_rows=%lld must divide %lld rows",
+                       (long long)op->addend_rows, (long long)rows);
     return QV_OK;
 }
 
@@ -436,6 +535,21 @@ check_kind(const struct qv_op *op, qv_error *err)
         if (op->u.taps.table_rows > INT32_MAX)
             return qv_fail(err, QV_EINVAL, "taps: table_rows=%lld; indices are int32",
                            (long long)op->u.taps.table_rows);
+        return QV_OK;
+    case QV_OP_unfold:
+        if (op->u.unfold.kd > op->u.unfold.d || op->u.unfold.kh > op->u.unfold.h ||
+            op->u.unfold.kw > op->u.unfold.w)
+            return qv_fail(err, QV_EINVAL,
+                           "unfold: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
+                           (long long)op->u.unfold.kd, (long long)op->u.unfold.kh,
+                           (long long)op->u.unfold.kw, (long long)op->u.unfold.d,
+                           (long long)op->u.unfold.h, (long long)op->u.unfold.w);
+        return QV_OK;
+    case QV_OP_conv: return check_conv(&op->u.conv, err);
+    case QV_OP_finish:
+        if (op->u.finish.addend_rows && op->u.finish.rows % op->u.finish.addend_rows)
+            return qv_fail(err, QV_EINVAL, "finish: addend_rows=%lld must divide rows=%lld",
+                           (long long)op->u.finish.addend_rows, (long long)op->u.finish.rows);
         return QV_OK;
     case QV_OP_convert:
     case QV_OP_attention:
@@ -487,6 +601,12 @@ qv_op_flops(const struct qv_op *op)
                (double)op->u.attention.seq * (double)op->u.attention.seq *
                (double)op->u.attention.head_dim;
     case QV_OP_taps: return 8.0 * (double)op->u.taps.rows * (double)op->u.taps.cols;
+    case QV_OP_unfold: return 0;
+    case QV_OP_conv: {
+        struct qv_operand w = qv_op_operand(op, 1), y = qv_op_operand(op, 4);
+        return 2.0 * (double)y.rows * (double)y.cols * (double)w.cols;
+    }
+    case QV_OP_finish: return 2.0 * (double)op->u.finish.rows * (double)op->u.finish.cols;
     case QV_OP_COUNT: break;
     }
     return 0;
@@ -500,6 +620,8 @@ qv_op_bytes(const struct qv_op *op)
         sum += (double)qv_op_operand(op, i).bytes;
     if (op->kind == QV_OP_rope) /* two thirds, read and written in place */
         sum += (double)qv_op_operand(op, 2).bytes / 3;
+    if (op->kind == QV_OP_conv && op->u.conv.sums == 2) /* read as well */
+        sum += (double)qv_op_operand(op, 4).bytes;
     return sum;
 }
 
@@ -526,12 +648,14 @@ half_unit(int64_t dtype, double value)
  *   attention  max_x: root of (max of q in this row * max of k in this run); max_w: of
  *              v in this run of `seq` rows
  *   taps       max_x: of the table; max_w: of this row's weights
+ *   conv       as gemm, max_x of all x; with sums = 2 also of y before
+ *   finish     as gemm with k = 1: max_x: of x, bias and addend; max_w: 1
  */
 static double
-gemm_error(const struct qv_op_gemm *op, double expected, double max_x, double max_w)
+product_error(int64_t k, const struct qv_op_finish *op, double expected, double max_x, double max_w)
 {
     double bias = op->bias ? max_x : 0, addend = op->addend_rows ? max_x : 0;
-    double sum = fabs(op->alpha) * (double)(op->k + 1) * max_x * max_w + bias;
+    double sum = fabs(op->alpha) * (double)(k + 1) * max_x * max_w + bias;
     if (op->act == QV_ACT_NONE)
         return sum + addend + fabs(expected);
     /* |gelu'| < 1.13. tanh and erf to 4 units of 1, times half their argument: where that is
@@ -585,7 +709,12 @@ qv_op_tolerance(const struct qv_op *op, double expected, double max_x, double ma
     case QV_OP_convert: dtype = op->u.convert.dtype; break;
     case QV_OP_gemm:
         dtype = op->u.gemm.dtype;
-        units = gemm_error(&op->u.gemm, expected, max_x, max_w);
+        units = product_error(op->u.gemm.k,
+                              &(struct qv_op_finish){ .alpha = op->u.gemm.alpha,
+                                                      .bias = op->u.gemm.bias,
+                                                      .act = op->u.gemm.act,
+                                                      .addend_rows = op->u.gemm.addend_rows },
+                              expected, max_x, max_w);
         break;
     case QV_OP_norm:
         dtype = op->u.norm.dtype;
@@ -602,6 +731,21 @@ qv_op_tolerance(const struct qv_op *op, double expected, double max_x, double ma
     case QV_OP_taps:
         dtype = op->u.taps.dtype;
         units = 5 * max_x * max_w;
+        break;
+    case QV_OP_unfold: return 0; /* a copy */
+    case QV_OP_conv:
+        dtype = op->u.conv.sums ? QV_F32 : op->u.conv.dtype;
+        units = product_error(qv_op_operand(op, 1).cols,
+                              &(struct qv_op_finish){ .alpha = op->u.conv.alpha,
+                                                      .bias = op->u.conv.bias,
+                                                      .act = op->u.conv.act,
+                                                      .addend_rows = op->u.conv.addend_rows },
+                              expected, max_x, max_w) +
+                (op->u.conv.sums == 2 ? max_x : 0);
+        break;
+    case QV_OP_finish:
+        dtype = op->u.finish.dtype;
+        units = product_error(1, &op->u.finish, expected, max_x, max_w);
         break;
     case QV_OP_COUNT: break;
     }

@@ -5,8 +5,6 @@
 
 #include "qwenvit.h"
 
-enum qv_act { QV_ACT_NONE, QV_ACT_GELU_TANH, QV_ACT_GELU_ERF, QV_ACT_COUNT };
-
 enum qv_op_kind {
 #define QV_OP(name, operands, fields) QV_OP_##name,
 #include "ops.inc"
@@ -25,7 +23,7 @@ enum qv_op_kind {
 #undef QV_INT
 #undef QV_REAL
 
-#define QV_MAX_OPERANDS 5
+#define QV_MAX_OPERANDS 5 /* most that one operation takes */
 
 struct qv_op {
     enum qv_op_kind kind;
@@ -57,6 +55,7 @@ qv_status qv_op_parse(const char *text, struct qv_op *op, qv_error *err);
 /* Sizes are positive and their products fit; what an operand looks like; what the work costs. */
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 struct qv_operand qv_op_operand(const struct qv_op *op, int i);
+void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* d', h', w' */
 double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
 double qv_op_bytes(const struct qv_op *op); /* every operand read or written once */
 

@@ -24,6 +24,8 @@ struct qv_plan {
     struct qv_memory *arena;
     size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT], arena_bytes;
     int64_t pending_pairs; /* pushed and not pulled */
+    qv_probe *probe;
+    void *probe_user;
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -99,16 +101,15 @@ units_per_pair(const struct qv_plan *plan)
 static qv_status
 build(struct qv_plan *plan, qv_error *err)
 {
-    struct qv_conv3d_desc d = qv_tower_patch_embed(&plan->model->config, &plan->shape);
+    struct qv_conv3d_list list;
+    qv_conv3d_desc d = qv_tower_patch_embed(&plan->model->config, &plan->shape);
     const qv_context *ctx = plan->model->ctx;
     qv_status status = qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name),
                                         -1, &plan->patch_embed, err);
-    if (!status)
-        status = qv_conv3d_built(&d, &plan->patch_embed, err);
-    if (!status)
-        status = qv_tower_build(&plan->model->config, &plan->shape, &plan->patch_embed,
-                                &plan->steps, err);
-    return status;
+    if (status)
+        return status;
+    qv_conv3d_lower(&d, plan->patch_embed.lowering, &list);
+    return qv_tower_build(&plan->model->config, &plan->shape, &list, &plan->steps, err);
 }
 
 static qv_status
@@ -333,6 +334,7 @@ qv_plan_free(qv_plan **plan)
 {
     if (!plan || !*plan)
         return;
+    (*plan)->probe = NULL;
     keep_idle((*plan)->model, *plan);
     *plan = NULL;
 }
@@ -382,38 +384,68 @@ upload_input(struct qv_plan *plan, const void *data, int64_t n, int64_t missing,
     return status;
 }
 
-/* Runs the list; with a tap, step by step, showing each layer's rows that are not padding. */
+/* Shows a layer's rows that are not padding, in f32. */
+static qv_status
+show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_call *call,
+           int64_t pairs, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    int y = qv_op_n_operands(step->op.kind) - 1;
+    struct qv_operand shape = qv_op_operand(&step->op, y);
+    int64_t rows = shape.rows / plan->shape.pairs * pairs, values = rows * step->layer_cols;
+    size_t bytes = (size_t)values * qv_dtype_bytes(shape.dtype);
+    float *wide = malloc((size_t)values * sizeof *wide);
+    void *raw = malloc(bytes);
+    qv_status status = QV_OK;
+    if (!wide || !raw)
+        status = qv_fail(err, QV_ENOMEM, "no memory to show layer %s", step->layer);
+    if (!status)
+        status = ctx->backend->download(ctx->dev, raw, call->operands[y], bytes, err);
+    for (int64_t i = 0; i < values && !status; i++)
+        wide[i] = (float)qv_load(raw, shape.dtype, i);
+    if (!status)
+        plan->options.tap(plan->options.tap_user, step->layer, wide, rows, step->layer_cols);
+    free(wide);
+    free(raw);
+    return status;
+}
+
+/* Runs the list; step by step where someone looks on. */
 static qv_status
 run(struct qv_plan *plan, int64_t pairs, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    size_t first = plan->steps.n_setup, n = plan->steps.n - first;
-    if (!plan->options.tap)
-        return ctx->backend->run(ctx->dev, plan->calls + first, n, err);
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(plan, &steps, &calls);
+    if (!plan->options.tap && !plan->probe)
+        return ctx->backend->run(ctx->dev, calls, n, err);
     qv_status status = QV_OK;
-    for (size_t i = first; i < plan->steps.n && !status; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
-        status = ctx->backend->run(ctx->dev, &plan->calls[i], 1, err);
-        if (status || !step->layer[0])
-            continue;
-        int y = qv_op_n_operands(step->op.kind) - 1;
-        struct qv_operand shape = qv_op_operand(&step->op, y);
-        int64_t rows = shape.rows / plan->shape.pairs * pairs, values = rows * step->layer_cols;
-        float *wide = malloc((size_t)values * sizeof *wide);
-        void *raw = malloc((size_t)values * qv_dtype_bytes(shape.dtype));
-        if (!wide || !raw)
-            status = qv_fail(err, QV_ENOMEM, "no memory to show layer %s", step->layer);
+    for (size_t i = 0; i < n && !status; i++) {
+        status = ctx->backend->run(ctx->dev, &calls[i], 1, err);
         if (!status)
-            status = ctx->backend->download(ctx->dev, raw, plan->calls[i].operands[y],
-                                            (size_t)values * qv_dtype_bytes(shape.dtype), err);
-        for (int64_t j = 0; j < values && !status; j++)
-            wide[j] = (float)qv_load(raw, shape.dtype, j);
-        if (!status)
-            plan->options.tap(plan->options.tap_user, step->layer, wide, rows, step->layer_cols);
-        free(wide);
-        free(raw);
+            status = ctx->backend->sync(ctx->dev, err);
+        if (!status && plan->probe)
+            plan->probe(plan->probe_user, &steps[i], &calls[i]);
+        if (!status && plan->options.tap && steps[i].layer[0])
+            status = show_layer(plan, &steps[i], &calls[i], pairs, err);
     }
     return status;
+}
+
+void
+qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
+{
+    plan->probe = probe;
+    plan->probe_user = user;
+}
+
+size_t
+qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
+{
+    *steps = plan->steps.steps + plan->steps.n_setup;
+    *calls = plan->calls + plan->steps.n_setup;
+    return plan->steps.n - plan->steps.n_setup;
 }
 
 qv_status

@@ -3,6 +3,7 @@
 #ifndef QV_SRC_PLAN_H
 #define QV_SRC_PLAN_H
 
+#include "tune.h"
 #include "weights.h"
 
 /* Prepared kernels, remembered by their operation's value; shared by all plans of a context. */
@@ -24,6 +25,7 @@ struct qv_context {
     struct qv_device *dev;
     struct qv_caps caps;
     struct qv_kernel_cache kernels;
+    struct qv_tune tune;
 };
 
 /* Plans that were freed and may be wanted again: making one anew costs page faults for its arena
@@ -42,6 +44,16 @@ struct qv_model {
 };
 
 void qv_plans_free_idle(qv_model *model);
+
+/* For tools that measure and verify: sees every step of a chunk when it has been done (work is
+ * waited for), and may read and write its operands through the backend. A plan with a probe runs
+ * step by step. NULL takes it off; so does qv_plan_free. */
+typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
+void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
+
+/* The chunk's steps and calls [n], without those that run once when the plan is made. */
+size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
+                     const struct qv_call **calls);
 
 /* Takes the kernel of an operation out of the cache or prepares it; give it back with
  * qv_kernel_put. *index names the entry and stays right while it is held. */

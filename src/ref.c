@@ -163,6 +163,85 @@ taps_ref(const struct qv_op_taps *op, void *const *p)
         }
 }
 
+static void
+unfold_ref(const struct qv_op_unfold *op, void *const *p)
+{
+    struct qv_operand y = qv_op_operand(&(struct qv_op){ QV_OP_unfold, { .unfold = *op } }, 1);
+    int64_t hs = (op->h - op->kh) / op->sh + 1, ws = (op->w - op->kw) / op->sw + 1;
+    int64_t ds = (op->d - op->kd) / op->sd + 1, volume = op->kd * op->kh * op->kw;
+    for (int64_t i = 0; i < y.rows * y.cols; i++) {
+        int64_t row = i / y.cols, col = i % y.cols;
+        int64_t c = op->channels_first ? col / volume : col % op->c;
+        int64_t tap = op->channels_first ? col % volume : col / op->c;
+        int64_t n = row / (ds * hs * ws);
+        int64_t z = row / (hs * ws) % ds * op->sd + tap / (op->kh * op->kw);
+        int64_t r = row / ws % hs * op->sh + tap / op->kw % op->kh;
+        int64_t q = row % ws * op->sw + tap % op->kw;
+        int64_t at = op->channels_first ? (((n * op->c + c) * op->d + z) * op->h + r) * op->w + q
+                                        : (((n * op->d + z) * op->h + r) * op->w + q) * op->c + c;
+        qv_store(p[1], op->dtype, i, qv_load(p[0], op->dtype, at));
+    }
+}
+
+/* The sum below one position of the kernel for one output channel. at: n, d', h', w'. */
+static double
+convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_t at[4], int64_t o)
+{
+    int64_t cg = op->c / op->groups, c0 = o / (op->o / op->groups) * cg;
+    double sum = 0;
+    for (int64_t kd = 0; kd < op->kd; kd++)
+        for (int64_t kh = 0; kh < op->kh; kh++)
+            for (int64_t kw = 0; kw < op->kw; kw++) {
+                int64_t z = at[0] * op->x_depth + at[1] * op->sd + kd * op->dd;
+                int64_t r = at[2] * op->sh + kh * op->dh - op->top;
+                int64_t q = at[3] * op->sw + kw * op->dw - op->left;
+                if (r < 0 || r >= op->h || q < 0 || q >= op->w)
+                    continue;
+                for (int64_t c = 0; c < cg; c++)
+                    sum += qv_load(x, op->dtype, ((z * op->h + r) * op->w + q) * op->c + c0 + c) *
+                           qv_load(w, op->dtype,
+                                   (((o * cg + c) * op->kd + kd) * op->kh + kh) * op->kw + kw);
+            }
+    return sum;
+}
+
+static void
+conv_ref(const struct qv_op_conv *op, void *const *p)
+{
+    int64_t out[3], row = 0;
+    const float *bias = p[2];
+    qv_op_conv_output(op, out);
+    for (int64_t n = 0; n < op->n; n++)
+        for (int64_t i = 0; i < out[0] * out[1] * out[2]; i++, row++) {
+            const int64_t at[4] = { n, i / (out[1] * out[2]), i / out[2] % out[1], i % out[2] };
+            for (int64_t o = 0; o < op->o; o++) {
+                double sum = convolve(op, p[0], p[1], at, o);
+                int64_t y = row * op->o + o;
+                if (op->sums) {
+                    qv_store(p[4], QV_F32, y, sum + (op->sums == 2 ? qv_load(p[4], QV_F32, y) : 0));
+                    continue;
+                }
+                sum = activate(op->act, op->alpha * sum + (op->bias ? bias[o] : 0));
+                if (op->addend_rows)
+                    sum += qv_load(p[3], op->dtype, row % op->addend_rows * op->o + o);
+                qv_store(p[4], op->dtype, y, sum);
+            }
+        }
+}
+
+static void
+finish_ref(const struct qv_op_finish *op, void *const *p)
+{
+    const float *x = p[0], *bias = p[1];
+    for (int64_t i = 0; i < op->rows * op->cols; i++) {
+        int64_t row = i / op->cols, col = i % op->cols;
+        double v = activate(op->act, op->alpha * x[i] + (op->bias ? bias[col] : 0));
+        if (op->addend_rows)
+            v += qv_load(p[2], op->dtype, row % op->addend_rows * op->cols + col);
+        qv_store(p[3], op->dtype, i, v);
+    }
+}
+
 static qv_status
 run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
@@ -183,6 +262,9 @@ run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *
             attention_ref(&op->u.attention, p, qv_host_pointer(call->scratch));
             break;
         case QV_OP_taps: taps_ref(&op->u.taps, p); break;
+        case QV_OP_unfold: unfold_ref(&op->u.unfold, p); break;
+        case QV_OP_conv: conv_ref(&op->u.conv, p); break;
+        case QV_OP_finish: finish_ref(&op->u.finish, p); break;
         case QV_OP_COUNT: break;
         }
     }

@@ -220,10 +220,10 @@ position_embedding(struct builder *b)
 
 /* The Conv3d's operations as decided, between our slots. */
 static void
-patch_embed(struct builder *b, const struct qv_conv3d_decision *d)
+patch_embed(struct builder *b, const struct qv_conv3d_list *list)
 {
-    size_t weight = d->weight == QV_CONV3D_DEPTH_SUMMED ? PATCH_STILL : PATCH_WEIGHT;
-    int slots[] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
+    size_t weight = list->weight.summed ? PATCH_STILL : PATCH_WEIGHT;
+    int slots[QV_CONV3D_BUFFERS] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
                     [QV_CONV3D_INPUT] = SLOT_INPUT,
                     [QV_CONV3D_WEIGHT] = qv_weight_operand(weight),
                     [QV_CONV3D_BIAS] = qv_weight_operand(PATCH_BIAS),
@@ -234,11 +234,11 @@ patch_embed(struct builder *b, const struct qv_conv3d_decision *d)
         convert(b, b->rows * qv_config_row_dim(b->c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
         slots[QV_CONV3D_INPUT] = SLOT_ROWS;
     }
-    for (int i = 0; i < d->n_ops; i++) {
+    for (int i = 0; i < list->n; i++) {
         int operands[QV_MAX_OPERANDS];
         for (int j = 0; j < QV_MAX_OPERANDS; j++)
-            operands[j] = slots[d->operands[i][j]];
-        append(b, d->ops[i], operands);
+            operands[j] = slots[list->steps[i].operands[j].buffer];
+        append(b, list->steps[i].op, operands);
     }
     completes(b, "patch_embed", -1, b->c->hidden);
 }
@@ -290,12 +290,12 @@ merge(struct builder *b, int64_t merger)
         convert(b, b->merged_rows * b->c->out_hidden, b->s->dtype, b->s->output, y, out);
 }
 
-struct qv_conv3d_desc
+qv_conv3d_desc
 qv_tower_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 {
     bool frames = s->input == QV_INPUT_FRAMES;
     const qv_preprocess *p = s->image_norm ? &c->image : &c->video;
-    struct qv_conv3d_desc d = {
+    qv_conv3d_desc d = {
         .n = 1,
         .d = s->pairs * c->temporal,
         .h = s->grid_h * c->patch,
@@ -331,8 +331,7 @@ qv_tower_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 
 qv_status
 qv_tower_build(const struct qv_config *c, const struct qv_tower_shape *s,
-               const struct qv_conv3d_decision *patch_embed_decision, struct qv_steps *out,
-               qv_error *err)
+               const struct qv_conv3d_list *patch_embed_list, struct qv_steps *out, qv_error *err)
 {
     int64_t pair_rows = s->grid_h * s->grid_w, rows = s->pairs * pair_rows;
     struct builder b = { c, s, out, pair_rows, rows, rows / (c->merge * c->merge) };
@@ -340,7 +339,7 @@ qv_tower_build(const struct qv_config *c, const struct qv_tower_shape *s,
     position_embedding(&b);
     out->n_setup = out->n;
 
-    patch_embed(&b, patch_embed_decision);
+    patch_embed(&b, patch_embed_list);
     for (int64_t i = 0; i < c->depth; i++) {
         attention(&b, block_id(c, i, 0));
         mlp(&b, block_id(c, i, 0));

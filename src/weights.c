@@ -153,7 +153,7 @@ layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout 
         out->bytes = (size_t)spec->n * sizeof(float);
     if (spec->form != QV_TENSOR_MATRIX)
         return QV_OK;
-    struct qv_matrix matrix = { spec->n, spec->k, l->dtype };
+    struct qv_matrix matrix = { spec->n, spec->k, l->dtype, NULL };
     return l->dev->backend->layout(l->dev, &matrix, out, err);
 }
 
@@ -269,7 +269,7 @@ load_tensor(struct loader *l, const struct source *s, struct qv_buffer dst, qv_e
     const struct qv_backend *be = l->dev->backend;
     const struct qv_tensor_spec *spec = &s->spec;
     qv_dtype to = spec->form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
-    struct qv_matrix matrix = { spec->n, spec->k, l->dtype };
+    struct qv_matrix matrix = { spec->n, spec->k, l->dtype, NULL };
     qv_status status = QV_OK;
     int64_t multiple = s->layout.row_multiple;
     int64_t step = SLICE_BYTES / (s->file_k * 4) / multiple * multiple;

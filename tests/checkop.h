@@ -38,7 +38,7 @@ bool fill_possible(const struct qv_op *op, enum fill fill);
 struct qv_op reference_op(const struct qv_op *op);
 void data_alloc(struct data *data, const struct qv_op *op); /* zero */
 void data_fill(struct data *data, enum fill fill, struct rng *rng);
-/* Copies the leading rows of src into an operation of fewer rows or another dtype. */
+/* Copies the leading rows and columns of src into an operation of fewer, or of another dtype. */
 void data_convert(struct data *dst, const struct data *src);
 void data_free(struct data *data);
 void *must_alloc(size_t bytes); /* zero; ends the program if there is none */

@@ -21,6 +21,15 @@ static struct {
     int runs;
 } now;
 
+enum bad_pack { PACK_RIGHT, PACK_FIRST_SLICE, PACK_WITHOUT_LAST_TAP };
+enum bad_kernel {
+    KERNEL_RIGHT,
+    KERNEL_NONE,
+    KERNEL_PADDING, /* a column from the other side */
+    KERNEL_OVERWRITES,
+    KERNEL_WITHOUT_BIAS
+};
+
 struct fault {
     const char *name;
     const char *op;
@@ -28,7 +37,8 @@ struct fault {
     enum check want; /* CHECK_NOTHING: skipped or mistrusted, and so not ok */
     void (*before)(struct qv_device *dev, const struct qv_call *call);
     void (*after)(struct qv_device *dev, const struct qv_call *call);
-    bool bad_pack, no_kernel;
+    enum bad_pack bad_pack;
+    enum bad_kernel bad_kernel;
 };
 
 /* ---- spoiling memory through the verbs ------------------------------------------------------- */
@@ -234,6 +244,20 @@ truncate_to_bf16(struct qv_device *dev, const struct qv_call *call)
     put_output(dev, call, p);
 }
 
+static void
+exchange_columns(struct qv_device *dev, const struct qv_call *call)
+{
+    struct qv_operand y;
+    void *p = get_output(dev, call, &y);
+    for (int64_t i = 0; i < y.rows; i++) {
+        int64_t a = i * y.cols + y.cols / 3, b = a + 1;
+        double kept_a = qv_load(p, y.dtype, a);
+        qv_store(p, y.dtype, a, qv_load(p, y.dtype, b));
+        qv_store(p, y.dtype, b, kept_a);
+    }
+    put_output(dev, call, p);
+}
+
 /* ---- the table of faults --------------------------------------------------------------------- */
 
 #define GEMM_F32 "gemm m=33 n=200 k=130 alpha=1 bias=1 addend_rows=11 dtype=f32"
@@ -246,6 +270,16 @@ truncate_to_bf16(struct qv_device *dev, const struct qv_call *call)
 #define ATTENTION_BF16 "attention batch=2 seq=33 heads=2 head_dim=16 scale=0.25 dtype=bf16"
 #define CONVERT "convert n=1000 from=f32 dtype=bf16"
 #define TAPS "taps rows=12 cols=33 table_rows=49 dtype=bf16"
+#define UNFOLD                                                                                     \
+    "unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 dtype=bf16"
+#define CONV                                                                                       \
+    "conv n=2 d=4 h=5 w=7 c=6 o=9 kd=3 kh=3 kw=3 sd=1 sh=2 sw=1 dd=1 dh=1 dw=1 top=1 bottom=1 "    \
+    "left=2 right=1 groups=3 x_depth=5 "
+#define CONV_F32 CONV "alpha=0.5 bias=1 addend_rows=12 dtype=f32"
+#define CONV_GELU CONV "alpha=1 bias=1 act=gelu_tanh dtype=bf16"
+#define CONV_ADD CONV "alpha=1 sums=2 dtype=bf16"
+#define FINISH "finish rows=24 cols=33 alpha=0.5 bias=1 addend_rows=8 dtype=bf16"
+#define FINISH_GELU "finish rows=24 cols=33 alpha=1 bias=1 act=gelu_erf dtype=f32"
 #define ROWS                                                                                       \
     "rows pairs=2 grid_h=4 grid_w=6 patch=4 temporal=2 merge=2 channels=3 scale0=2 scale1=2 "      \
     "scale2=2 shift0=-255 shift1=-255 shift2=-255 dtype=bf16"
@@ -282,9 +316,25 @@ static const struct fault faults[] = {
     { "input changed", NORM, FILL_REAL, CHECK_INPUT, NULL, change_input, 0, 0 },
     { "cosines changed", ROPE, FILL_EXACT, CHECK_INPUT, NULL, change_input, 0, 0 },
     { "weight changed", GEMM_F32, FILL_REAL, CHECK_INPUT, NULL, change_weight, 0, 0 },
-    { "later slices not packed", GEMM_F32, FILL_REAL, CHECK_PACK, NULL, NULL, 1, 0 },
+    { "later slices not packed", GEMM_F32, FILL_REAL, CHECK_PACK, NULL, NULL, PACK_FIRST_SLICE, 0 },
+    { "last tap dropped", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_WITHOUT_LAST_TAP, 0 },
+    { "last tap dropped", CONV_F32, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_LAST_TAP,
+      0 },
+    { "last tap dropped", CONV_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_LAST_TAP,
+      0 },
+    { "padding misplaced", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_PADDING },
+    { "padding misplaced", CONV_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, 0, KERNEL_PADDING },
+    { "sums overwrite", CONV_ADD, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_OVERWRITES },
+    { "sums overwrite", CONV_ADD, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, 0, KERNEL_OVERWRITES },
+    { "an element left", CONV_GELU, FILL_REAL, CHECK_UNWRITTEN, NULL, leave_unwritten, 0, 0 },
+    { "0.1% in one column", CONV_F32, FILL_REAL, CHECK_TOLERANCE, NULL, scale_column, 0, 0 },
+    { "columns exchanged", UNFOLD, FILL_EXACT, CHECK_EXACT, NULL, exchange_columns, 0, 0 },
+    { "bias left out", FINISH, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_WITHOUT_BIAS },
+    { "bias left out", FINISH_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, 0,
+      KERNEL_WITHOUT_BIAS },
+    { "0.1% in one column", FINISH_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, scale_column, 0, 0 },
     { "mistrusted: zeros expected", GEMM_ZERO, FILL_REAL, CHECK_NOTHING, NULL, NULL, 0, 0 },
-    { "skipped: no kernel", GEMM_F32, FILL_REAL, CHECK_NOTHING, NULL, NULL, 0, 1 },
+    { "skipped: no kernel", GEMM_F32, FILL_REAL, CHECK_NOTHING, NULL, NULL, 0, KERNEL_NONE },
 };
 
 /* ---- the wrapped verbs ----------------------------------------------------------------------- */
@@ -307,9 +357,18 @@ static qv_status
 prepare_faulty(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **out,
                size_t *scratch_bytes, qv_error *err)
 {
-    if (now.fault && now.fault->no_kernel)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s: planted", qv_op_name(op->kind));
-    qv_status status = now.base->prepare(dev, op, out, scratch_bytes, err);
+    struct qv_op bad = *op;
+    switch (now.fault ? now.fault->bad_kernel : KERNEL_RIGHT) {
+    case KERNEL_NONE: return qv_fail(err, QV_EUNSUPPORTED, "%s: planted", qv_op_name(op->kind));
+    case KERNEL_PADDING:
+        bad.u.conv.left--;
+        bad.u.conv.right++;
+        break;
+    case KERNEL_OVERWRITES: bad.u.conv.sums = 1; break;
+    case KERNEL_WITHOUT_BIAS: bad.u.finish.bias = 0; break;
+    case KERNEL_RIGHT: break;
+    }
+    qv_status status = now.base->prepare(dev, &bad, out, scratch_bytes, err);
     now.scratch_bytes = *scratch_bytes;
     return status;
 }
@@ -318,9 +377,21 @@ static qv_status
 pack_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
             const void *src, struct qv_buffer dst, qv_error *err)
 {
-    if (now.fault && now.fault->bad_pack && row0 > 0)
+    enum bad_pack bad = now.fault ? now.fault->bad_pack : PACK_RIGHT;
+    if (bad == PACK_FIRST_SLICE && row0 > 0)
         return QV_OK;
-    return now.base->pack(dev, matrix, row0, rows, src, dst, err);
+    if (bad != PACK_WITHOUT_LAST_TAP)
+        return now.base->pack(dev, matrix, row0, rows, src, dst, err);
+    const struct qv_op_conv *op = &matrix->conv->u.conv;
+    int64_t taps = op->kd * op->kh * op->kw, n = rows * matrix->k;
+    size_t bytes = (size_t)n * qv_dtype_bytes(matrix->dtype);
+    void *w = must_alloc(bytes);
+    memcpy(w, src, bytes);
+    for (int64_t i = taps - 1; i < n; i += taps)
+        qv_store(w, matrix->dtype, i, 0);
+    qv_status status = now.base->pack(dev, matrix, row0, rows, w, dst, err);
+    free(w);
+    return status;
 }
 
 static bool
@@ -330,7 +401,8 @@ found(const struct fault *fault, const struct outcome *o)
     if (fault->want)
         return o->check == fault->want;
     family_add(&family, o);
-    return (fault->no_kernel ? o->skipped && !family.passed : o->mistrusted && !family_ok(&family));
+    return (fault->bad_kernel == KERNEL_NONE ? o->skipped && !family.passed
+                                             : o->mistrusted && !family_ok(&family));
 }
 
 static bool
@@ -346,7 +418,7 @@ try_fault(const struct side *ref, const struct side *faulty, const struct fault 
     now.op = one.op;
     now.runs = 0;
     now.fault = NULL;
-    bool trivial = fault->want == CHECK_NOTHING && !fault->no_kernel;
+    bool trivial = fault->want == CHECK_NOTHING && fault->bad_kernel != KERNEL_NONE;
     struct outcome clean = judge(ref, faulty, &one);
     bool clean_ok = !clean.check && !clean.skipped && (trivial || !clean.mistrusted);
     now.runs = 0;

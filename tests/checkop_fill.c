@@ -89,21 +89,97 @@ random_rows(struct qv_op_rows *op, struct rng *rng)
     memcpy(&op->scale0, norm, sizeof norms[0]);
 }
 
+/* What gemm, conv and finish share: alpha, bias, act, addend_rows of `rows`. */
+static void
+random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *addend_rows, int64_t rows,
+                struct rng *rng)
+{
+    static const double alphas[] = { 1, 1, 0.5, 1.0 / 255 };
+    *alpha = alphas[rng_below(rng, 4)];
+    *bias = rng_below(rng, 2);
+    *act = rng_below(rng, 2) ? rng_below(rng, QV_ACT_COUNT) : QV_ACT_NONE;
+    switch (rng_below(rng, 3)) {
+    case 0: break;
+    case 1: *addend_rows = rows; break;
+    case 2: *addend_rows = random_divisor(rng, rows); break;
+    }
+}
+
 static void
 random_gemm(struct qv_op_gemm *op, struct rng *rng)
 {
-    static const double alphas[] = { 1, 1, 0.5, 1.0 / 255 };
     op->m = PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     op->k = PICK(rng, 1, 2, 3, 7, 8, 15, 16, 24, 33, 48, 64, 65, 100, 127, 130, 200, 257);
-    op->alpha = alphas[rng_below(rng, 4)];
-    op->bias = rng_below(rng, 2);
-    op->act = rng_below(rng, 2) ? rng_below(rng, QV_ACT_COUNT) : QV_ACT_NONE;
-    switch (rng_below(rng, 3)) {
-    case 0: break;
-    case 1: op->addend_rows = op->m; break;
-    case 2: op->addend_rows = random_divisor(rng, op->m); break;
-    }
+    random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows, op->m, rng);
+}
+
+static void
+random_unfold(struct qv_op_unfold *op, struct rng *rng)
+{
+    bool one = rng_below(rng, 3) == 0; /* a kernel of one: a transpose where channels are first */
+    op->n = 1 + rng_below(rng, 3);
+    op->c = PICK(rng, 1, 2, 3, 5, 8, 17, 33, 65);
+    op->kd = one ? 1 : 1 + rng_below(rng, 3);
+    op->kh = one ? 1 : 1 + rng_below(rng, 4);
+    op->kw = one ? 1 : 1 + rng_below(rng, 4);
+    op->d = op->kd + rng_below(rng, 4);
+    op->h = op->kh + rng_below(rng, 9);
+    op->w = op->kw + rng_below(rng, 20);
+    op->sd = PICK(rng, 1, 1, 2, 3);
+    op->sh = op->sd == 1 ? PICK(rng, 1, 1, 2, 4) : 1 + rng_below(rng, 4);
+    op->sw = op->sh == 1 ? PICK(rng, 1, 1, 2, 4) : 1 + rng_below(rng, 4);
+    op->channels_first = rng_below(rng, 2);
+}
+
+/* One axis: a kernel, and how long the input may be so that it fits between the paddings. */
+static int64_t
+random_axis(struct rng *rng, int64_t kernel, int64_t dilation, int64_t padding)
+{
+    int64_t least = (kernel - 1) * dilation + 1 - padding;
+    return (least > 1 ? least : 1) + rng_below(rng, 6);
+}
+
+static void
+random_conv(struct qv_op_conv *op, struct rng *rng)
+{
+    bool flat = rng_below(rng, 4) == 0, depthwise = rng_below(rng, 5) == 0;
+    op->n = 1 + rng_below(rng, 3);
+    op->groups = depthwise ? PICK(rng, 2, 3, 8, 16, 17, 33) : PICK(rng, 1, 1, 1, 2, 3);
+    op->c = op->groups * (depthwise ? 1 : PICK(rng, 1, 2, 3, 5, 8, 16, 17));
+    op->o = op->groups * (depthwise ? PICK(rng, 1, 1, 2) : PICK(rng, 1, 2, 3, 5, 8, 16, 17, 33));
+    op->kd = flat ? 1 : 1 + rng_below(rng, 3);
+    op->kh = 1 + rng_below(rng, 3);
+    op->kw = PICK(rng, 1, 2, 3, 3, 4);
+    op->sd = PICK(rng, 1, 1, 2);
+    op->sh = PICK(rng, 1, 1, 2, 3);
+    op->sw = PICK(rng, 1, 1, 2, 3);
+    op->dd = PICK(rng, 1, 1, 2);
+    op->dh = PICK(rng, 1, 1, 1, 2);
+    op->dw = PICK(rng, 1, 1, 1, 3);
+    op->top = rng_below(rng, 3);
+    op->bottom = rng_below(rng, 3);
+    op->left = rng_below(rng, 3);
+    op->right = rng_below(rng, 2) ? op->left : rng_below(rng, 4);
+    op->d = flat ? 1 : random_axis(rng, op->kd, op->dd, 0);
+    op->h = random_axis(rng, op->kh, op->dh, op->top + op->bottom);
+    op->w = random_axis(rng, op->kw, op->dw, op->left + op->right);
+    op->x_depth = op->d + PICK(rng, 0, 0, 1, 3);
+    op->alpha = 1;
+    op->sums = PICK(rng, 0, 0, 1, 2);
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    if (!op->sums)
+        random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows,
+                        op->n * out[0] * out[1] * out[2], rng);
+}
+
+static void
+random_finish(struct qv_op_finish *op, struct rng *rng)
+{
+    op->rows = PICK(rng, 1, 2, 3, 8, 12, 60);
+    op->cols = PICK(rng, 1, 5, 8, 16, 33, 64, 100, 257);
+    random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows, op->rows, rng);
 }
 
 struct qv_op
@@ -153,6 +229,18 @@ random_op(enum qv_op_kind kind, struct rng *rng)
             (struct qv_op_taps){ PICK(rng, 1, 3, 12, 35, 64), PICK(rng, 1, 7, 8, 16, 33, 72, 200),
                                  PICK(rng, 1, 4, 49, 2304), dtype };
         break;
+    case QV_OP_unfold:
+        random_unfold(&op.u.unfold, rng);
+        op.u.unfold.dtype = dtype;
+        break;
+    case QV_OP_conv:
+        random_conv(&op.u.conv, rng);
+        op.u.conv.dtype = dtype;
+        break;
+    case QV_OP_finish:
+        random_finish(&op.u.finish, rng);
+        op.u.finish.dtype = dtype;
+        break;
     case QV_OP_COUNT: break;
     }
     return op;
@@ -177,15 +265,25 @@ rows_are_exact(const struct qv_op_rows *op)
     return true;
 }
 
+static bool
+epilogue_is_exact(double alpha, int64_t act) /* sums below 256 in steps of alpha */
+{
+    return act == QV_ACT_NONE && (alpha == 1 || alpha == 0.5);
+}
+
 bool
 fill_possible(const struct qv_op *op, enum fill fill)
 {
     switch (op->kind) {
     case QV_OP_rows: return (fill == FILL_EXACT) == rows_are_exact(&op->u.rows);
-    case QV_OP_convert: return fill == FILL_EXACT; /* one rounding: always the same bits */
-    case QV_OP_gemm:                               /* sums below 256 in steps of alpha */
-        return fill == FILL_REAL || (op->u.gemm.act == QV_ACT_NONE &&
-                                     (op->u.gemm.alpha == 1 || op->u.gemm.alpha == 0.5));
+    case QV_OP_convert: /* one rounding: always the same bits */
+    case QV_OP_unfold: return fill == FILL_EXACT;
+    case QV_OP_gemm:
+        return fill == FILL_REAL || epilogue_is_exact(op->u.gemm.alpha, op->u.gemm.act);
+    case QV_OP_conv:
+        return fill == FILL_REAL || epilogue_is_exact(op->u.conv.alpha, op->u.conv.act);
+    case QV_OP_finish:
+        return fill == FILL_REAL || epilogue_is_exact(op->u.finish.alpha, op->u.finish.act);
     case QV_OP_norm:
     case QV_OP_attention: return fill == FILL_REAL;
     case QV_OP_rope:
@@ -211,6 +309,17 @@ gemm_period(const struct qv_op_gemm *op)
     return rows < op->m ? rows : 0;
 }
 
+/* Output channels repeat after so many, where there are no groups; 0: they don't. An odd number, so
+ * that a block of channels in a wrong place shows. */
+static int64_t
+conv_period(const struct qv_op *op)
+{
+    double one = qv_op_flops(op) / 2 / (double)op->u.conv.o, most = REF_WORK / one;
+    int64_t channels = most < REF_ROWS ? REF_ROWS : most < (double)op->u.conv.o ? (int64_t)most : 0;
+    channels |= channels != 0;
+    return op->u.conv.groups == 1 && channels < op->u.conv.o ? channels : 0;
+}
+
 struct qv_op
 reference_op(const struct qv_op *op)
 {
@@ -220,7 +329,9 @@ reference_op(const struct qv_op *op)
         small.u.gemm.m = rows;
         if (op->u.gemm.addend_rows > rows)
             small.u.gemm.addend_rows = rows;
-    } else if (op->kind == QV_OP_attention && qv_op_flops(op) > REF_WORK)
+    } else if (op->kind == QV_OP_conv && conv_period(op))
+        small.u.conv.o = conv_period(op);
+    else if (op->kind == QV_OP_attention && qv_op_flops(op) > REF_WORK)
         small.u.attention.batch = 1;
     return small;
 }
@@ -231,7 +342,7 @@ period_of(const struct qv_op *op, int operand)
 {
     struct qv_op small = reference_op(op);
     if ((op->kind == QV_OP_gemm && (operand == 0 || operand == 3)) ||
-        (op->kind == QV_OP_attention && operand == 0)) {
+        (op->kind == QV_OP_attention && operand == 0) || (op->kind == QV_OP_conv && operand == 1)) {
         int64_t rows = qv_op_operand(&small, operand).rows;
         return rows < qv_op_operand(op, operand).rows ? rows : 0;
     }
@@ -259,19 +370,25 @@ data_free(struct data *data)
     data->n = 0;
 }
 
+static void
+copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, int64_t j)
+{
+    size_t bytes = to == QV_DTYPE_AUTO ? 4 : qv_dtype_bytes(to);
+    if (to == from)
+        memcpy((char *)dst + (size_t)i * bytes, (const char *)src + (size_t)j * bytes, bytes);
+    else
+        qv_store(dst, to, i, qv_load(src, from, j));
+}
+
 void
 data_convert(struct data *dst, const struct data *src)
 {
     for (int i = 0; i < dst->n; i++) {
-        int64_t n = dst->desc[i].rows * dst->desc[i].cols;
-        if (!dst->bytes[i])
-            continue;
-        if (dst->desc[i].dtype == src->desc[i].dtype)
-            memcpy(dst->bytes[i], src->bytes[i], dst->desc[i].bytes);
-        else
-            for (int64_t at = 0; at < n; at++)
-                qv_store(dst->bytes[i], dst->desc[i].dtype, at,
-                         qv_load(src->bytes[i], src->desc[i].dtype, at));
+        const struct qv_operand *d = &dst->desc[i], *s = &src->desc[i];
+        for (int64_t row = 0; dst->bytes[i] && row < d->rows; row++)
+            for (int64_t col = 0; col < d->cols; col++)
+                copy_element(dst->bytes[i], d->dtype, row * d->cols + col, src->bytes[i], s->dtype,
+                             row * s->cols + col);
     }
 }
 
@@ -319,35 +436,85 @@ fill_convert(struct data *data, struct rng *rng)
     }
 }
 
-/* x has at most 40 values +-1, +-2 in a row, w has them everywhere: |sum| <= 160. */
+static const double exact_values[] = { -2, -1, 1, 2 };
+
+/* At most 40 of these values in a row, against the other factor that has them everywhere: |sum| is
+ * at most 160. */
 static void
-fill_gemm_exact(struct data *data, struct rng *rng)
+fill_sparse(struct data *data, int i, struct rng *rng)
 {
-    static const double values[] = { -2, -1, 1, 2 };
-    int64_t m = data->op.u.gemm.m, n = data->op.u.gemm.n, k = data->op.u.gemm.k;
-    for (int64_t i = 0; i < m; i++) {
+    int64_t rows = data->desc[i].rows, cols = data->desc[i].cols;
+    for (int64_t row = 0; row < rows; row++) {
         int used = 0;
-        for (int64_t l = k - 1; l >= 0 && used < 40; l--)
-            if (rng_below(rng, k) < 24 || (l == k - 1 && i % 2)) {
-                qv_store(data->bytes[0], data->desc[0].dtype, i * k + l, values[rng_below(rng, 4)]);
+        for (int64_t col = cols - 1; col >= 0 && used < 40; col--)
+            if (rng_below(rng, cols) < 24 || (col == cols - 1 && row % 2)) {
+                qv_store(data->bytes[i], data->desc[i].dtype, row * cols + col,
+                         exact_values[rng_below(rng, 4)]);
                 used++;
             }
     }
-    for (int64_t at = 0; at < n * k; at++)
-        qv_store(data->bytes[1], data->desc[1].dtype, at, values[rng_below(rng, 4)]);
-    if (data->bytes[2])
-        fill_integers(data, 2, 8, rng);
-    if (data->bytes[3])
-        fill_integers(data, 3, 16, rng);
+}
+
+/* x, w, bias and addend of gemm and conv. */
+static void
+fill_product(struct data *data, enum fill fill, int sparse, struct rng *rng)
+{
+    int dense = 1 - sparse;
+    if (fill == FILL_EXACT) {
+        fill_sparse(data, sparse, rng);
+        for (int64_t at = 0; at < data->desc[dense].rows * data->desc[dense].cols; at++)
+            qv_store(data->bytes[dense], data->desc[dense].dtype, at,
+                     exact_values[rng_below(rng, 4)]);
+    } else {
+        fill_reals(data, 0, data->op.kind == QV_OP_gemm ? data->desc[0].cols : 0, rng);
+        fill_reals(data, 1, 0, rng);
+    }
+    for (int i = 2; i < 4; i++)
+        if (data->bytes[i] && fill == FILL_EXACT)
+            fill_integers(data, i, 8 * (i - 1), rng);
+        else if (data->bytes[i])
+            fill_reals(data, i, 0, rng);
+}
+
+/* Channels that repeat, of operand i. */
+static void
+repeat_channels(struct data *data, int i)
+{
+    const struct qv_operand *d = &data->desc[i];
+    int64_t period = conv_period(&data->op);
+    for (int64_t row = 0; period && data->bytes[i] && row < d->rows; row++)
+        for (int64_t col = period; col < d->cols; col++)
+            copy_element(data->bytes[i], d->dtype, row * d->cols + col, data->bytes[i], d->dtype,
+                         row * d->cols + col - period);
+}
+
+/* Also y, where it is added to; and NaN in frames between samples, which are not to be read. */
+static void
+fill_conv(struct data *data, enum fill fill, struct rng *rng)
+{
+    const struct qv_op_conv *op = &data->op.u.conv;
+    const struct qv_operand *x = &data->desc[0];
+    fill_product(data, fill, 1, rng);
+    if (op->sums == 2 && fill == FILL_EXACT)
+        fill_integers(data, 4, 16, rng);
+    else if (op->sums == 2)
+        fill_reals(data, 4, 0, rng);
+    for (int i = 2; i < 5; i++)
+        repeat_channels(data, i);
+    for (int64_t frame = 0; frame < x->rows; frame++)
+        for (int64_t at = frame * x->cols;
+             frame % op->x_depth >= op->d && at < (frame + 1) * x->cols; at++)
+            qv_store(data->bytes[0], x->dtype, at, NAN);
 }
 
 static void
-fill_gemm_real(struct data *data, struct rng *rng)
+fill_finish(struct data *data, enum fill fill, struct rng *rng)
 {
-    fill_reals(data, 0, data->desc[0].cols, rng);
-    for (int i = 1; i < 4; i++)
-        if (data->bytes[i])
-            fill_reals(data, i, 0, rng);
+    for (int i = 0; i < 3; i++)
+        if (data->bytes[i] && fill == FILL_EXACT)
+            fill_integers(data, i, i == 0 ? 160 : 8 * i, rng);
+        else if (data->bytes[i])
+            fill_reals(data, i, i == 0 ? data->desc[0].cols : 0, rng);
 }
 
 static void
@@ -406,18 +573,16 @@ data_fill(struct data *data, enum fill fill, struct rng *rng)
     switch (data->op.kind) {
     case QV_OP_rows: fill_bytes(data, 0, rng); break;
     case QV_OP_convert: fill_convert(data, rng); break;
-    case QV_OP_gemm:
-        if (fill == FILL_EXACT)
-            fill_gemm_exact(data, rng);
-        else
-            fill_gemm_real(data, rng);
-        break;
+    case QV_OP_gemm: fill_product(data, fill, 0, rng); break;
     case QV_OP_norm: fill_norm(data, rng); break;
     case QV_OP_rope: fill_rope(data, fill, rng); break;
     case QV_OP_attention: /* large q and k, not v: its size bounds every row's tolerance */
         fill_reals(data, 0, data->desc[0].cols / 3 * 2, rng);
         break;
     case QV_OP_taps: fill_taps(data, fill, rng); break;
+    case QV_OP_unfold: fill_reals(data, 0, 0, rng); break;
+    case QV_OP_conv: fill_conv(data, fill, rng); break;
+    case QV_OP_finish: fill_finish(data, fill, rng); break;
     case QV_OP_COUNT: break;
     }
     for (int i = 0; i < data->n; i++) {

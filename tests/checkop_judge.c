@@ -29,6 +29,9 @@ dtype_of(struct qv_op *op)
     case QV_OP_rope: return &op->u.rope.dtype;
     case QV_OP_attention: return &op->u.attention.dtype;
     case QV_OP_taps: return &op->u.taps.dtype;
+    case QV_OP_unfold: return &op->u.unfold.dtype;
+    case QV_OP_conv: return &op->u.conv.dtype;
+    case QV_OP_finish: return &op->u.finish.dtype;
     case QV_OP_COUNT: break;
     }
     return NULL;
@@ -70,6 +73,16 @@ scale_begin(struct scale *s, const struct data *data)
     case QV_OP_norm: s->fixed_w = fmax(most_of(data, 1), most_of(data, 2)); break;
     case QV_OP_rope: s->fixed_w = fmax(most_of(data, 0), most_of(data, 1)); break;
     case QV_OP_taps: s->fixed_x = most_of(data, 0); break;
+    case QV_OP_conv:
+        s->fixed_x = fmax(most_of(data, 0), fmax(most_of(data, 2), most_of(data, 3)));
+        s->fixed_x = fmax(s->fixed_x, most_of(data, 4)); /* of y, where it is added to; else 0 */
+        s->fixed_w = most_of(data, 1);
+        break;
+    case QV_OP_finish:
+        s->fixed_x = most_of(data, 1);
+        s->fixed_w = 1;
+        break;
+    case QV_OP_unfold:
     case QV_OP_rows:
     case QV_OP_convert:
     case QV_OP_attention:
@@ -113,6 +126,13 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
         break;
     }
     case QV_OP_taps: s->w = most(data, 2, row, 1, 0, 4); break;
+    case QV_OP_finish:
+        s->x = fmax(s->fixed_x, most(data, 0, row, 1, 0, first->cols));
+        if (data->bytes[2])
+            s->x = fmax(s->x, most(data, 2, row % data->desc[2].rows, 1, 0, first->cols));
+        break;
+    case QV_OP_unfold:
+    case QV_OP_conv:
     case QV_OP_rows:
     case QV_OP_convert:
     case QV_OP_COUNT: break;
@@ -126,6 +146,14 @@ struct expected {
     void *result;
     int64_t rows, cols, dtype;
 };
+
+/* Of rows and columns that repeat ref has computed the first ones. */
+static double
+expected_at(const struct expected *expected, int64_t row, int64_t col)
+{
+    int64_t at = row % expected->rows * expected->cols + col % expected->cols;
+    return qv_load(expected->result, expected->dtype, at);
+}
 
 struct tally {
     int64_t bad, weak, n; /* weak: 0 would have passed too */
@@ -160,7 +188,7 @@ compare_row(const struct data *data, enum fill fill, const struct expected *expe
     double error2 = 0, expected2 = 0;
     for (int64_t col = 0; col < y->cols; col++) {
         int64_t at = row * y->cols + col;
-        double e = qv_load(expected->result, expected->dtype, row % expected->rows * y->cols + col);
+        double e = expected_at(expected, row, col);
         double g = qv_load(result, y->dtype, at), error = g == e ? 0 : fabs(g - e), tol = 0;
         if (fill == FILL_REAL && !is_copied(&data->op, col, y->cols))
             tol = qv_op_tolerance(&data->op, e, s->x, s->w);
@@ -206,8 +234,7 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
     if (!t.bad)
         return;
     int64_t row = t.first_bad / y->cols, col = t.first_bad % y->cols;
-    int64_t at = row % expected->rows * y->cols + col;
-    double e = qv_load(expected->result, expected->dtype, at);
+    double e = expected_at(expected, row, col);
     enum check check = t.first_unwritten    ? CHECK_UNWRITTEN
                        : t.first_nan        ? CHECK_NAN
                        : fill == FILL_EXACT ? CHECK_EXACT

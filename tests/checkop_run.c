@@ -152,7 +152,9 @@ static bool
 open_weight(struct job *job, const struct qv_operand *desc, size_t *bytes, struct outcome *outcome)
 {
     qv_error err = { 0 };
-    job->matrix = (struct qv_matrix){ desc->rows, desc->cols, desc->dtype };
+    const struct qv_op *op = &job->data->op;
+    job->matrix = (struct qv_matrix){ desc->rows, desc->cols, desc->dtype,
+                                      op->kind == QV_OP_conv ? op : NULL };
     qv_status status = job->side->backend->layout(job->side->dev, &job->matrix, &job->layout, &err);
     if (status)
         return verb_failed(outcome, "layout", status, &err);
@@ -196,7 +198,8 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     return NULL;
 }
 
-/* Into zeroed memory, as alloc gives it, in one slice or several; the bytes must be the same. */
+/* Into zeroed memory, as alloc gives it, in one slice or several (not a convolution's); the bytes
+ * must be the same. */
 static bool
 pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
 {
@@ -205,7 +208,7 @@ pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
     if (!guarded_write(side, g, NULL, 0, outcome))
         return false;
     int64_t n = job->matrix.n, step = n, unit = job->layout.row_multiple;
-    if (slices)
+    if (slices && !job->matrix.conv)
         step = unit * (n > 3 * unit ? n / (3 * unit) : 1);
     size_t row_bytes = job->data->desc[i].bytes / (size_t)n;
     for (int64_t row = 0; row < n; row += step) {
@@ -235,7 +238,8 @@ write_operands(struct job *job, bool slices, struct outcome *outcome)
 {
     const struct data *data = job->data;
     int out = output_of(&data->op);
-    bool in_place = data->op.kind == QV_OP_rope, ok = true;
+    bool ok = true, in_place = data->op.kind == QV_OP_rope ||
+                               (data->op.kind == QV_OP_conv && data->op.u.conv.sums == 2);
     for (int i = 0; i < data->n && ok; i++) {
         const void *content = i != out || in_place ? data->bytes[i] : NULL;
         if (i == out && job->alias)

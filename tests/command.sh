@@ -24,7 +24,7 @@ expect 0 'picture' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
-for s in encode info synth bench; do expect 0 'example:' "$qwenvit" $s --help; done
+for s in encode info synth bench profile; do expect 0 'example:' "$qwenvit" $s --help; done
 expect 2 'no subcommand' "$qwenvit" decode
 expect 2 'no clip given' "$qwenvit" encode
 expect 2 '--model DIR is required' "$qwenvit" encode grey.ppm
@@ -53,8 +53,6 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model synthetic -o e.safetensors
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o sharded --seed 3 --shards 3
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model sharded -o f.safetensors
 cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
-expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --repeats 2
-expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 --repeats 2
 
 # memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size
 expect 0 'motion.mp4: 4 seconds' "$qwenvit" synth --clip motion.mp4
@@ -73,9 +71,69 @@ expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetens
     --max-pixels 100000000
 cmp long.safetensors long_16.safetensors || fail 'encoding a clip twice gave other bytes'
 
+# measuring: tables for people, a record a line for machines, appended to a file
+quick='--repeats 1 --threads 1'
+for run in 1 2; do
+    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 $quick --json=r.json
+done
+[ "$(wc -l < r.json)" = 6 ] || fail 'two runs of encode, limit and floor are not six records'
+printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
+    'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
+expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
+expect 0 '"way":"by depth"' "$qwenvit" bench conv3d --shapes shapes.txt --lowering 'by depth' $quick \
+    --dtype f32 --json
+expect 0 'not patchify' "$qwenvit" bench conv3d --shapes shapes.txt --lowering patchify $quick \
+    --dtype f32
+expect 0 'times patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8 --dtype f32 $quick \
+    --json=r.json
+expect 0 'of m=1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
+expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 $quick --json=r.json
+expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
+expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
+    --json=r.json --trace trace.json
+expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick
+expect 0 'a chunk of 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
+grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events in the trace'
+if command -v python3 > /dev/null; then
+    python3 - << 'END' || fail 'records or trace are not as documented'
+import json
+fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "flops", "bytes",
+          "tflops_per_s", "gb_per_s", "roof_share", "machine", "version", "commit"}
+records = [json.loads(line) for line in open("r.json")]
+for r in records:
+    assert fields <= set(r) and r["median_ms"] > 0 and r["repeats"] > 0, r
+    assert ("desc" in r and "chosen" in r) == (r["bench"] in ("conv3d", "patch-embed")), r
+assert {r["bench"] for r in records} == {"tower", "conv3d", "patch-embed", "gemm", "preprocess",
+                                         "profile"}
+encode = [r for r in records if r["way"] == "encode"]
+assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in encode) and encode
+assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 2  # one for each dtype
+events = json.load(open("trace.json"))["traceEvents"]
+spans = [e for e in events if e["ph"] == "X"]
+assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
+assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
+END
+fi
+expect 2 'say what to time' "$qwenvit" bench
+expect 2 '--model DIR is required' "$qwenvit" bench tower
+expect 2 '--model DIR is required' "$qwenvit" profile
+expect 2 'one clip at most' "$qwenvit" profile --model "$model" a.mp4 b.mp4
+expect 2 '--lowering is "sideways"' "$qwenvit" bench conv3d --lowering sideways
+printf 'good: d=2 h=2 w=2 c=2 o=2 kernel=1,1,1\nbad: d=2 h=2 w=2 kernal=1,1,1\n' > shapes.txt
+expect 3 'shapes.txt:2: conv3d: there is no field "kernal"' "$qwenvit" bench conv3d \
+    --shapes shapes.txt $quick --dtype f32
+echo 'd=2 h=2' > shapes.txt
+expect 3 'shapes.txt:1: "d=2 h=2" is not of the form' "$qwenvit" bench conv3d --shapes shapes.txt
+echo 'too wide: d=2 h=2 w=2 c=2 o=2 kernel=5,5,5' > shapes.txt
+expect 3 'shapes.txt:1: ' "$qwenvit" bench conv3d --shapes shapes.txt $quick
+expect 3 'missing.txt' "$qwenvit" bench conv3d --shapes missing.txt
+expect 3 'no/such/folder' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
+    --trace no/such/folder/trace.json
+
 # bad input: exit 3, names the file, leaves nothing behind
 printf 'not a clip' > text.mp4
 : > empty.mp4
+expect 3 'text.mp4' "$qwenvit" bench preprocess text.mp4 $quick
 expect 3 'text.mp4' "$qwenvit" encode text.mp4 --model "$model" -o g.safetensors
 expect 3 'empty.mp4' "$qwenvit" encode empty.mp4 --model "$model" -o g.safetensors
 expect 3 'missing.mp4' "$qwenvit" encode missing.mp4 --model "$model" -o g.safetensors

@@ -24,6 +24,13 @@ static const char *const legal[QV_OP_COUNT] = {
     [QV_OP_rope] = "rope rows=12 heads=2 head_dim=72 period=4 dtype=bf16",
     [QV_OP_attention] = "attention batch=2 seq=5 heads=3 head_dim=16 scale=0.25 dtype=f32",
     [QV_OP_taps] = "taps rows=12 cols=8 table_rows=2304 dtype=f32",
+    [QV_OP_unfold] = ("unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 "
+                      "dtype=bf16"),
+    [QV_OP_conv] = ("conv n=2 d=4 h=5 w=7 c=6 o=9 kd=3 kh=3 kw=3 sd=1 sh=2 sw=1 dd=1 dh=1 dw=1 "
+                    "top=1 bottom=1 left=2 right=1 groups=3 x_depth=5 alpha=0.5 bias=1 "
+                    "act=gelu_erf addend_rows=12 dtype=bf16"),
+    [QV_OP_finish] = ("finish rows=24 cols=33 alpha=0.5 bias=1 act=gelu_tanh addend_rows=8 "
+                      "dtype=bf16"),
 };
 
 static struct qv_op
@@ -96,7 +103,7 @@ test_parse_errors(void **state)
     static const struct refusal cases[] = {
         { "", "name" },
         { "  \n", "name" },
-        { "conv n=1", "'conv'" },
+        { "pool n=1", "'pool'" },
         { "gemm m=1 q=2", "'q'" },
         { "gemm m", "'m'" },
         { "gemm =4", "''" },
@@ -124,6 +131,11 @@ test_parse_errors(void **state)
         assert_int_equal(qv_op_parse(cases[i].text, &op, NULL), QV_EINVAL);
     }
 }
+
+#define CONV(d, h, w, more)                                                                        \
+    "conv n=1 d=" d " h=" h " w=" w                                                                \
+    " c=4 o=6 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dh=1 dw=1 dtype=f32 " more
+#define CONV_3 CONV("3", "4", "4", "")
 
 static void
 test_check_refusals(void **state)
@@ -160,6 +172,37 @@ test_check_refusals(void **state)
           "channels=4" },
         { "rows pairs=1 grid_h=4 grid_w=4 patch=4294967296 temporal=2 merge=2 channels=3 dtype=f32",
           "operand frames" },
+        { "unfold n=1 d=1 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kd=2" },
+        { "unfold n=1 d=2 h=2 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kh=3" },
+        { "unfold n=1 d=2 h=3 w=2 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kw=3" },
+        { "unfold n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=0 sh=1 sw=1 dtype=f32", "sd=0" },
+        { "unfold n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 channels_first=2 dtype=f32",
+          "channels_first=2" },
+        { "unfold n=1 d=2147483648 h=2147483648 w=2147483648 c=1 kd=1 kh=1 kw=1 sd=1 sh=1 sw=1 "
+          "dtype=f32",
+          "operand x" },
+        { CONV_3 "dd=1 x_depth=3 groups=3", "c=4" },
+        { CONV_3 "dd=1 x_depth=3 groups=4", "o=6" },
+        { CONV_3 "dd=1 x_depth=3 groups=0", "groups=0" },
+        { CONV_3 "dd=1 x_depth=2 groups=2", "x_depth=2" },
+        { CONV_3 "dd=3 x_depth=3 groups=2", "kd=2" },
+        { CONV_3 "dd=0 x_depth=3 groups=2", "dd=0" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 top=-1", "top=-1" },
+        { CONV("1", "4", "4", "dd=1 x_depth=1 groups=1"), "d=1" },
+        { CONV("3", "1", "4", "dd=1 x_depth=3 groups=1 top=1"), "h=1" },
+        { CONV("3", "4", "1", "dd=1 x_depth=3 groups=1 right=1"), "w=1" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 sums=3", "sums=3" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "bare sums" }, /* alpha is 0 */
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2 bias=1", "bare sums" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 act=gelu_erf", "bare sums" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 addend_rows=8", "bare sums" },
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 addend_rows=3", "addend_rows=3" },
+        { CONV("3", "9223372036854775807", "4", "dd=1 x_depth=3 groups=2 top=9223372036854775807"),
+          "operand x" },
+        { CONV("3", "4", "4", "dd=1 x_depth=3 groups=2 right=9223372036854775807"), "operand y" },
+        { "finish rows=6 cols=1 addend_rows=4 dtype=f32", "addend_rows=4" },
+        { "finish rows=6 cols=1 bias=2 dtype=f32", "bias=2" },
+        { "finish rows=6 cols=0 dtype=f32", "cols=0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         qv_error err = { 0 };
@@ -224,7 +267,8 @@ test_operands(void **state)
     (void)state;
     static const int n[QV_OP_COUNT] = {
         [QV_OP_rows] = 2, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5, [QV_OP_norm] = 4,
-        [QV_OP_rope] = 3, [QV_OP_attention] = 2, [QV_OP_taps] = 4
+        [QV_OP_rope] = 3, [QV_OP_attention] = 2, [QV_OP_taps] = 4, [QV_OP_unfold] = 2,
+        [QV_OP_conv] = 5, [QV_OP_finish] = 4
     };
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);
@@ -257,6 +301,21 @@ test_operands(void **state)
     assert_operand(legal[QV_OP_taps], 1, "index", 12, 4, QV_DTYPE_AUTO, 192);
     assert_operand(legal[QV_OP_taps], 2, "weight", 12, 4, QV_F32, 192);
     assert_operand(legal[QV_OP_taps], 3, "y", 12, 8, QV_F32, 384);
+    assert_operand(legal[QV_OP_unfold], 0, "x", 8, 270, QV_BF16, 8 * 270 * 2);
+    assert_operand(legal[QV_OP_unfold], 1, "y", 64, 90, QV_BF16, 64 * 90 * 2);
+    const char *conv = legal[QV_OP_conv];
+    assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2); /* 5 frames apart, the last 4 */
+    assert_operand(conv, 1, "w", 9, 54, QV_BF16, 9 * 54 * 2);
+    assert_operand(conv, 2, "bias", 1, 9, QV_F32, 36);
+    assert_operand(conv, 3, "addend", 12, 9, QV_BF16, 12 * 9 * 2);
+    assert_operand(conv, 4, "y", 96, 9, QV_BF16, 96 * 9 * 2);
+    assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 left=1 right=1 alpha=1 sums=1", 4, "y", 8, 6,
+                   QV_F32, 8 * 6 * 4);
+    assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 alpha=1 sums=1", 2, "bias", 0, 0, QV_F32, 0);
+    assert_operand(legal[QV_OP_finish], 0, "x", 24, 33, QV_F32, 24 * 33 * 4);
+    assert_operand(legal[QV_OP_finish], 1, "bias", 1, 33, QV_F32, 132);
+    assert_operand(legal[QV_OP_finish], 2, "addend", 8, 33, QV_BF16, 8 * 33 * 2);
+    assert_operand(legal[QV_OP_finish], 3, "y", 24, 33, QV_BF16, 24 * 33 * 2);
     struct qv_op op = parsed(legal[QV_OP_taps]);
     assert_int_equal(qv_op_operand(&op, 4).bytes, 0);
     assert_int_equal(qv_op_operand(&op, -1).bytes, 0);
@@ -266,7 +325,7 @@ static void
 test_costs(void **state)
 {
     (void)state;
-    static const struct {
+    const struct {
         const char *text;
         double flops, bytes;
     } cases[] = {
@@ -280,6 +339,13 @@ test_costs(void **state)
         { "taps rows=2 cols=3 table_rows=4 dtype=f32", 48, 4 * (12 + 8 + 8 + 6) },
         { "rows pairs=1 grid_h=2 grid_w=2 patch=2 temporal=2 merge=2 channels=3 dtype=bf16", 192,
           96 + 192 },
+        { legal[QV_OP_unfold], 0, 2 * (8 * 270 + 64 * 90) },
+        { legal[QV_OP_conv], 2. * 96 * 9 * 54, 2 * (9 * 210 + 9 * 54 + 12 * 9 + 96 * 9) + 36 },
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1", 2. * 8 * 6 * 36,
+          4 * (3 * 64 + 6 * 36 + 8 * 6) },
+        { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2", 2. * 8 * 6 * 36,
+          4 * (3 * 64 + 6 * 36 + 2 * 8 * 6) },
+        { legal[QV_OP_finish], 2. * 24 * 33, 4 * (24 * 33 + 33) + 2 * (8 * 33 + 24 * 33) },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct qv_op op = parsed(cases[i].text);
@@ -307,7 +373,7 @@ test_tolerance(void **state)
     for (int kind = 0; kind < QV_OP_COUNT; kind++) {
         op = parsed(legal[kind]);
         tol = qv_op_tolerance(&op, 0, 1, 1);
-        assert_true(tol > 0 && tol < 1);
+        assert_true(kind == QV_OP_unfold ? tol == 0 : tol > 0 && tol < 1);
         assert_true(qv_op_tolerance(&op, 100, 1, 1) >= tol);
     }
 }

@@ -24,12 +24,24 @@ static const struct tool tools[] = {
       "layout, for trying and timing without weights.",
       "qwenvit synth --config Qwen3-VL-4B-config -o synthetic",
       GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON, tool_synth },
-    { "bench", "tower|preprocess",
-      "Times this machine. tower: encoding a chunk against its limit, the same GEMMs and "
-      "attention\n"
-      "alone. preprocess: resizing frames and making patch rows.",
+    { "verify", "",
+      "Is the lowered model the same model? The patch embedding by definition against lowered, the "
+      "tower\nin bf16 against f32 layer by layer, repeated, loaded from other layouts, or against "
+      "another\nimplementation. Exit code 1 names the first row that fails.",
+      "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON, tool_verify },
+    { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]",
+      "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured roof.\n"
+      "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal lowering.\n"
+      "tower: a chunk against its limit and floor. gemm: the projections from 1 row up.\n"
+      "preprocess: decoding, resizing, patch rows.",
       "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       GROUP_DEVICE | GROUP_MODEL | GROUP_BENCH | GROUP_JSON, tool_bench },
+    { "profile", "[CLIP]",
+      "Where the time goes: every layer and operation with its time, bytes, FLOPs and share of the "
+      "roof.",
+      "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON, tool_profile },
 };
 enum { N_TOOLS = sizeof tools / sizeof *tools };
 

@@ -11,9 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "error.h"
 #include "tool.h"
 
-enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR };
+enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR, JSON };
 
 struct option {
     const char *name, *value, *help;
@@ -54,10 +55,25 @@ static const struct option options[] = {
       GROUP_CLIP, AT(clip.max_pixels), 1 },
     { "--cap-pixels", NULL, "cap each frame's pixels as qwen-vl-utils does", FLAG, GROUP_CLIP,
       AT(clip.cap_pixels), 0 },
+    { "--clip", "FILE", "take pixels from this clip (default: seeded ones)", TEXT,
+      GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
+    { "--against", "FILE", "another implementation's layer outputs, in safetensors", TEXT,
+      GROUP_VERIFY, AT(against), 0 },
+    { "--against-backend", "NAME", "compare with this backend (default: with f32 on the same one)",
+      TEXT, GROUP_VERIFY, AT(against_backend), 0 },
+    { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT, GROUP_PROFILE,
+      AT(trace), 0 },
     { "--grid", "T,H,W", "frame pairs, patch rows, patch columns (default 1,20,38)", TRIPLE,
-      GROUP_BENCH, AT(grid), 1 },
+      GROUP_BENCH | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
+    { "--shapes", "FILE", "convolutions to time, a line each (conv3d; default: a built-in list)",
+      TEXT, GROUP_BENCH, AT(shapes), 0 },
+    { "--lowering", "NAME", "time this lowering alone (conv3d)", TEXT, GROUP_BENCH, AT(lowering),
+      0 },
+    { "--rows", "N", "most rows (patch-embed, gemm; default: what this device does in seconds)",
+      INTEGER, GROUP_BENCH, AT(rows), 1 },
     { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
-    { "--repeats", "N", "timed runs (default 7)", INTEGER, GROUP_BENCH, AT(repeats), 1 },
+    { "--repeats", "N", "timed runs or chunks (default 7)", INTEGER, GROUP_BENCH | GROUP_PROFILE,
+      AT(repeats), 1 },
     { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
       AT(no_limit), 0 },
     { "--backend", "NAME", "auto (default), cpu, ref", TEXT, GROUP_DEVICE, AT(backend), 0 },
@@ -66,7 +82,12 @@ static const struct option options[] = {
     { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
     { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
       0 },
-    { "--json", NULL, "results as JSON, an object a line", FLAG, GROUP_JSON, AT(json), 0 },
+    { "--tune", NULL, "measure choices that the tune file does not hold, and keep them", FLAG,
+      GROUP_DEVICE, AT(tune), 0 },
+    { "--tune-file", "FILE", "of measured choices (default: in the user's cache folder)", TEXT,
+      GROUP_DEVICE, AT(tune_file), 0 },
+    { "--json[=FILE]", NULL, "results as JSON, an object a line; appended to FILE", JSON,
+      GROUP_JSON, AT(json), 0 },
     { "--quiet", NULL, "no progress", FLAG, GROUP_JSON, AT(quiet), 0 },
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
@@ -144,6 +165,10 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         *(double *)(void *)field = v;
         return NULL;
     }
+    case JSON:
+        out->json = true;
+        out->json_file = *text ? text : NULL;
+        return NULL;
     case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
@@ -153,10 +178,16 @@ static const struct option *
 find_option(const struct tool *tool, const char *name, size_t length)
 {
     for (const struct option *o = options; o < options + N_OPTIONS; o++)
-        if (strlen(o->name) == length && !strncmp(o->name, name, length) &&
+        if (strcspn(o->name, "[") == length && !strncmp(o->name, name, length) &&
             (o->group & tool->groups))
             return o;
     return NULL;
+}
+
+static bool
+takes_value(const struct option *o)
+{
+    return o->kind != FLAG && o->kind != JSON;
 }
 
 int
@@ -193,8 +224,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                           tool->name);
             return TOOL_USAGE;
         }
-        const char *value = equals ? equals + 1 : o->kind == FLAG ? "" : argv[i + 1];
-        if (!equals && o->kind != FLAG && ++i == argc) {
+        const char *value = equals ? equals + 1 : takes_value(o) ? argv[i + 1] : "";
+        if (!equals && takes_value(o) && ++i == argc) {
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
@@ -233,13 +264,37 @@ tool_fail(qv_status status, const qv_error *err)
     return tool_exit_code(status);
 }
 
+/* $XDG_CACHE_HOME/qwenvit/tune.json or ~/.cache/qwenvit/tune.json; NULL where there is no home. */
+static const char *
+default_tune_file(char *path, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (cache && *cache == '/')
+        n = snprintf(path, size, "%s/qwenvit/tune.json", cache);
+    else if (home && *home == '/')
+        n = snprintf(path, size, "%s/.cache/qwenvit/tune.json", home);
+    return n > 0 && (size_t)n < size ? path : NULL;
+}
+
 qv_status
 tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
 {
+    char file[4096];
     qv_context_options c = { .backend = o->backend,
                              .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
-                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20) };
-    return qv_context_open(&c, out, err);
+                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
+                             .tune_file =
+                                 o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
+                             .tune = o->tune };
+    qv_status status = qv_context_open(&c, out, err);
+    if (!status) {
+        qv_context_info info;
+        qv_context_get_info(*out, &info);
+        if (*info.warning)
+            tool_complain("%s", info.warning);
+    }
+    return status;
 }
 
 double
@@ -258,6 +313,25 @@ tool_print_json(json_t *object)
     fflush(stdout);
     free(text);
     json_decref(object);
+}
+
+qv_status
+tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
+{
+    if (!o->json_file) {
+        tool_print_json(object);
+        return QV_OK;
+    }
+    FILE *f = fopen(o->json_file, "ae");
+    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    bool written = f && text && fprintf(f, "%s\n", text) > 0;
+    written = (f && fclose(f) == 0) && written;
+    free(text);
+    json_decref(object);
+    if (!written)
+        return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", o->json_file,
+                       strerror(errno));
+    return QV_OK;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

@@ -1,31 +1,264 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes the tables of README.md from the JSON files in docs/measurements, between its markers.
+"""Makes docs/measurements.md and the tables of README.md from the files in docs/measurements.
 
-The files come from tools/reference/bench_side_by_side.py (speed-*.json) and parity.py
-(parity-*.json); no number is typed by hand. Usage: tables.py, from anywhere.
+speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
+*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
+tools/peers/peers.py (--json FILE). Where a later line repeats an earlier one, it counts. No number
+is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
 """
+import argparse
 import glob
 import json
 import os
+import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- measured: made by tools/tables.py -->", "<!-- /measured -->"
+SMALL_M = 16  # rows of a "small" matrix product
+PICTURES = {
+    "lowering": "Every Conv3d, each way of running it",
+    "roofline": "Everything that was timed, below the measured roof",
+    "profile": "Where the time of a tower goes",
+}
 
 
-def load(pattern):
-    for path in sorted(glob.glob(os.path.join(ROOT, "docs", "measurements", pattern))):
+# ---- reading -----------------------------------------------------------------------------------
+
+def load(root, pattern):
+    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", pattern))):
         with open(path, encoding="utf-8") as f:
             yield json.load(f)
 
+
+def read_records(paths):
+    """The records of some files. A line that is no JSON is an error that names it."""
+    records = []
+    for path in paths:
+        with open(path, encoding="utf-8") as f:
+            for i, line in enumerate(f, 1):
+                if not line.strip():
+                    continue
+                try:
+                    records.append(json.loads(line))
+                except ValueError as error:
+                    raise SystemExit(f"{path}:{i}: {error}") from None
+                missing = [k for k in ("bench", "case", "way", "dtype", "median_ms", "machine")
+                           if k not in records[-1]]
+                if missing:
+                    raise SystemExit(f"{path}:{i}: no {', '.join(missing)}")
+    return latest(records)
+
+
+def latest(records):
+    """Of records of the same work the last one; of profiles the last run."""
+    kept, profile = {}, {}
+    for r in records:
+        key = r["dtype"], place(r)
+        if r["bench"] != "profile":
+            kept[(r["bench"], r["case"], r["way"]) + key] = r
+            continue
+        run = profile.setdefault(key, [])
+        if run and (run[0]["case"], run[0]["way"]) == (r["case"], r["way"]):
+            run.clear()  # its first operation again: another run begins
+        run.append(r)
+    return list(kept.values()) + [r for run in profile.values() for r in run]
+
+
+def place(record):
+    """What records of the same machine have in common, whoever wrote them."""
+    m = record["machine"]
+    name = " ".join(m["device"].split(",")[0].split())
+    gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
+    return name if gpu else f"{name}, {m['threads']} threads"
+
+
+def is_peer(record):
+    return record["machine"]["backend"] == "torch"
+
+
+def machine_text(records):
+    """The fullest description of the machine of some records: qwenvit's, where there is one."""
+    r = sorted(records, key=is_peer)[0]
+    threads = place(r).split(", ")[1:]
+    device = place(r).split(", ")[0] if is_peer(r) else r["machine"]["device"]
+    return ", ".join([device] + threads)
+
+
+def groups(records, bench, *keys):
+    """{(key values.., dtype, place): {way: record}} of a bench, in the order of the values."""
+    out = {}
+    for r in records:
+        if r["bench"] == bench:
+            key = tuple(k(r) for k in keys) + (r["dtype"], place(r))
+            out.setdefault(key, {})[r["way"]] = r
+    return dict(sorted(out.items(), key=lambda item: (item[0][-1],) + item[0][:-1]))
+
+
+# ---- writing -----------------------------------------------------------------------------------
 
 def table(head, rows):
     return "\n".join(["| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head)] + rows])
 
 
-def speed_tables():
+def ms(record):
+    """Milliseconds to three digits; empty where there is no record."""
+    if record is None:
+        return ""
+    x = record["median_ms"]
+    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def over(a, b):
+    """How many times b's time a's is; empty where one is missing."""
+    if a is None or b is None or not b["median_ms"]:
+        return ""
+    x = a["median_ms"] / b["median_ms"]
+    return f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}"
+
+
+def bold(text):
+    return f"**{text}**" if text else ""
+
+
+def first_word(record):
+    return record["case"].split()[0]
+
+
+def fastest(records):
+    records = [r for r in records if r]
+    return min(records, key=lambda r: r["median_ms"]) if records else None
+
+
+def drop_empty(head, rows):
+    """Without the columns that are empty in all rows."""
+    keep = [i for i in range(len(head)) if any(r[i] for r in rows)]
+    return [head[i] for i in keep], [[r[i] for i in keep] for r in rows]
+
+
+# ---- tables of records -------------------------------------------------------------------------
+
+def patch_embed_table(records):
+    rows = []
+    for key, ways in groups(records, "patch-embed", first_word, lambda r: r["rows"]).items():
+        gemm = next((r for r in ways.values() if r.get("chosen")), ways.get("patchify"))
+        if gemm is None:
+            continue
+        own, peer = ways.get("direct"), ways.get("torch conv3d")
+        linear = ways.get("torch linear")
+        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm), ms(own),
+                     ms(peer), ms(linear), bold(over(own, gemm)), bold(over(peer, gemm))])
+    return rows and table(*drop_empty(
+        ["tower", "rows", "dtype", "machine", "as GEMM ms", "library's Conv3d ms",
+         "torch's Conv3d ms", "torch's Linear ms", "times faster than the library's",
+         "times faster than torch's Conv3d"], rows))
+
+
+def tower_table(records):
+    rows = []
+    for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
+        ours, limit, floor = (ways.get(w) for w in ("encode", "limit", "floor"))
+        if ours is None:
+            continue
+        peers = [ways.get(w) for w in ("transformers", "transformers linear", "compiled torch")]
+        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(ours), ms(limit),
+                     over(ours, limit), over(ours, floor)] + [ms(p) for p in peers]
+                    + [bold(over(peers[0], ours)), bold(over(peers[2], ours))])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "qwenvit ms", "limit ms", "over limit",
+         "over floor", "transformers ms", "with its linear patch embedding", "compiled torch ms",
+         "times faster than transformers", "than compiled torch"], rows))
+
+
+WAYS = ["patchify", "still", "pointwise", "frames", "by depth", "direct"]
+
+
+def conv3d_tables(records):
+    """A table for each machine; the way that qwenvit picks is bold."""
+    cases, parts = groups(records, "conv3d", lambda r: r["case"]), []
+    for where in sorted({key[-1] for key in cases}):
+        here = {k: w for k, w in cases.items() if k[-1] == where}
+        own = {w for ways in here.values() for w, r in ways.items() if not is_peer(r)}
+        names = [w for w in WAYS if w in own] + sorted(own - set(WAYS))
+        rows = []
+        for (case, dtype, _), ways in here.items():
+            chosen = next((r for r in ways.values() if r.get("chosen")), None)
+            peer = fastest([r for r in ways.values() if is_peer(r)])
+            best = fastest([ways.get(n) for n in names])
+            if best is None:
+                continue
+            cells = [bold(ms(ways[n])) if ways.get(n) is chosen and chosen else ms(ways.get(n))
+                     for n in names]
+            rows.append([case, dtype] + cells + [over(chosen, best), ms(peer),
+                                                 bold(over(peer, chosen))])
+        if rows:
+            text = machine_text([r for ways in here.values() for r in ways.values()])
+            parts += [f"{text}:", table(*drop_empty(
+                ["case", "dtype"] + [n + " ms" for n in names]
+                + ["chosen over fastest", "torch's best ms", "times faster than torch"], rows))]
+    return "\n\n".join(parts)
+
+
+def gemm_table(records):
+    lines, rows = {}, []
+    for r in records:
+        if r["bench"] == "gemm" and r["m"] <= SMALL_M:
+            name = re.sub(r"[, ]*\bm=\d+", "", r["case"])
+            lines.setdefault((place(r), name, r["way"], r["dtype"]), {})[r["m"]] = r
+    for (_, name, way, dtype), by_m in sorted(lines.items()):
+        steps = sorted(by_m)
+        if len(steps) < 2:
+            continue
+        times = [by_m[m]["median_ms"] for m in steps]
+        jump, i = max((b / a, i) for i, (a, b) in enumerate(zip(times, times[1:])))
+        some = by_m[steps[0]]
+        flat = max(by_m[m].get("over_m1", by_m[m]["median_ms"] / times[0]) for m in steps)
+        rows.append([name, f"{some['k']} x {some['n']}", dtype, machine_text([some]),
+                     f"{steps[0]} to {steps[-1]}", ms(by_m[steps[0]]), bold(f"{jump:.2f}"),
+                     f"M = {steps[i]} to {steps[i + 1]}", f"{flat:.2f}"])
+    return rows and table(["projection", "K x N", "dtype", "machine", "M", "ms at the first",
+                           "worst step", "where", "worst over M = 1"], rows)
+
+
+def preprocess_table(records):
+    rows, names = [], ["decode", "resize", "rows"]
+    found = groups(records, "preprocess", lambda r: r["case"])
+    names += sorted({w for ways in found.values() for w in ways} - set(names))
+    for key, ways in found.items():
+        rows.append([key[0], machine_text(ways.values())] + [ms(ways.get(n)) for n in names])
+    return rows and table(*drop_empty(["work", "machine"] + [n + " ms" for n in names], rows))
+
+
+def profile_table(records):
+    ops, rows = {}, []
+    for r in records:
+        if r["bench"] == "profile":
+            ops.setdefault((place(r), r["dtype"]), {}).setdefault(r.get("op", "?"), []).append(r)
+    for (_, dtype), kinds in sorted(ops.items()):
+        total = sum(r["median_ms"] for rs in kinds.values() for r in rs)
+        times = {op: sum(r["median_ms"] for r in rs) for op, rs in kinds.items()}
+        for op in sorted(times, key=lambda o: (-times[o], o)):
+            roof = [r["roof_share"] * r["median_ms"] for r in kinds[op] if "roof_share" in r]
+            share = f"{100 * sum(roof) / times[op]:.0f} %" if roof and times[op] else ""
+            rows.append([op, dtype, machine_text(kinds[op]), str(len(kinds[op])),
+                         f"{times[op]:.3g}", f"{100 * times[op] / total:.1f} %", share])
+    return rows and table(["operation", "dtype", "machine", "calls", "ms", "share of the time",
+                           "of the roof"], rows)
+
+
+def record_versions(records):
+    own = sorted({" at ".join(x for x in (r.get("version"), r.get("commit")) if x)
+                  for r in records if not is_peer(r)})
+    peers = sorted({", ".join(r["machine"]["device"].split(", ")[1:])
+                    for r in records if is_peer(r)})
+    return "; ".join(["qwenvit " + v for v in own] + peers)
+
+
+# ---- tables of side by side runs ---------------------------------------------------------------
+
+def speed_tables(root):
     tower, pixels = [], []
-    for run in load("speed-*.json"):
+    for run in load(root, "speed-*.json"):
         where = f"{run['cpu']}, {run['threads']} threads"
         for r in run["results"]:
             ours = r.get("qwenvit")
@@ -42,19 +275,24 @@ def speed_tables():
                 pixels.append([size, where] + [
                     f"{theirs[k]:.2f} / {ours[k]:.2f} (**{theirs[k] / ours[k]:.1f}**)"
                     for k in ("resize_ms_per_frame", "rows_ms_per_frame")])
-    return "\n\n".join([
-        "Tower, medians of one run side by side. Limit: the same GEMMs (without bias, GELU and "
-        "residual) and the same attention alone, each layer with its own weights.",
-        table(["tower", "dtype", "patches", "machine", "transformers ms", "qwenvit ms",
-               "times faster", "over limit", "plan new / seen ms"], tower),
-        "Preprocessing a frame: torchvision and transformers' processor / qwenvit, ms (times "
-        "faster).",
-        table(["frames", "machine", "resize", "patch rows"], pixels)])
+    parts = []
+    if tower:
+        parts += [
+            "Tower, medians of one run side by side. Limit: the same GEMMs (without bias, GELU "
+            "and residual) and the same attention alone, each layer with its own weights.",
+            table(["tower", "dtype", "patches", "machine", "transformers ms", "qwenvit ms",
+                   "times faster", "over limit", "plan new / seen ms"], tower)]
+    if pixels:
+        parts += [
+            "Preprocessing a frame: torchvision and transformers' processor / qwenvit, ms (times "
+            "faster).",
+            table(["frames", "machine", "resize", "patch rows"], pixels)]
+    return "\n\n".join(parts)
 
 
-def parity_table():
+def parity_table(root):
     rows = []
-    for run in load("parity-*.json"):
+    for run in load(root, "parity-*.json"):
         clips = [c for c in run["clips"] if "rows" in c]
         for dtype in ("f32", "bf16"):
             all_rows = [r for c in clips for r in c["rows"] if r["dtype"] == dtype]
@@ -66,7 +304,7 @@ def parity_table():
                          f"{max(r['mean'] for r in all_rows):.1e}",
                          f"{max(r['worst'] for r in all_rows):.1e}", ratio or "(below 2e-5)",
                          "yes" if all(r["ok"] for r in all_rows) else "NO"])
-    return "\n\n".join([
+    return rows and "\n\n".join([
         "The same model? Distance per token to transformers in f32 on the same bf16-rounded "
         "weights, the largest over all clips, tokens and DeepStack outputs; for bf16 also over "
         "transformers' own bf16 distance, which must stay below 1.05.",
@@ -74,8 +312,10 @@ def parity_table():
                "mean / worst over transformers'", "agrees"], rows)])
 
 
-def versions():
-    runs = list(load("*.json"))
+def versions(root):
+    runs = list(load(root, "*.json"))
+    if not runs:
+        return ""
     keys = ("transformers", "torch", "torchvision")
     seen = sorted({", ".join(f"{k} {r[k].split('+')[0]}" for k in keys) for r in runs})
     commits = sorted({r["commit"] for r in runs})
@@ -84,15 +324,113 @@ def versions():
             "`tools/reference/bench_side_by_side.py` and `parity.py`.")
 
 
+# ---- the pages ---------------------------------------------------------------------------------
+
+# heading, what and how, one command that repeats it, what makes it, the picture beside it
+PAGE = [
+    ("Patch embedding",
+     "Rows of one frame pair's pixels through the Conv3d of the checkpoint: as one GEMM, which "
+     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians of "
+     "single runs, in which qwenvit's ways take turns.",
+     "qwenvit bench patch-embed --model DIR --json=FILE.jsonl && "
+     "python tools/peers/peers.py patch-embed --model DIR --json FILE.jsonl",
+     patch_embed_table, None),
+    ("Conv3d",
+     "Each case by every lowering that is legal for it; bold is the one that qwenvit picks, and "
+     "torch's is the faster of its two memory formats; medians of single runs, in which "
+     "qwenvit's ways take turns.",
+     "qwenvit bench conv3d --shapes SHAPES --json=FILE.jsonl && "
+     "python tools/peers/peers.py conv3d --shapes SHAPES --json FILE.jsonl",
+     conv3d_tables, "lowering"),
+    ("Tower",
+     "A chunk of frame pairs from pixels to tokens. Limit: the same GEMMs and the same attention "
+     "alone, each layer with its own weights; floor: limit and the bytes of everything between "
+     "them over the copy rate. Compiled torch: the best mode of `torch.compile` on transformers' "
+     "layers with a linear patch embedding.",
+     "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
+     "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
+     tower_table, None),
+    ("Few rows",
+     f"The tower's projections with 1 to {SMALL_M} rows. Worst step: the largest ratio of the "
+     "times of two neighbouring M; a step shows where a library changes its kernel.",
+     "qwenvit bench gemm --model DIR --json=FILE.jsonl", gemm_table, None),
+    ("Preprocessing",
+     "A frame from the file to patch rows, stage by stage, medians.",
+     "qwenvit bench preprocess --json=FILE.jsonl", preprocess_table, None),
+    ("Where the time goes",
+     "Every operation of one chunk, timed alone and summed by kind. Of the roof: the least time "
+     "that the measured peak and copy rate allow, over the time taken.",
+     "qwenvit profile --model DIR --json=FILE.jsonl", profile_table, "profile"),
+]
+
+
+def pictures(root, kind):
+    """Markdown for docs/KIND-*.png, as seen from docs/."""
+    files = sorted(glob.glob(os.path.join(root, "docs", kind + "-*.png")))
+    names = [os.path.basename(f) for f in files]
+    return [f"![{PICTURES[kind]} ({n[len(kind) + 1:-4]})]({n})" for n in names]
+
+
+def measurements_page(root, records):
+    parts = ["<!-- made by tools/tables.py: edits are lost -->\n# Measurements",
+             "Made by `tools/docs.sh` from the files in `docs/measurements`. Compare times within "
+             "a row: machines and days differ."]
+    for heading, what, command, make, kind in PAGE:
+        made = make(records)
+        if made:
+            parts += ["## " + heading, what, "    " + command, made]
+            parts += pictures(root, kind) if kind else []
+    if records and pictures(root, "roofline"):
+        parts += ["## The roof",
+                  "Arithmetic intensity against speed, for all of the above; the roof is the best "
+                  "GEMM and the copy rate that `qwenvit bench` measures in the same run.",
+                  "    sh tools/docs.sh"]
+        parts += pictures(root, "roofline")
+    if records:
+        parts += [f"Records: {record_versions(records)}."]
+    speed, parity = speed_tables(root), parity_table(root)
+    if speed:
+        parts += ["## Side by side with transformers", speed]
+    if parity:
+        parts += ["## The same model", parity]
+    return "\n\n".join(parts + [x for x in (versions(root),) if x]) + "\n"
+
+
+def readme_parts(root, records):
+    made = patch_embed_table(records)
+    if made:
+        yield ("Patch embedding, medians: the checkpoint's Conv3d as one GEMM, which qwenvit "
+               "picks, by the same library's own Conv3d, and by torch's.")
+        yield made
+    made = tower_table(records)
+    if made:
+        yield ("Tower, medians. Limit: the same GEMMs and the same attention alone; floor: limit "
+               "and the bytes between them over the copy rate. More, and how to repeat it: "
+               "[docs/measurements.md](docs/measurements.md).")
+        yield made
+    yield from (x for x in (speed_tables(root), parity_table(root), versions(root)) if x)
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
 def main():
-    path = os.path.join(ROOT, "README.md")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=ROOT, metavar="DIR",
+                        help="folder with README.md and docs (default: this repository)")
+    root = parser.parse_args().root
+    records = read_records(sorted(glob.glob(os.path.join(root, "docs", "measurements",
+                                                         "*.jsonl"))))
+    path = os.path.join(root, "README.md")
     with open(path, encoding="utf-8") as f:
         text = f.read()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    parts = [BEGIN, speed_tables(), parity_table(), versions(), END]
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(before + "\n\n".join(parts) + after)
+    write(path, before + "\n\n".join([BEGIN, *readme_parts(root, records), END]) + after)
+    write(os.path.join(root, "docs", "measurements.md"), measurements_page(root, records))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ struct tool_options {
     qv_dtype dtype;
     int64_t device, threads;
     bool json, quiet;
+    const char *json_file; /* or stdout */
+    const char *tune_file;
+    bool tune;
     /* files */
     const char *model, *output, *config, *picture;
     qv_dtype output_dtype;
@@ -32,9 +35,10 @@ struct tool_options {
     /* synth */
     int64_t seed, shards;
     const char *make_clip;
-    /* bench */
-    int64_t grid[3], size[2], repeats;
+    /* bench, profile, verify */
+    int64_t grid[3], size[2], repeats, rows;
     bool no_limit;
+    const char *shapes, *lowering, *trace, *verify_clip, *against, *against_backend;
     /* what is left: files, or a bench's name */
     const char **arguments;
     size_t n_arguments;
@@ -49,6 +53,8 @@ enum tool_group {
     GROUP_SYNTH = 32,
     GROUP_BENCH = 64,
     GROUP_JSON = 128,
+    GROUP_VERIFY = 256,
+    GROUP_PROFILE = 512,
 };
 
 struct tool {
@@ -61,6 +67,8 @@ int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
 int tool_bench(const struct tool_options *o);
+int tool_verify(const struct tool_options *o);
+int tool_profile(const struct tool_options *o);
 
 /* Fills *out; on a mistake says so on stderr and returns TOOL_USAGE. --help prints and sets *help.
  * The caller frees out->arguments. */
@@ -78,6 +86,7 @@ void tool_complain(const char *format, ...)
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
 
+/* With the tune file of the options, or that in the user's cache folder; says its warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
 
 /* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
@@ -94,6 +103,8 @@ void tool_progress_end(struct tool_progress *p, int64_t done);
 double tool_seconds(void); /* monotonic */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);
+/* The same to the options' file, appended, or to stdout. QV_EIO. */
+qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
 
 /* tools/clip.c: a short clip with motion, to try on. */
 qv_status tool_make_clip(const char *path, qv_error *err);

@@ -18,22 +18,22 @@ import torch
 import common
 
 
-def qwenvit_json(args, *words):
-    """What `qwenvit WORDS... --json` prints: one JSON object. None where it fails."""
+def qwenvit_records(args, *words):
+    """What `qwenvit WORDS... --json` prints: JSON objects, a line each. [] where it fails."""
     if not args.qwenvit:
-        return None
+        return []
     command = shlex.split(args.qwenvit) + list(words) + shlex.split(args.extra)
     command += ["--threads", str(args.threads), "--json"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=args.timeout)
         if done.returncode == 0:
-            return json.loads(done.stdout)
+            return [json.loads(line) for line in done.stdout.splitlines()]
         problem = f"exit {done.returncode}: {done.stderr.strip()[-200:]}"
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     print(f"  {shlex.join(command)}: {problem}")
-    return None
+    return []
 
 
 def grids_of(args):
@@ -75,8 +75,9 @@ def bench_tower(args, results):
             tower, embed = time_tower(args, model, grid)
             row = dict(what="tower", dtype=dtype, grid=grid, patches=n, transformers_ms=tower,
                        transformers_patch_embed_ms=embed)
-            ours = qwenvit_json(args, "bench", "tower", "--model", args.model, "--dtype", dtype,
-                                "--grid", ",".join(map(str, grid)))
+            records = qwenvit_records(args, "bench", "tower", "--model", args.model, "--dtype",
+                                      dtype, "--grid", ",".join(map(str, grid)))
+            ours = next((r for r in records if r["way"] == "encode"), None)
             text = (f"tower {dtype:4} {n:6} patches  transformers {tower:9.2f} ms "
                     f"(patch embedding {embed:.2f})")
             if ours:
@@ -119,8 +120,11 @@ def bench_preprocess(args, results):
                target=list(resized.shape[-2:]),
                transformers=dict(resize_ms_per_frame=common.median_ms(resize, args.repeat) / n,
                                  rows_ms_per_frame=common.median_ms(rows, args.repeat) / n))
-    row["qwenvit"] = qwenvit_json(
-        args, "bench", "preprocess", "--size", "{},{}".format(*row["source"]))
+    ours = {}
+    for record in qwenvit_records(args, "bench", "preprocess", "--size",
+                                  "{},{}".format(*row["source"])):
+        ours.update(record)  # the ways differ in the names of their times
+    row["qwenvit"] = ours or None
     print("preprocess {} frames, {}x{} to {}x{}".format(n, *row["source"][::-1],
                                                        *row["target"][::-1]))
     ours = (row["qwenvit"] or {}).get("resized", row["target"])

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * conv on oneDNN's direct convolution, channels last: other layouts of source and destination end
+ * in its reference code, a thousand times slower. Weights are in the layout that it chooses for the
+ * operation.
+ */
+#include "cpu.h"
+
+/* Images, not volumes of one frame: depthwise those are 15 times slower. */
+static int
+is_flat(const struct qv_op_conv *op)
+{
+    return op->d == 1 && op->kd == 1;
+}
+
+/* How many samples one run takes: source and destination must be dense. */
+static int64_t
+batch(const struct qv_op_conv *op)
+{
+    return op->x_depth == op->d ? op->n : 1;
+}
+
+/* sums 2: what is in y is the addend. */
+static struct qv_op_finish
+epilogue_of(const struct qv_op *op)
+{
+    const struct qv_op_conv *c = &op->u.conv;
+    int64_t rows = qv_op_operand(op, 4).rows;
+    return (struct qv_op_finish){ rows,    c->o,   c->alpha,
+                                  c->bias, c->act, c->sums == 2 ? rows : c->addend_rows,
+                                  c->dtype };
+}
+
+/* Sizes of the axes that there are; returns their number. */
+static int
+set_axes(int64_t *out, const struct qv_op_conv *op, int64_t d, int64_t h, int64_t w)
+{
+    int n = 0;
+    if (!is_flat(op))
+        out[n++] = d;
+    out[n++] = h;
+    out[n++] = w;
+    return n;
+}
+
+static dnnl_status_t
+tensor_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, int64_t channels,
+          const int64_t size[3], int64_t dtype)
+{
+    dnnl_dims_t dims = { batch(op), channels };
+    int n = 2 + set_axes(dims + 2, op, size[0], size[1], size[2]);
+    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(dtype),
+                                            is_flat(op) ? dnnl_nhwc : dnnl_ndhwc);
+}
+
+static dnnl_status_t
+weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
+{
+    static const dnnl_format_tag_t tags[] = { dnnl_abcd, dnnl_abcde, dnnl_abcdef };
+    dnnl_dims_t dims;
+    int n = 0;
+    if (op->groups > 1)
+        dims[n++] = op->groups;
+    dims[n++] = op->o / op->groups;
+    dims[n++] = op->c / op->groups;
+    n += set_axes(dims + n, op, op->kd, op->kh, op->kw);
+    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(op->dtype),
+                                            canonical ? tags[n - 4] : dnnl_format_tag_any);
+}
+
+/* What lies between two taps; where there is one tap it would keep oneDNN from its best code. */
+static int64_t
+gap(int64_t kernel, int64_t dilation)
+{
+    return kernel > 1 ? dilation - 1 : 0;
+}
+
+static dnnl_status_t
+create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
+          const dnnl_memory_desc_t md[CPU_SCRATCH], dnnl_primitive_attr_t attr,
+          dnnl_primitive_desc_t *out)
+{
+    dnnl_dims_t strides, gaps, before, after;
+    set_axes(strides, op, op->sd, op->sh, op->sw);
+    set_axes(gaps, op, gap(op->kd, op->dd), gap(op->kh, op->dh), gap(op->kw, op->dw));
+    set_axes(before, op, 0, op->top, op->left);
+    set_axes(after, op, 0, op->bottom, op->right);
+    return dnnl_convolution_forward_primitive_desc_create(out, dev->engine, dnnl_forward_inference,
+                                                          dnnl_convolution_direct, md[CPU_SRC],
+                                                          md[CPU_WEIGHTS], md[CPU_BIAS],
+                                                          md[CPU_DST], strides, gaps, before, after,
+                                                          attr);
+}
+
+/* A function of the operation alone, for layout, pack and prepare; the caller destroys it. */
+static qv_status
+describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out,
+         qv_error *err)
+{
+    const struct qv_op_conv *c = &op->u.conv;
+    const struct qv_op_finish epilogue = epilogue_of(op);
+    const int64_t size[] = { c->d, c->h, c->w };
+    const dnnl_dims_t bias = { c->o };
+    int64_t positions[3];
+    dnnl_memory_desc_t md[CPU_SCRATCH] = { 0 };
+    dnnl_primitive_attr_t attr = NULL;
+    qv_op_conv_output(c, positions);
+    dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, c->dtype);
+    if (!s)
+        s = weights_md(&md[CPU_WEIGHTS], c, false);
+    if (!s && epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
+        s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_f32, dnnl_a);
+    if (!s)
+        s = tensor_md(&md[CPU_DST], c, c->o, positions, c->sums ? QV_F32 : c->dtype);
+    if (!s)
+        s = dnnl_primitive_attr_create(&attr);
+    if (!s)
+        s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!s)
+        s = epilogue_cpu(&epilogue, 5 - is_flat(c), attr);
+    if (!s)
+        s = create_pd(dev, c, md, attr, out);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    for (int i = 0; i < CPU_SCRATCH; i++)
+        if (md[i])
+            dnnl_memory_desc_destroy(md[i]);
+    return dnnl_check_cpu(s, "convolution", err);
+}
+
+qv_status
+conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+                qv_error *err)
+{
+    dnnl_primitive_desc_t pd;
+    qv_status status = describe(dev, matrix->conv, &pd, err);
+    if (status)
+        return status;
+    const_dnnl_memory_desc_t md = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), matrix->n };
+    dnnl_primitive_desc_destroy(pd);
+    return QV_OK;
+}
+
+qv_status
+conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src, void *dst,
+              qv_error *err)
+{
+    dnnl_primitive_desc_t pd;
+    dnnl_memory_desc_t canonical = NULL;
+    qv_status status = describe(dev, matrix->conv, &pd, err);
+    if (status)
+        return status;
+    dnnl_status_t s = weights_md(&canonical, &matrix->conv->u.conv, true);
+    if (!s) {
+        s = reorder_cpu(dev, canonical, src,
+                        dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dst);
+        dnnl_memory_desc_destroy(canonical);
+    }
+    dnnl_primitive_desc_destroy(pd);
+    return dnnl_check_cpu(s, "packing a convolution's weight", err);
+}
+
+qv_status
+conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                 qv_error *err)
+{
+    const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
+    dnnl_primitive_desc_t pd;
+    qv_status status = describe(dev, &kernel->op, &pd, err);
+    if (status)
+        return status;
+    dnnl_status_t s = primitive_open_cpu(dev, pd, epilogue_bias_arg_cpu(&epilogue), &kernel->conv);
+    *scratch_bytes = kernel->conv.scratch_bytes;
+    dnnl_primitive_desc_destroy(pd);
+    return dnnl_check_cpu(s, "convolution", err);
+}
+
+qv_status
+conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+             void *scratch, qv_error *err)
+{
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
+    size_t src = (size_t)(op->x_depth * op->h * op->w * op->c) * qv_dtype_bytes(op->dtype);
+    size_t dst = qv_op_operand(&kernel->op, 4).bytes / (size_t)op->n;
+    epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
+    dnnl_status_t s = dnnl_success;
+    for (int64_t i = 0; i < op->n && !s; i += batch(op))
+        s = primitive_run_cpu(dev, &kernel->conv,
+                              (void *[]){ (char *)p[0] + (size_t)i * src, p[1], p[2],
+                                          (char *)p[4] + (size_t)i * dst, scratch });
+    return dnnl_check_cpu(s, "convolution", err);
+}

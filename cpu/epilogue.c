@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* act(alpha * sum + bias) + addend behind a product, as oneDNN's post-operations. */
+#include "cpu.h"
+
+/* oneDNN adds the bias before any post-operation, so with an alpha it becomes one. */
+int
+epilogue_bias_arg_cpu(const struct qv_op_finish *op)
+{
+    return !op->bias        ? 0
+           : op->alpha == 1 ? DNNL_ARG_BIAS
+                            : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
+}
+
+static dnnl_status_t
+append_bias(const struct qv_op_finish *op, int n_dims, dnnl_post_ops_t ops)
+{
+    dnnl_memory_desc_t md;
+    dnnl_dims_t dims = { 1, op->cols, 1, 1, 1 }, strides = { op->cols, 1, 1, 1, 1 };
+    dnnl_status_t s = dnnl_memory_desc_create_with_strides(&md, n_dims, dims, dnnl_f32, strides);
+    if (s)
+        return s;
+    s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);
+    dnnl_memory_desc_destroy(md);
+    return s;
+}
+
+/* The sum comes last, as the residual does: it reads y, where the addend lies. */
+dnnl_status_t
+epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t attr)
+{
+    dnnl_post_ops_t ops;
+    dnnl_status_t s = dnnl_post_ops_create(&ops);
+    if (s)
+        return s;
+    if (op->alpha != 1) {
+        s = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, (float)op->alpha, 0);
+        if (!s && op->bias)
+            s = append_bias(op, n_dims, ops);
+    }
+    if (!s && op->act != QV_ACT_NONE)
+        s = dnnl_post_ops_append_eltwise(ops,
+                                         op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf
+                                                                    : dnnl_eltwise_gelu_tanh,
+                                         0, 0);
+    if (!s && op->addend_rows)
+        s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
+    if (!s)
+        s = dnnl_primitive_attr_set_post_ops(attr, ops);
+    dnnl_post_ops_destroy(ops);
+    return s;
+}
+
+void
+epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
+                    const void *addend, void *y)
+{
+    if (!op->addend_rows || addend == y)
+        return;
+    size_t bytes = (size_t)(op->addend_rows * op->cols) * qv_dtype_bytes(op->dtype);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->rows / op->addend_rows; i++)
+        memcpy((char *)y + (size_t)i * bytes, addend, bytes);
+}

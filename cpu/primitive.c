@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/* A oneDNN primitive and its memory objects, hidden in one struct; and a reorder of weights. */
+#include "cpu.h"
+
+qv_status
+dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
+{
+    static const char *const texts[] = { "success",       "out of memory", "invalid arguments",
+                                         "unimplemented", "last impl",     "runtime error",
+                                         "not required" };
+    if (status == dnnl_success)
+        return QV_OK;
+    return qv_fail(err,
+                   status == dnnl_out_of_memory   ? QV_ENOMEM
+                   : status == dnnl_unimplemented ? QV_EUNSUPPORTED
+                                                  : QV_EBACKEND,
+                   "%s: oneDNN says \"%s\"", what,
+                   (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown");
+}
+
+static int
+argument(const struct primitive_cpu *p, int i)
+{
+    const int args[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, p->bias_arg, DNNL_ARG_DST,
+                                     DNNL_ARG_SCRATCHPAD };
+    return args[i];
+}
+
+dnnl_status_t
+primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias_arg,
+                   struct primitive_cpu *out)
+{
+    out->bias_arg = bias_arg;
+    dnnl_status_t s = dnnl_primitive_create(&out->primitive, pd);
+    for (int i = 0; i < CPU_OPERANDS && !s; i++) {
+        const_dnnl_memory_desc_t md =
+            dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, argument(out, i));
+        if (i == CPU_SCRATCH)
+            out->scratch_bytes = dnnl_memory_desc_get_size(md);
+        if (md && argument(out, i))
+            s = dnnl_memory_create(&out->memory[i], md, dev->engine, DNNL_MEMORY_NONE);
+    }
+    if (s)
+        primitive_close_cpu(out);
+    return s;
+}
+
+void
+primitive_close_cpu(struct primitive_cpu *p)
+{
+    if (p->primitive)
+        dnnl_primitive_destroy(p->primitive);
+    for (int i = 0; i < CPU_OPERANDS; i++)
+        if (p->memory[i])
+            dnnl_memory_destroy(p->memory[i]);
+    memset(p, 0, sizeof *p);
+}
+
+dnnl_status_t
+primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
+                  void *const addresses[CPU_OPERANDS])
+{
+    dnnl_exec_arg_t args[CPU_OPERANDS];
+    int n = 0;
+    for (int i = 0; i < CPU_OPERANDS; i++)
+        if (p->memory[i]) {
+            dnnl_memory_set_data_handle(p->memory[i], addresses[i]);
+            args[n++] = (dnnl_exec_arg_t){ argument(p, i), p->memory[i] };
+        }
+    return dnnl_primitive_execute(p->primitive, dev->stream, n, args);
+}
+
+dnnl_status_t
+reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from, const void *src,
+            const_dnnl_memory_desc_t to, void *dst)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t primitive = NULL;
+    dnnl_memory_t a = NULL, b = NULL;
+    dnnl_status_t s =
+        dnnl_reorder_primitive_desc_create(&pd, from, dev->engine, to, dev->engine, NULL);
+    if (!s)
+        s = dnnl_primitive_create(&primitive, pd);
+    if (!s)
+        s = dnnl_memory_create(&a, from, dev->engine, (void *)src);
+    if (!s)
+        s = dnnl_memory_create(&b, to, dev->engine, dst);
+    if (!s) {
+        dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, a }, { DNNL_ARG_TO, b } };
+        s = dnnl_primitive_execute(primitive, dev->stream, 2, args);
+    }
+    if (a)
+        dnnl_memory_destroy(a);
+    if (b)
+        dnnl_memory_destroy(b);
+    if (primitive)
+        dnnl_primitive_destroy(primitive);
+    if (pd)
+        dnnl_primitive_desc_destroy(pd);
+    return s;
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: MIT */
+/* qv_conv3d as its user meets it: choices and their reasons, costs, streams, tune files, mistakes.
+ * That results are right is checkconv's. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conv3d.h"
+#include "plan.h"
+#include "tempdir.h"
+
+static float weight[8 * 8 * 27], bias[8], x[2 * 8 * 6 * 8 * 8], y[2 * 8 * 6 * 8 * 8];
+static const qv_conv3d_weights weights = { .weight = weight, .bias = bias };
+static qv_error err;
+
+/* A causal 3x3x3, 4 frames at a time. */
+static qv_conv3d_desc
+causal(void)
+{
+    return (qv_conv3d_desc){ .d = 4,
+                             .h = 8,
+                             .w = 8,
+                             .c = 8,
+                             .o = 8,
+                             .kernel = { 3, 3, 3 },
+                             .pad_front = { 2, 1, 1 },
+                             .pad_back = { 0, 1, 1 },
+                             .causal = QV_CAUSAL_FIRST,
+                             .layout = QV_LAYOUT_CHANNELS_LAST,
+                             .dtype = QV_F32,
+                             .bias = true };
+}
+
+static qv_context *
+open_context(const char *tune_file, bool tune)
+{
+    qv_context *ctx = NULL;
+    qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
+    if (qv_context_open(&o, &ctx, &err))
+        fail_msg("%s", err.text);
+    return ctx;
+}
+
+static void
+expect_words(const char *text, const char *words)
+{
+    if (!strstr(text, words))
+        fail_msg("\"%s\" does not say \"%s\"", text, words);
+}
+
+static void
+refused(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o, const char *words)
+{
+    qv_conv3d *conv = NULL;
+    assert_int_equal(qv_conv3d_create(ctx, d, &weights, o, &conv, &err), QV_EINVAL);
+    assert_null(conv);
+    expect_words(err.text, words);
+}
+
+static qv_conv3d *
+create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o)
+{
+    qv_conv3d *conv = NULL;
+    if (qv_conv3d_create(ctx, d, &weights, o, &conv, &err))
+        fail_msg("%s", err.text);
+    return conv;
+}
+
+static void
+fill(void)
+{
+    for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
+        weight[i] = (float)(i * 7 % 11) / 11 - 0.4f;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)(i * 5 % 13) / 13 - 0.5f;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static void
+info_has_defaults_sizes_and_a_reason(void **state)
+{
+    (void)state;
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d_desc d = causal();
+    qv_conv3d *conv = create(ctx, &d, NULL);
+    qv_conv3d_info info;
+    qv_conv3d_get_info(conv, &info);
+    assert_int_equal(info.desc.n, 1);
+    assert_int_equal(info.desc.stride[2], 1);
+    assert_int_equal(info.desc.groups, 1);
+    assert_true(info.desc.alpha == 1);
+    assert_int_equal(info.out[0], 4);
+    assert_int_equal(info.rows, 4 * 8 * 8);
+    assert_int_equal(info.chunk, 4);
+    assert_int_equal(info.x_bytes, 4 * 8 * 8 * 8 * 4);
+    assert_int_equal(info.y_bytes, info.x_bytes);
+    assert_true(info.arena_bytes >= info.weight_bytes + info.x_bytes + info.y_bytes);
+    assert_true(info.weight_bytes >= 8 * 8 * 27 * 4);
+    assert_true(*info.reason);
+    qv_conv3d_free(&conv);
+    assert_null(conv);
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+}
+
+static void
+ways_say_what_is_legal_and_what_it_costs(void **state)
+{
+    (void)state;
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d_desc d = causal();
+    qv_conv3d_way ways[QV_LOWERING_COUNT];
+    qv_conv3d *conv = NULL;
+    assert_int_equal(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), QV_OK);
+    assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_ESTATE);
+    expect_words(err.text, "no weights");
+    assert_int_equal(qv_conv3d_get_ways(conv, ways, &err), QV_OK);
+    int chosen = 0;
+    for (int i = 0; i < QV_LOWERING_COUNT; i++) {
+        assert_int_equal(ways[i].lowering, i);
+        assert_true(*ways[i].reason);
+        assert_true(ways[i].legal == (i == QV_LOWERING_BY_DEPTH || i == QV_LOWERING_DIRECT));
+        assert_true(ways[i].legal || ways[i].flops == 0);
+        chosen += ways[i].chosen;
+    }
+    assert_int_equal(chosen, 1);
+    double flops = 2.0 * 4 * 64 * 8 * 8 * 27;
+    size_t sums = 4 * 64 * 8 * 4;
+    assert_true(ways[QV_LOWERING_DIRECT].flops == flops);
+    assert_true(ways[QV_LOWERING_BY_DEPTH].flops > flops); /* and the epilogue */
+    assert_true(ways[QV_LOWERING_BY_DEPTH].bytes > ways[QV_LOWERING_DIRECT].bytes);
+    assert_true(ways[QV_LOWERING_BY_DEPTH].scratch_bytes >= sums);
+    expect_words(ways[QV_LOWERING_PATCHIFY].reason, "causal padding (first frame) of 2");
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+}
+
+static void
+mistakes_are_named(void **state)
+{
+    (void)state;
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d_desc d = causal();
+    qv_conv3d_options o = { .lowering = "winograd" };
+    refused(ctx, &d, &o, "no lowering is called \"winograd\"");
+    o.lowering = "patchify";
+    refused(ctx, &d, &o, "\"patchify\" is not legal here: causal padding (first frame) of 2");
+    o = (qv_conv3d_options){ .chunk = -1 };
+    refused(ctx, &d, &o, "chunk is -1");
+    o = (qv_conv3d_options){ .reserved = { 1 } };
+    refused(ctx, &d, &o, "reserved");
+    d.kernel[1] = 0;
+    refused(ctx, &d, NULL, "kernel on axis height is 0");
+    d = causal();
+    d.addend_rows = 64;
+    refused(ctx, &d, NULL, "weights.addend is NULL");
+    d = causal();
+    qv_conv3d *conv = NULL;
+    qv_conv3d_weights u8 = { .weight = weight, .bias = bias, .dtype = QV_U8 };
+    assert_int_equal(qv_conv3d_create(ctx, &d, &u8, NULL, &conv, &err), QV_EINVAL);
+    expect_words(err.text, "dtype is u8");
+    u8 = (qv_conv3d_weights){ .weight = weight };
+    assert_int_equal(qv_conv3d_create(ctx, &d, &u8, NULL, &conv, &err), QV_EINVAL);
+    expect_words(err.text, "weights.bias is NULL");
+    assert_int_equal(qv_conv3d_create(NULL, &d, NULL, NULL, &conv, &err), QV_EINVAL);
+    assert_int_equal(qv_conv3d_run(NULL, x, y, &err), QV_EINVAL);
+    qv_context_close(&ctx);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void
+a_stream_has_the_bits_of_one_call(void **state)
+{
+    (void)state;
+    enum { FRAME = 8 * 8 * 8, FRAMES = 8 };
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d_desc d = causal();
+    static float whole[FRAMES * FRAME], streamed[FRAMES * FRAME];
+    fill();
+    for (int i = 0; i < QV_LOWERING_COUNT; i++) {
+        if (i != QV_LOWERING_BY_DEPTH && i != QV_LOWERING_DIRECT)
+            continue;
+        qv_conv3d_options o = { .lowering = qv_lowering_name((qv_lowering)i), .chunk = 2 };
+        d.d = FRAMES;
+        qv_conv3d *conv = create(ctx, &d, &o);
+        assert_int_equal(qv_conv3d_run(conv, x, whole, &err), QV_OK);
+        qv_conv3d_free(&conv);
+        o.stream = true;
+        d.d = 4; /* two chunks a call */
+        conv = create(ctx, &d, &o);
+        for (int turn = 0; turn < 2; turn++, qv_conv3d_reset(conv)) {
+            memset(streamed, 0, sizeof streamed);
+            for (int f = 0; f < FRAMES; f += 4)
+                assert_int_equal(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, &err),
+                                 QV_OK);
+            assert_memory_equal(whole, streamed, sizeof whole);
+        }
+        /* without the reset the third call goes on where the second ended */
+        qv_conv3d_run(conv, x, streamed, &err);
+        qv_conv3d_run(conv, x, streamed, &err);
+        assert_memory_not_equal(whole, streamed, 4 * FRAME * sizeof(float));
+        qv_conv3d_free(&conv);
+    }
+    qv_context_close(&ctx);
+}
+
+static void
+streams_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d_options o = { .stream = true };
+    qv_conv3d_desc d = causal();
+    d.causal = QV_CAUSAL_NONE;
+    refused(ctx, &d, &o, "a stream needs causal padding");
+    d = causal();
+    d.pad_front[0] = 1;
+    refused(ctx, &d, &o, "needs 2 to 2");
+    d.pad_front[0] = 3;
+    refused(ctx, &d, &o, "pad_front on axis depth is 3");
+    d = causal();
+    d.stride[0] = 3;
+    refused(ctx, &d, &o, "d 4 must be a multiple of stride 3");
+    qv_context_close(&ctx);
+}
+
+/* ---- tuning ---------------------------------------------------------------------------------- */
+
+static char path[300];
+
+static int
+make_folder(void **state)
+{
+    if (tempdir_make(state))
+        return -1;
+    snprintf(path, sizeof path, "%s", temp_path("tune.json"));
+    return 0;
+}
+
+static void
+write_text(const char *text)
+{
+    temp_file("tune.json", text, strlen(text));
+}
+
+static qv_lowering
+choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
+{
+    qv_conv3d *conv = create(ctx, d, NULL);
+    qv_conv3d_info info;
+    qv_conv3d_get_info(conv, &info);
+    qv_conv3d_free(&conv);
+    memcpy(reason, info.reason, sizeof info.reason);
+    return info.lowering;
+}
+
+static void
+measured_choices_are_kept_and_found(void **state)
+{
+    (void)state;
+    char reason[QV_REASON_BYTES], again[QV_REASON_BYTES];
+    qv_conv3d_desc d = causal();
+    qv_conv3d_way ways[QV_LOWERING_COUNT];
+    qv_context *ctx = open_context(path, true);
+    qv_lowering first = choice(ctx, &d, reason);
+    expect_words(reason, "measured");
+    qv_context_close(&ctx);
+    ctx = open_context(path, false);
+    assert_int_equal(choice(ctx, &d, again), first);
+    assert_string_equal(reason, again);
+    qv_conv3d *conv = create(ctx, &d, NULL);
+    assert_int_equal(qv_conv3d_get_ways(conv, ways, &err), QV_OK);
+    assert_true(ways[QV_LOWERING_BY_DEPTH].median_ms > 0);
+    assert_true(ways[QV_LOWERING_DIRECT].median_ms > 0);
+    assert_true(ways[first].median_ms <= ways[QV_LOWERING_DIRECT].median_ms);
+    assert_true(ways[QV_LOWERING_PATCHIFY].median_ms == 0);
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+    /* another number of threads is another device */
+    qv_context_options o = { .threads = 2, .tune_file = path };
+    assert_int_equal(qv_context_open(&o, &ctx, &err), QV_OK);
+    choice(ctx, &d, again);
+    assert_null(strstr(again, "measured"));
+    qv_context_close(&ctx);
+}
+
+/* The choice is turned round in the file: the file decides, if it is legal. */
+static void
+the_file_decides(void **state)
+{
+    (void)state;
+    char reason[QV_REASON_BYTES], text[4000];
+    qv_conv3d_desc d = causal();
+    qv_context *ctx = open_context(path, true);
+    qv_lowering first = choice(ctx, &d, reason);
+    qv_context_close(&ctx);
+    FILE *f = fopen(path, "r");
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
+                             "teleport" };
+    for (int i = 0; i < 3; i++) {
+        char changed[4100], *at = strstr(text, "\"choice\": \"");
+        assert_non_null(at);
+        at += strlen("\"choice\": \"");
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, others[i],
+                 strchr(at, '"'));
+        write_text(changed);
+        ctx = open_context(path, false);
+        qv_lowering now = choice(ctx, &d, reason);
+        if (i == 0)
+            assert_int_equal(now, qv_lowering_find(others[0]));
+        else
+            assert_null(strstr(reason, "measured")); /* not legal here: as if it were not there */
+        qv_context_close(&ctx);
+    }
+}
+
+static void
+bad_files_are_ignored_with_a_warning(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[]",
+        "{}",
+        "{\"format\": \"qwenvit tune 9\", \"devices\": {}}",
+        "{\"format\": \"qwenvit tune 1\", \"devices\": 7}",
+        "\x89PNG\r\n",
+        "{\"format\": 1, \"devices\": {}}",
+    };
+    qv_conv3d_desc d = causal();
+    char reason[QV_REASON_BYTES], back[200];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text(bad[i]);
+        qv_context *ctx = open_context(path, true);
+        qv_context_info info;
+        qv_context_get_info(ctx, &info);
+        expect_words(info.warning, "tune.json");
+        choice(ctx, &d, reason); /* measured all the same, and remembered in memory */
+        expect_words(reason, "measured");
+        qv_context_close(&ctx);
+        FILE *f = fopen(path, "r");
+        back[fread(back, 1, sizeof back - 1, f)] = 0;
+        fclose(f);
+        assert_string_equal(back, bad[i]);
+    }
+    remove(path);
+    qv_context *ctx = open_context(path, false); /* a file that is not there is no mistake */
+    qv_context_info info;
+    qv_context_get_info(ctx, &info);
+    assert_string_equal(info.warning, "");
+    qv_context_close(&ctx);
+    ctx = open_context("/nowhere/at/all/tune.json", true);
+    choice(ctx, &d, reason);
+    qv_context_get_info(ctx, &info);
+    expect_words(info.warning, "not kept");
+    qv_context_close(&ctx);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(info_has_defaults_sizes_and_a_reason),
+        cmocka_unit_test(ways_say_what_is_legal_and_what_it_costs),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(a_stream_has_the_bits_of_one_call),
+        cmocka_unit_test(streams_that_cannot_be_are_refused),
+        cmocka_unit_test_setup_teardown(measured_choices_are_kept_and_found, make_folder,
+                                        tempdir_remove),
+        cmocka_unit_test_setup_teardown(the_file_decides, make_folder, tempdir_remove),
+        cmocka_unit_test_setup_teardown(bad_files_are_ignored_with_a_warning, make_folder,
+                                        tempdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit verify on the golden towers: every check passes, and each planted fault is caught by the
+ * check that is named for it, at the right layer. A fault is a backend's table wrapped in one that
+ * packs or computes something else.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "config.h"
+#include "dtype.h"
+#include "geometry.h"
+#include "plan.h"
+#include "tempdir.h"
+#include "verify.h"
+
+#define QWEN3 QV_GOLDEN "/qwen3_vl"
+
+/* Its sizes, by which operations are told apart. */
+enum { HIDDEN = 32, ROW = 1536, PATCH = 16, SIDE = 6, MERGE = 2 };
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+typedef void spoil_pack(char *row, size_t element, int64_t channel);
+typedef void spoil_run(const struct qv_op *op, const struct qv_call *call);
+
+enum way { ITSELF, AGAINST_GOLDEN };
+
+struct fault {
+    const char *name;
+    enum way way;
+    qv_dtype dtype;
+    const char *check, *layer; /* of the first row that must fail */
+    spoil_pack *pack;          /* of the patch weight's rows */
+    int packs_spared;          /* loads that stay right */
+    enum qv_op_kind kind;      /* of the operations that before and after see */
+    spoil_run *before, *after;
+    const char *deepstack; /* of config.json, instead of what is right */
+};
+
+/* The wrapped table, and which kernel is which operation. */
+static struct {
+    const struct qv_backend *base;
+    const struct fault *fault;
+    struct qv_backend table;
+    struct {
+        const struct qv_kernel *kernel;
+        struct qv_op op;
+    } kernels[64];
+    int n_kernels, packs, runs;
+} now;
+
+static void
+exchange(char *a, char *b, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        char t = a[i];
+        a[i] = b[i];
+        b[i] = t;
+    }
+}
+
+static void
+transpose_height_and_width(char *row, size_t element, int64_t channel)
+{
+    (void)channel;
+    for (int plane = 0; plane < ROW / PATCH / PATCH; plane++)
+        for (int y = 0; y < PATCH; y++)
+            for (int x = 0; x < y; x++) {
+                size_t first = (size_t)plane * PATCH * PATCH;
+                exchange(row + (first + (size_t)(y * PATCH + x)) * element,
+                         row + (first + (size_t)(x * PATCH + y)) * element, element);
+            }
+}
+
+static void
+swap_depth_taps(char *row, size_t element, int64_t channel)
+{
+    (void)channel;
+    size_t tap = PATCH * PATCH * element;
+    for (int c = 0; c < 3; c++)
+        exchange(row + 2 * (size_t)c * tap, row + (2 * (size_t)c + 1) * tap, tap);
+}
+
+static void
+shift_one_channel(char *row, size_t element, int64_t channel)
+{
+    if (channel == 5)
+        memmove(row, row + element, (ROW - 1) * element);
+}
+
+static void
+swap_angles(const struct qv_op *op, const struct qv_call *call)
+{
+    int64_t quarter = op->u.rope.head_dim / 4;
+    for (int table = 0; table < 2; table++) {
+        float *angles = qv_host_pointer(call->operands[table]);
+        for (int64_t i = 0; i < op->u.rope.period; i++)
+            exchange((char *)(angles + 2 * i * quarter), (char *)(angles + (2 * i + 1) * quarter),
+                     (size_t)quarter * sizeof *angles);
+    }
+}
+
+/* Taps of an axis where corners are not aligned: pixel centres are. */
+static void
+centred(int64_t i, int64_t n, int64_t tap[2], float weight[2])
+{
+    double at = ((double)i + 0.5) * SIDE / (double)n - 0.5;
+    at = at < 0 ? 0 : at;
+    tap[0] = (int64_t)at < SIDE ? (int64_t)at : SIDE - 1;
+    tap[1] = tap[0] + 1 < SIDE ? tap[0] + 1 : SIDE - 1;
+    weight[1] = (float)(at - floor(at));
+    weight[0] = 1 - weight[1];
+}
+
+static void
+centre_positions(const struct qv_op *op, const struct qv_call *call)
+{
+    static const int64_t grids[][2] = { { 4, 4 }, { 2, 8 } }; /* of the golden clips, in turn */
+    const int64_t *g = grids[now.runs++ % 2];
+    int32_t(*index)[4] = qv_host_pointer(call->operands[1]);
+    float(*weight)[4] = qv_host_pointer(call->operands[2]);
+    assert_int_equal(op->u.taps.rows, g[0] * g[1]);
+    for (int64_t i = 0; i < g[0] * g[1]; i++) {
+        int64_t at = qv_geometry_row_of(g[1], MERGE, i / g[1], i % g[1]), tap[2][2];
+        float w[2][2];
+        centred(i / g[1], g[0], tap[0], w[0]);
+        centred(i % g[1], g[1], tap[1], w[1]);
+        for (int j = 0; j < 4; j++) {
+            index[at][j] = (int32_t)(tap[0][j / 2] * SIDE + tap[1][j % 2]);
+            weight[at][j] = w[0][j / 2] * w[1][j % 2];
+        }
+    }
+}
+
+static float
+bf16(float x)
+{
+    return qv_bf16_to_f32(qv_f32_to_bf16(x));
+}
+
+/* qkv's, the one gemm that is three times as wide as deep. ref packs weights as they are. */
+static void
+accumulate_in_bf16(const struct qv_op *op, const struct qv_call *call)
+{
+    const struct qv_op_gemm *g = &op->u.gemm;
+    const qv_bf16 *x = qv_host_pointer(call->operands[0]), *w = qv_host_pointer(call->operands[1]);
+    const float *bias = qv_host_pointer(call->operands[2]);
+    qv_bf16 *y = qv_host_pointer(call->operands[4]);
+    if (g->dtype != QV_BF16 || g->n != 3 * g->k)
+        return;
+    for (int64_t i = 0; i < g->m * g->n; i++) {
+        float sum = 0;
+        for (int64_t k = 0; k < g->k; k++)
+            sum = bf16(sum + qv_bf16_to_f32(x[i / g->n * g->k + k]) *
+                                 qv_bf16_to_f32(w[i % g->n * g->k + k]));
+        y[i] = qv_f32_to_bf16(sum + bias[i % g->n]);
+    }
+}
+
+static void
+norm_in_bf16(const struct qv_op *op, const struct qv_call *call)
+{
+    const struct qv_op_norm *n = &op->u.norm;
+    const qv_bf16 *x = qv_host_pointer(call->operands[0]);
+    const float *weight = qv_host_pointer(call->operands[1]);
+    const float *bias = qv_host_pointer(call->operands[2]);
+    qv_bf16 *y = qv_host_pointer(call->operands[3]);
+    if (n->dtype != QV_BF16)
+        return;
+    for (int64_t i = 0; i < n->rows; i++, x += n->cols, y += n->cols) {
+        float mean = 0, square = 0;
+        for (int64_t j = 0; j < n->cols; j++)
+            mean = bf16(mean + qv_bf16_to_f32(x[j]));
+        mean = bf16(mean / (float)n->cols);
+        for (int64_t j = 0; j < n->cols; j++) {
+            float d = bf16(qv_bf16_to_f32(x[j]) - mean);
+            square = bf16(square + bf16(d * d));
+        }
+        float scale = bf16(1 / sqrtf(bf16(square / (float)n->cols)));
+        for (int64_t j = 0; j < n->cols; j++) {
+            float d = bf16(bf16(qv_bf16_to_f32(x[j]) - mean) * scale);
+            y[j] = qv_f32_to_bf16(bf16(d * bf16(weight[j])) + bf16(bias[j]));
+        }
+    }
+}
+
+/* From the second run of a three block tower on. */
+static void
+flip_a_bit_later(const struct qv_op *op, const struct qv_call *call)
+{
+    unsigned char *qkv = qv_host_pointer(call->operands[2]);
+    (void)op;
+    if (now.runs++ >= 3)
+        qkv[1] ^= 1;
+}
+
+static void
+write_nan(const struct qv_op *op, const struct qv_call *call)
+{
+    void *y = qv_host_pointer(call->operands[1]);
+    qv_store(y, op->u.attention.dtype, 0, NAN);
+}
+
+static const struct fault faults[] = {
+    { "h and w of the patch weight exchanged", ITSELF, QV_F32, "definition", "patch_embed",
+      .pack = transpose_height_and_width },
+    { "h and w of the patch weight exchanged", ITSELF, QV_BF16, "definition", "patch_embed",
+      .pack = transpose_height_and_width },
+    { "depth taps exchanged", ITSELF, QV_F32, "definition", "patch_embed",
+      .pack = swap_depth_taps },
+    { "depth taps exchanged", ITSELF, QV_BF16, "definition", "patch_embed",
+      .pack = swap_depth_taps },
+    { "one channel's weights shifted", ITSELF, QV_F32, "definition", "patch_embed",
+      .pack = shift_one_channel },
+    { "one channel's weights shifted", ITSELF, QV_BF16, "definition", "patch_embed",
+      .pack = shift_one_channel },
+    { "another model when loaded again", ITSELF, QV_F32, "layouts", "2D", .pack = shift_one_channel,
+      .packs_spared = 1 },
+    { "one bit in a later run", ITSELF, QV_F32, "repeat", "blocks.0", .kind = QV_OP_rope,
+      .after = flip_a_bit_later },
+    { "gemm that sums in bf16", ITSELF, QV_BF16, "rounding", "blocks.0", .kind = QV_OP_gemm,
+      .after = accumulate_in_bf16 },
+    { "norm in bf16", ITSELF, QV_BF16, "rounding", "blocks.0", .kind = QV_OP_norm,
+      .after = norm_in_bf16 },
+    { "one NaN", AGAINST_GOLDEN, QV_BF16, "against", "blocks.0", .kind = QV_OP_attention,
+      .after = write_nan },
+    { "one NaN", AGAINST_GOLDEN, QV_F32, "against", "blocks.0", .kind = QV_OP_attention,
+      .after = write_nan },
+    { "rotary halves exchanged", AGAINST_GOLDEN, QV_F32, "against", "blocks.0", .kind = QV_OP_rope,
+      .before = swap_angles, .after = swap_angles },
+    { "rotary halves exchanged", AGAINST_GOLDEN, QV_BF16, "against", "blocks.0", .kind = QV_OP_rope,
+      .before = swap_angles, .after = swap_angles },
+    { "corners not aligned", AGAINST_GOLDEN, QV_F32, "against", "patch_embed", .kind = QV_OP_taps,
+      .before = centre_positions },
+    { "DeepStack of another block", AGAINST_GOLDEN, QV_F32, "against", "deepstack_merger_list.0",
+      .deepstack = "[1, 2]" },
+    { "DeepStack of another block", AGAINST_GOLDEN, QV_BF16, "against", "deepstack_merger_list.0",
+      .deepstack = "[1, 2]" },
+};
+
+/* ---- the wrapped verbs ----------------------------------------------------------------------- */
+
+static qv_status
+pack_spoilt(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+            const void *src, struct qv_buffer dst, qv_error *err)
+{
+    if (!now.fault->pack || matrix->n != HIDDEN || matrix->k != ROW)
+        return now.base->pack(dev, matrix, row0, rows, src, dst, err);
+    size_t element = qv_dtype_bytes(matrix->dtype), bytes = (size_t)rows * ROW * element;
+    char *copy = malloc(bytes);
+    assert_non_null(copy);
+    memcpy(copy, src, bytes);
+    now.packs += row0 == 0;
+    for (int64_t i = 0; i < rows && now.packs > now.fault->packs_spared; i++)
+        now.fault->pack(copy + (size_t)i * ROW * element, element, row0 + i);
+    qv_status status = now.base->pack(dev, matrix, row0, rows, copy, dst, err);
+    free(copy);
+    return status;
+}
+
+static qv_status
+prepare_known(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **out,
+              size_t *scratch_bytes, qv_error *err)
+{
+    qv_status status = now.base->prepare(dev, op, out, scratch_bytes, err);
+    if (!status) {
+        assert_true(now.n_kernels < (int)(sizeof now.kernels / sizeof *now.kernels));
+        now.kernels[now.n_kernels].kernel = *out;
+        now.kernels[now.n_kernels++].op = *op;
+    }
+    return status;
+}
+
+static const struct qv_op *
+op_of(const struct qv_kernel *kernel)
+{
+    for (int i = 0; i < now.n_kernels; i++)
+        if (now.kernels[i].kernel == kernel)
+            return &now.kernels[i].op;
+    fail_msg("a kernel that was never prepared");
+    return NULL;
+}
+
+static qv_status
+run_spoilt(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < n && !status; i++) {
+        const struct qv_op *op = op_of(calls[i].kernel);
+        bool hit = op->kind == now.fault->kind;
+        if (hit && now.fault->before)
+            now.fault->before(op, &calls[i]);
+        status = now.base->run(dev, &calls[i], 1, err);
+        if (!status)
+            status = now.base->sync(dev, err);
+        if (!status && hit && now.fault->after)
+            now.fault->after(op, &calls[i]);
+    }
+    return status;
+}
+
+static qv_context *
+open_backend(const char *backend)
+{
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    if (qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx, &err))
+        fail_msg("%s", err.text);
+    return ctx;
+}
+
+static qv_context *
+open_faulty(const struct fault *fault)
+{
+    qv_context *ctx = open_backend("ref");
+    memset(&now, 0, sizeof now);
+    now.fault = fault;
+    now.base = ctx->backend;
+    now.table = *ctx->backend;
+    now.table.pack = pack_spoilt;
+    now.table.prepare = prepare_known;
+    now.table.run = run_spoilt;
+    ctx->backend = ctx->dev->backend = &now.table;
+    return ctx;
+}
+
+static void
+close_faulty(qv_context **ctx)
+{
+    (*ctx)->backend = (*ctx)->dev->backend = now.base;
+    qv_context_close(ctx);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static struct verify_input
+frames_of(const char *dir, const int64_t thw[3], bool still)
+{
+    struct qv_config c;
+    qv_error err = { 0 };
+    if (qv_config_read(dir, &c, &err))
+        fail_msg("%s", err.text);
+    size_t frames = (size_t)(still ? 1 : thw[0] * c.temporal);
+    size_t bytes = frames * (size_t)(thw[1] * thw[2] * c.patch * c.patch * c.in_channels);
+    struct verify_input input = { .still = still, .n = 1 };
+    input.thw = malloc(sizeof *input.thw);
+    input.data = malloc(bytes);
+    assert_true(input.thw && input.data);
+    memcpy(input.thw[0], thw, sizeof *input.thw);
+    uint32_t seed = 7;
+    for (size_t i = 0; i < bytes; i++) {
+        seed = seed * 1664525 + 1013904223;
+        ((uint8_t *)input.data)[i] = (uint8_t)(seed >> 24);
+    }
+    return input;
+}
+
+/* A golden checkpoint's files, with another list of DeepStack's blocks. */
+static const char *
+with_deepstack(const char *list)
+{
+    static const char *const files[] = { "model.safetensors", "preprocessor_config.json",
+                                         "video_preprocessor_config.json" };
+    json_t *config = json_load_file(QWEN3 "/config.json", 0, NULL);
+    json_t *blocks = json_loads(list, 0, NULL);
+    assert_true(config && blocks);
+    json_object_set_new(json_object_get(config, "vision_config"), "deepstack_visual_indexes",
+                        blocks);
+    assert_int_equal(json_dump_file(config, temp_path("config.json"), 0), 0);
+    json_decref(config);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char from[600];
+        snprintf(from, sizeof from, QWEN3 "/%s", files[i]);
+        unlink(temp_path(files[i]));
+        assert_int_equal(symlink(from, temp_path(files[i])), 0);
+    }
+    return tempdir;
+}
+
+/* ---- faults are found ------------------------------------------------------------------------ */
+
+static void
+try_fault(const struct fault *f)
+{
+    static const int64_t thw[3] = { 1, 12, 16 };
+    struct verify_table table = { 0 };
+    struct verify_input input = { 0 };
+    qv_error err = { 0 };
+    qv_context *ctx = open_faulty(f);
+    struct verify_job job = { .ctx = ctx, .dir = QWEN3, .dtype = f->dtype };
+    qv_status status;
+    if (f->deepstack)
+        job.dir = with_deepstack(f->deepstack);
+    if (f->way == ITSELF) {
+        input = frames_of(job.dir, thw, false);
+        status = verify_model(&job, &input, &table, &err);
+    } else {
+        status = verify_against_file(&job, QWEN3 "/expected.safetensors", &input, &table, &err);
+    }
+    if (status)
+        fail_msg("%s: %s", f->name, err.text);
+    const struct verify_row *bad = verify_first_failure(&table);
+    if (!bad)
+        fail_msg("%s in %s: not found", f->name, qv_dtype_name(f->dtype));
+    printf("%-38s %-4s %s: %s: %s\n", f->name, qv_dtype_name(f->dtype), bad->check, bad->name,
+           bad->why);
+    assert_string_equal(bad->check, f->check);
+    assert_string_equal(bad->name, f->layer);
+    verify_table_free(&table);
+    verify_input_free(&input);
+    close_faulty(&ctx);
+}
+
+static void
+planted_faults_are_found(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        try_fault(&faults[i]);
+}
+
+/* ---- honest towers pass ---------------------------------------------------------------------- */
+
+static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp" };
+static const char *const backends[] = { "ref",
+#ifdef QV_WITH_CPU
+                                        "cpu"
+#endif
+};
+enum {
+    N_FAMILIES = sizeof families / sizeof *families,
+    N_BACKENDS = sizeof backends / sizeof *backends
+};
+
+static void
+expect_green(const char *what, const struct verify_table *t, size_t least)
+{
+    const struct verify_row *bad = verify_first_failure(t);
+    if (bad)
+        fail_msg("%s: %s: %s in %s: %s", what, bad->check, bad->name, qv_dtype_name(bad->dtype),
+                 bad->why);
+    assert_true(t->n >= least);
+}
+
+static void
+check_golden(const char *family, const char *backend)
+{
+    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } }; /* the second a picture */
+    char dir[512], file[600];
+    qv_error err = { 0 };
+    qv_context *ctx = open_backend(backend);
+    struct verify_job job = { .ctx = ctx, .dir = dir };
+    snprintf(dir, sizeof dir, QV_GOLDEN "/%s", family);
+    snprintf(file, sizeof file, "%s/expected.safetensors", dir);
+    for (int still = 0; still < 2; still++) {
+        struct verify_table table = { 0 };
+        struct verify_input input = frames_of(dir, grids[still], still);
+        if (verify_model(&job, &input, &table, &err))
+            fail_msg("%s on %s: %s", family, backend, err.text);
+        expect_green(dir, &table, 14);
+        verify_table_free(&table);
+        verify_input_free(&input);
+    }
+    struct verify_table table = { 0 };
+    struct verify_input input = { 0 };
+    if (verify_against_file(&job, file, &input, &table, &err))
+        fail_msg("%s on %s: %s", family, backend, err.text);
+    expect_green(file, &table, 8);
+    verify_table_free(&table);
+    verify_input_free(&input);
+    qv_context_close(&ctx);
+}
+
+static void
+golden_towers_pass(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FAMILIES * N_BACKENDS; i++)
+        check_golden(families[i % N_FAMILIES], backends[i / N_FAMILIES]);
+}
+
+static void
+backends_agree(void **state)
+{
+    (void)state;
+    static const int64_t thw[3] = { 1, 12, 16 };
+    qv_error err = { 0 };
+    qv_context *ctx = open_backend(backends[N_BACKENDS - 1]), *other = open_backend("ref");
+    for (int i = 0; i < 2 * N_FAMILIES; i++) {
+        char dir[512];
+        struct verify_table table = { 0 };
+        struct verify_job job = { .ctx = ctx, .dir = dir };
+        snprintf(dir, sizeof dir, QV_GOLDEN "/%s", families[i / 2]);
+        struct verify_input input = frames_of(dir, thw, i % 2);
+        if (verify_against_backend(&job, other, &input, &table, &err))
+            fail_msg("%s: %s", families[i / 2], err.text);
+        expect_green(dir, &table, 8);
+        verify_table_free(&table);
+        verify_input_free(&input);
+    }
+    qv_context_close(&ctx);
+    qv_context_close(&other);
+}
+
+/* ---- distances ------------------------------------------------------------------------------- */
+
+static struct verify_row
+judged(const float *x, const float *truth, int64_t rows, int64_t cols)
+{
+    qv_error err = { 0 };
+    struct verify_table t = { 0 };
+    struct verify_row *row = verify_add(&t, "against", "blocks.0", QV_F32);
+    assert_non_null(row);
+    assert_int_equal(verify_compare(x, truth, rows, cols, &row->is, &err), QV_OK);
+    row->bar_worst = 2e-5;
+    verify_judge(row);
+    struct verify_row copy = *row;
+    verify_table_free(&t);
+    return copy;
+}
+
+static void
+distances_look_at_the_worst_row(void **state)
+{
+    (void)state;
+    float truth[64] = { 0 }, x[64];
+    for (int i = 0; i < 64; i++)
+        truth[i] = i < 2 ? 0 : (float)(1 + i % 3); /* the first row is zero */
+    memcpy(x, truth, sizeof x);
+    struct verify_row r = judged(x, truth, 32, 2);
+    assert_true(r.ok && r.is.worst == 0 && r.is.worst_cosine > 1 - 1e-12);
+    x[31] += 0.1f; /* one value of one row */
+    r = judged(x, truth, 32, 2);
+    assert_true(!r.ok && r.is.worst > 0.01 && r.is.mean < 0.01);
+    for (int i = 0; i < 64; i += 21) { /* a NaN anywhere, an infinity in the truth too */
+        memcpy(x, truth, sizeof x);
+        x[i] = NAN;
+        assert_false(judged(x, truth, 32, 2).ok);
+        x[i] = INFINITY;
+        assert_false(judged(x, x, 32, 2).ok);
+    }
+    memcpy(x, truth, sizeof x);
+    x[1] = 1e-30f; /* where truth is zero, nothing else is near */
+    r = judged(x, truth, 32, 2);
+    assert_true(!r.ok && isinf(r.is.worst));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(distances_look_at_the_worst_row),
+        cmocka_unit_test(golden_towers_pass),
+        cmocka_unit_test(backends_agree),
+        cmocka_unit_test_setup_teardown(planted_faults_are_found, tempdir_make, tempdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

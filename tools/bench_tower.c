@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench tower: a chunk against its limit, the GEMMs and the attention of the same chunk
+ * alone (each layer with its own weights, nothing between them, run in turn), and its floor: the
+ * limit and what moving the bytes of everything between takes at the copy rate.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "error.h"
+
+enum { ENCODE, GEMMS, ATTENTION, N_RUNS };
+
+struct tower_bench {
+    struct bench b;
+    qv_model *model;
+    qv_model_info m;
+    qv_plan *plan;
+    qv_plan_info info;
+    uint8_t *frames;
+    qv_tokens tokens;
+    struct bench_ops gemms, attention;
+    double between_bytes;
+    struct bench_run runs[N_RUNS];
+    double plan_new_ms, plan_seen_ms;
+    double kind_ms[QV_OP_COUNT]; /* step by step */
+};
+
+static void
+close_all(struct tower_bench *t)
+{
+    bench_ops_close(&t->gemms);
+    bench_ops_close(&t->attention);
+    free(t->frames);
+    free(t->tokens.tokens);
+    qv_plan_free(&t->plan);
+    qv_model_free(&t->model);
+    bench_close(&t->b);
+}
+
+/* ---- the limit ------------------------------------------------------------------------------- */
+
+/* A gemm without its epilogue; attention as it is. */
+static struct qv_op
+strip(struct qv_op op)
+{
+    if (op.kind == QV_OP_gemm) {
+        op.u.gemm.alpha = 1;
+        op.u.gemm.bias = 0;
+        op.u.gemm.act = QV_ACT_NONE;
+        op.u.gemm.addend_rows = 0;
+    }
+    return op;
+}
+
+/* The bare operations of one kind in the plan's list, each gemm with its own weight. */
+static qv_status
+open_bare(struct tower_bench *t, enum qv_op_kind kind, struct bench_ops *out, qv_error *err)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(t->plan, &steps, &calls), used = 0;
+    struct qv_op *ops = malloc((n + 1) * sizeof *ops);
+    if (!ops)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (size_t i = 0; i < n; i++)
+        if (steps[i].op.kind == kind)
+            ops[used++] = strip(steps[i].op);
+    qv_status status = bench_ops_open(t->b.ctx, ops, used, out, err);
+    free(ops);
+    used = 0;
+    for (size_t i = 0; i < n && !status && kind == QV_OP_gemm; i++)
+        if (steps[i].op.kind == kind)
+            out->calls[used++].operands[1] = calls[i].operands[1];
+    return status;
+}
+
+static qv_status
+open_limit(struct tower_bench *t, qv_error *err)
+{
+    qv_status status = open_bare(t, QV_OP_gemm, &t->gemms, err);
+    if (!status)
+        status = open_bare(t, QV_OP_attention, &t->attention, err);
+    t->between_bytes = t->info.bytes;
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(t->plan, &steps, &calls);
+    for (size_t i = 0; i < n; i++)
+        if (steps[i].op.kind == QV_OP_gemm || steps[i].op.kind == QV_OP_attention)
+            t->between_bytes -= qv_op_bytes(&steps[i].op);
+    return status;
+}
+
+/* ---- making and running ---------------------------------------------------------------------- */
+
+static qv_status
+open_plan(struct tower_bench *t, qv_error *err)
+{
+    const int64_t *grid = t->b.o->grid;
+    qv_plan_options shape = { .grid_h = grid[1], .grid_w = grid[2], .chunk_pairs = grid[0] };
+    qv_status status = QV_OK;
+    for (int i = 0; i < 2 && !status; i++) {
+        qv_plan_free(&t->plan);
+        double began = tool_seconds();
+        status = qv_plan_create(t->model, &shape, &t->plan, err);
+        *(i ? &t->plan_seen_ms : &t->plan_new_ms) = (tool_seconds() - began) * 1e3;
+    }
+    if (!status)
+        qv_plan_get_info(t->plan, &t->info);
+    return status;
+}
+
+static qv_status
+open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+{
+    qv_model_options options = { .dtype = o->dtype };
+    qv_status status = bench_open(&t->b, o, "tower", err);
+    if (!status)
+        status = qv_model_load(t->b.ctx, o->model, &options, &t->model, err);
+    if (!status)
+        status = open_plan(t, err);
+    if (status)
+        return status;
+    qv_model_get_info(t->model, &t->m);
+    size_t bytes = (size_t)(t->info.chunk_frames * o->grid[1] * o->grid[2] * t->m.patch_size *
+                            t->m.patch_size * t->m.in_channels);
+    t->frames = malloc(bytes);
+    t->tokens.capacity = t->info.chunk_pairs * t->info.tokens_per_pair;
+    t->tokens.tokens = malloc((size_t)(t->tokens.capacity * t->m.out_hidden) * sizeof(float));
+    if (!t->frames || !t->tokens.tokens)
+        return qv_fail(err, QV_ENOMEM, "no memory for a chunk of frames");
+    bench_fill(t->frames, QV_U8, bytes);
+    return o->no_limit ? QV_OK : open_limit(t, err);
+}
+
+static qv_status
+encode(void *user, qv_error *err)
+{
+    struct tower_bench *t = user;
+    qv_status status = qv_plan_push(t->plan, t->frames, t->info.chunk_frames, err);
+    return status ? status : qv_plan_pull(t->plan, &t->tokens, err);
+}
+
+static qv_status
+run_all(struct tower_bench *t, qv_error *err)
+{
+    t->runs[ENCODE] = (struct bench_run){ .work = encode, .user = t };
+    t->runs[GEMMS] = (struct bench_run){ .work = bench_ops_run, .user = &t->gemms };
+    t->runs[ATTENTION] = (struct bench_run){ .work = bench_ops_run, .user = &t->attention };
+    qv_status status = bench_time(&t->b, t->runs, t->b.o->no_limit ? 1 : N_RUNS, err);
+    if (status)
+        return status;
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(t->plan, &steps, &calls);
+    double *began_s = calloc(2 * n, sizeof *began_s);
+    if (!began_s)
+        return qv_fail(err, QV_ENOMEM, "no memory for times");
+    status = bench_step_through(t->b.ctx, t->plan, began_s, began_s + n, err);
+    for (size_t i = 0; i < n && !status; i++)
+        t->kind_ms[steps[i].op.kind] += began_s[n + i];
+    free(began_s);
+    return status;
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+struct bounds {
+    double encode_ms, gemm_ms, attention_ms, limit_ms, between_ms, floor_ms;
+};
+
+static struct bounds
+bounds_of(const struct tower_bench *t)
+{
+    struct bounds b = { .encode_ms = t->runs[ENCODE].times.median_ms,
+                        .gemm_ms = t->runs[GEMMS].times.median_ms,
+                        .attention_ms = t->runs[ATTENTION].times.median_ms };
+    b.limit_ms = b.gemm_ms + b.attention_ms;
+    b.between_ms = b.encode_ms - b.limit_ms;
+    b.floor_ms = b.limit_ms + t->between_bytes / t->b.copy_bytes * 1e3;
+    return b;
+}
+
+static json_t *
+shape_json(const struct tower_bench *t)
+{
+    const int64_t *grid = t->b.o->grid;
+    return json_pack("{s:I, s:[I,I,I]}", "patches", (json_int_t)(grid[0] * grid[1] * grid[2]),
+                     "grid_thw", (json_int_t)grid[0], (json_int_t)grid[1], (json_int_t)grid[2]);
+}
+
+static json_t *
+encode_json(const struct tower_bench *t)
+{
+    json_t *j = shape_json(t), *kinds = json_object();
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        if (t->kind_ms[kind] > 0)
+            json_object_set_new(kinds, qv_op_name((enum qv_op_kind)kind),
+                                json_real(t->kind_ms[kind]));
+    json_object_update_new(j, json_pack("{s:f, s:f, s:o}", "plan_new_ms", t->plan_new_ms,
+                                        "plan_seen_ms", t->plan_seen_ms, "kinds_ms", kinds));
+    if (t->b.o->no_limit)
+        return j;
+    struct bounds b = bounds_of(t);
+    json_object_update_new(j,
+                           json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms",
+                                     b.limit_ms, "floor_ms", b.floor_ms, "over_limit",
+                                     b.encode_ms / b.limit_ms, "over_floor",
+                                     b.encode_ms / b.floor_ms, "parts", "gemm_ms", b.gemm_ms,
+                                     "attention_ms", b.attention_ms, "between_ms", b.between_ms));
+    return j;
+}
+
+static qv_status
+report_bounds(struct tower_bench *t, struct bench_record *r, qv_error *err)
+{
+    const struct bench_times *g = &t->runs[GEMMS].times, *a = &t->runs[ATTENTION].times;
+    struct bounds b = bounds_of(t);
+    r->way = "limit";
+    r->times = (struct bench_times){ b.limit_ms, g->p90_ms + a->p90_ms,
+                                     g->repeats < a->repeats ? g->repeats : a->repeats };
+    r->flops = t->gemms.flops + t->attention.flops;
+    r->bytes = t->gemms.bytes + t->attention.bytes;
+    r->extras = shape_json(t);
+    qv_status status = bench_report(&t->b, r, err);
+    if (status)
+        return status;
+    r->way = "floor";
+    r->times.median_ms = b.floor_ms;
+    r->times.p90_ms += b.floor_ms - b.limit_ms;
+    r->flops = t->info.flops;
+    r->bytes = t->info.bytes;
+    r->extras = shape_json(t);
+    return bench_report(&t->b, r, err);
+}
+
+static void
+print_summary(const struct tower_bench *t)
+{
+    struct bounds b = bounds_of(t);
+    if (!t->b.o->no_limit)
+        printf("\n  over limit   %.3f; over floor %.3f\n"
+               "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms",
+               b.encode_ms / b.limit_ms, b.encode_ms / b.floor_ms, b.gemm_ms, b.attention_ms,
+               b.between_ms);
+    printf("\n  plan         %.2f ms for a new shape, %.3f ms for a seen one\n  one by one  ",
+           t->plan_new_ms, t->plan_seen_ms);
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        if (t->kind_ms[kind] > 0)
+            printf(" %s %.2f ms", qv_op_name((enum qv_op_kind)kind), t->kind_ms[kind]);
+    putchar('\n');
+}
+
+static qv_status
+report(struct tower_bench *t, qv_error *err)
+{
+    const int64_t *grid = t->b.o->grid;
+    char name[100], work[160];
+    snprintf(work, sizeof work, "%s %lld patches",
+             bench_base_name(t->b.o->model, name, sizeof name),
+             (long long)(grid[0] * grid[1] * grid[2]));
+    struct bench_record r = { .work = work,
+                              .way = "encode",
+                              .dtype = t->m.dtype,
+                              .times = t->runs[ENCODE].times,
+                              .flops = t->info.flops,
+                              .bytes = t->info.bytes,
+                              .extras = encode_json(t) };
+    qv_status status = bench_report(&t->b, &r, err);
+    if (!status && !t->b.o->no_limit)
+        status = report_bounds(t, &r, err);
+    if (!status && bench_talks(&t->b))
+        print_summary(t);
+    return status;
+}
+
+int
+bench_tower(const struct tool_options *o)
+{
+    if (!o->model) {
+        tool_complain("bench tower: --model DIR is required");
+        return TOOL_USAGE;
+    }
+    struct tower_bench *t = calloc(1, sizeof *t);
+    qv_error err = { 0 };
+    if (!t)
+        return tool_fail(qv_fail(&err, QV_ENOMEM, "no memory"), &err);
+    qv_status status = open_all(t, o, &err);
+    if (!status)
+        status = bench_begin(&t->b, t->m.dtype,
+                             "limit: the same GEMMs, without epilogues, and the "
+                             "same attention, each layer with its own weights",
+                             &err);
+    if (!status)
+        status = run_all(t, &err);
+    if (!status)
+        status = report(t, &err);
+    close_all(t);
+    free(t);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}

@@ -1,0 +1,14 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Makes docs/measurements.md, the tables of README.md and the pictures in docs/ from the files in
+# docs/measurements. The pictures need matplotlib; PYTHON names a python that has it.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+set -- docs/measurements/*.jsonl
+if [ -e "$1" ]; then
+    "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
+    rm -f docs/lowering-*.png docs/roofline-*.png docs/profile-*.png
+    "$python" tools/plot.py all "$@" --out docs
+fi
+"$python" tools/tables.py

@@ -1,0 +1,519 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Times what else runs the Qwen-VL vision tower and Conv3d: transformers and torch.
+
+    peers.py tower --model DIR --grid 1,20,38 --dtype bf16,f32 --json peers.jsonl
+    peers.py patch-embed --model DIR --rows 760,3040 --json peers.jsonl
+    peers.py conv3d --shapes FILE --json peers.jsonl
+
+Medians and 90th percentiles of single runs after a warm-up. --json appends records, an object a
+line, in the schema of `qwenvit bench ... --json=FILE`, so that one file may hold both. README.md
+beside this file says what each way is.
+"""
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
+
+import common  # first: it sets what transformers reads when it is imported
+import torch
+import torch.nn.functional as F
+
+GRAPH_MS = 1.0  # on CUDA so much work goes into one graph, or launches are what is timed
+
+
+# ---- time and records --------------------------------------------------------------------------
+
+def quantile(values, q):
+    return sorted(values)[int(q * (len(values) - 1) + 0.5)]
+
+
+def wait(args):
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def once_ms(args, function):
+    wait(args)
+    start = time.perf_counter()
+    function()
+    wait(args)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def as_graph(args, function):
+    """(function, calls in it): on CUDA many calls in one graph, else the function as it is."""
+    if args.device != "cuda":
+        return function, 1
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # libraries choose and allocate before the capture
+        function()
+    wait(args)
+    calls = max(1, min(200, int(GRAPH_MS / once_ms(args, function))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(calls):
+            function()
+    return graph.replay, calls
+
+
+@torch.no_grad()
+def measure(args, function, graph=False):
+    """median_ms, p90_ms, repeats of function(). --limit-s ends both warm-up and repeats early."""
+    began = time.perf_counter()
+    late = lambda: time.perf_counter() - began > args.limit_s
+    first_ms = once_ms(args, function)
+    times = []
+    if not late():  # else the first run, slow as it is, is the only one that there will be
+        function, calls = as_graph(args, function) if graph else (function, 1)
+        for _ in range(args.warmup - 1):
+            if late():
+                break
+            once_ms(args, function)
+        while len(times) < args.repeats and not (times and late()):
+            times.append(once_ms(args, function) / calls)
+    times = times or [first_ms]
+    return dict(median_ms=quantile(times, 0.5), p90_ms=quantile(times, 0.9), repeats=len(times))
+
+
+def cpu_name():
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            for line in f:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    import platform
+    return platform.processor() or platform.machine()
+
+
+def machine(args):
+    import transformers
+    device = torch.cuda.get_device_name() if args.device == "cuda" else cpu_name()
+    return dict(backend="torch", threads=torch.get_num_threads(),
+                device=f"{device}, torch {torch.__version__.split('+')[0]}, "
+                       f"transformers {transformers.__version__}")
+
+
+def report(args, bench, case, way, dtype, times, flops, moved, **extra):
+    """Prints a line and appends a record. `moved`: bytes read and written, each once."""
+    seconds = times["median_ms"] / 1e3
+    record = dict(bench=bench, case=case, way=way, dtype=dtype, **times, flops=flops, bytes=moved,
+                  tflops_per_s=flops / seconds / 1e12, gb_per_s=moved / seconds / 1e9,
+                  machine=machine(args), version=f"torch {torch.__version__.split('+')[0]}",
+                  **extra)
+    print(f"{case:40} {dtype:4} {way:28} {times['median_ms']:10.3f} ms  "
+          f"p90 {times['p90_ms']:10.3f}  n {times['repeats']:2}  "
+          f"{record['tflops_per_s']:8.3f} TFLOP/s", flush=True)
+    if args.json:
+        with open(args.json, "a", encoding="utf-8") as f:
+            f.write(json.dumps(record) + "\n")
+
+
+def left_out(case, dtype, way, why):
+    print(f"{case:40} {dtype:4} {way:28} left out: {why}", flush=True)
+
+
+def reason(error):
+    lines = [x.strip() for x in str(error).split("\n") if x.strip()]
+    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"
+
+
+# ---- tower -------------------------------------------------------------------------------------
+
+def linear_tower(folder, shipped):
+    """The same tower with transformers' own opt-in linear patch embedding, which is
+    from_pretrained(..., fusion_config={"patch_embeddings": True}). It shares its weights with
+    `shipped`. None where the installed version has no such switch for this model.
+
+    transformers replaces the class for good: towers made later have it too."""
+    try:
+        from transformers.fusion_mapping import register_fusion_patches
+    except ImportError:
+        return None
+    model_class, config = common.vision_classes(folder)
+    register_fusion_patches(model_class, config, {"patch_embeddings": True})
+    weight = shipped.patch_embed.proj.weight
+    with torch.device("meta"):
+        model = model_class._from_config(config, dtype=weight.dtype, attn_implementation="sdpa")
+    if not hasattr(model.patch_embed, "linear_proj"):
+        return None
+    state = {k.replace("patch_embed.proj.", "patch_embed.linear_proj."): v
+             for k, v in shipped.state_dict().items()}
+    state["patch_embed.linear_proj.weight"] = weight.detach().reshape(weight.shape[0], -1)
+    model.load_state_dict(state, strict=True, assign=True)
+    model.rotary_pos_emb = shipped.rotary_pos_emb
+    return model.eval()
+
+
+def batch_attention(attention, rotate, pairs):
+    """Attention of equal frame pairs as one batch, where transformers loops over them."""
+    def forward(hidden_states, position_embeddings=None, **_):
+        n, heads = hidden_states.shape[0], attention.num_heads
+        q, k, v = attention.qkv(hidden_states).view(n, 3, heads, -1).unbind(1)
+        q, k = rotate(q, k, *position_embeddings)
+        q, k, v = (x.reshape(pairs, n // pairs, heads, -1).transpose(1, 2) for x in (q, k, v))
+        x = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
+        return attention.proj(x.transpose(1, 2).reshape(n, -1))
+    return forward
+
+
+class BareTower(torch.nn.Module):
+    """transformers' layers for one grid, for the compiler: what depends on the grid alone is
+    computed beforehand, and nothing breaks the graph."""
+
+    def __init__(self, model, grid, grids):
+        super().__init__()
+        from transformers import vision_utils
+        modeling = importlib.import_module(type(model).__module__)
+        self.model = model
+        taps, weights = vision_utils.get_vision_interpolation_indices_and_weights(
+            grids, num_grid_per_side=model.num_grid_per_side, mode=model.interpolation_mode,
+            align_corners=model.interpolation_align_corners,
+            spatial_merge_size=model.spatial_merge_size, kwargs={})
+        ids = vision_utils.get_vision_position_ids(grids, model.spatial_merge_size, kwargs={})
+        with torch.no_grad():
+            position = (model.pos_embed(taps) * weights[:, :, None]).sum(1)
+            self.position = position.to(model.pos_embed.weight.dtype)
+            self.rotary = model.rotary_pos_emb(self.position, ids)
+        self.taps = list(getattr(model, "deepstack_visual_indexes", []))
+        for block in model.blocks:
+            block.attn.forward = batch_attention(
+                block.attn, modeling.apply_rotary_pos_emb_vision, grid[0])
+
+    def forward(self, pixels):
+        x, deep = self.model.patch_embed(pixels) + self.position, []
+        for i, block in enumerate(self.model.blocks):
+            x = block(x, cu_seqlens=None, position_embeddings=self.rotary)
+            if i in self.taps:
+                deep.append(self.model.deepstack_merger_list[self.taps.index(i)](x))
+        return self.model.merger(x), deep
+
+
+def compiler_setting(args, mode):
+    """What is in force while a mode is compiled and run."""
+    import torch._inductor.config as inductor
+    stack = contextlib.ExitStack()
+    stack.enter_context(inductor.patch(autotune_num_choices_displayed=0))
+    if args.device == "cuda":
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
+                 SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        stack.enter_context(sdpa_kernel(order, set_priority=True))
+    if mode == "freezing" or mode == "max-autotune" and args.device == "cpu":
+        stack.enter_context(inductor.patch(freezing=True))
+    return stack
+
+
+def time_compiled(args, case, dtype, bare, pixels, truth):
+    """The best of the compiler's modes, as (times, mode); None where none works."""
+    best = None
+    for mode in args.modes:
+        try:
+            torch._dynamo.reset()
+            began = time.perf_counter()
+            run = torch.compile(bare, fullgraph=True, dynamic=False,
+                                mode="default" if mode == "freezing" else mode)
+            with compiler_setting(args, mode), torch.no_grad():
+                with contextlib.redirect_stderr(io.StringIO()):  # statistics of the search
+                    tokens = run(pixels)[0]
+                compiled_s = time.perf_counter() - began
+                worst = common.mean_and_worst(tokens, truth)[1]
+                if not worst < (1e-4 if dtype == "f32" else 0.1):
+                    raise ValueError(f"its tokens are wrong: worst distance {worst:.1e}")
+                times = measure(args, lambda: run(pixels))
+        except Exception as error:  # no compiler, or one that cannot compile this
+            left_out(case, dtype, f"compiled torch, {mode}", reason(error))
+            continue
+        print(f"  torch.compile, {mode}: {times['median_ms']:.2f} ms, compiled in "
+              f"{compiled_s:.0f} s, worst distance to the tower as shipped {worst:.1e}",
+              flush=True)
+        if best is None or times["median_ms"] < best[0]["median_ms"]:
+            best = times, mode
+    return best
+
+
+def tower_work(config, grid, size):
+    """(flops, bytes) of a tower: bytes are weights, pixels and tokens, each once."""
+    n, width, inner = grid[0] * grid[1] * grid[2], config.hidden_size, config.intermediate_size
+    row = config.in_channels * config.temporal_patch_size * config.patch_size ** 2
+    merged, out = width * config.spatial_merge_size ** 2, config.out_hidden_size
+    outputs = 1 + len(getattr(config, "deepstack_visual_indexes", None) or [])
+    merger = merged * merged + merged * out
+    block = 4 * width * width + 2 * width * inner
+    tokens = n // config.spatial_merge_size ** 2
+    flops = 2 * n * (row * width + config.depth * block) + 2 * tokens * outputs * merger
+    flops += 4 * config.depth * n * (n // grid[0]) * width
+    weights = row * width + config.depth * block + outputs * merger
+    return float(flops), float(size * (weights + n * row + tokens * outputs * out))
+
+
+def bench_tower(args):
+    for dtype in args.dtype:
+        towers = {"transformers": common.load_tower(args.model, dtype, device=args.device)}
+        linear = linear_tower(args.model, towers["transformers"])
+        if linear is not None:
+            towers["transformers linear"] = linear
+        for grid in args.grid or [[1, 20, 38]]:
+            time_towers(args, dtype, grid, towers)
+        del towers, linear
+
+
+def time_towers(args, dtype, grid, towers):
+    shipped = towers["transformers"]
+    weight, config = shipped.patch_embed.proj.weight, shipped.config
+    n = grid[0] * grid[1] * grid[2]
+    case = f"{os.path.basename(os.path.normpath(args.model))} {n} patches"
+    work = tower_work(config, grid, weight.element_size())
+    levels = torch.randint(0, 256, (n, weight[0].numel()), generator=torch.manual_seed(0))
+    pixels = ((2 * levels - 255) / 255).to(weight.device, weight.dtype)
+    grids = torch.tensor([grid], device=weight.device)
+
+    for way, model in towers.items():
+        run = lambda: model(pixels, grid_thw=grids)
+        report(args, "tower", case, way, dtype, measure(args, run), *work, patches=n)
+        with torch.no_grad():
+            tokens = run().pooler_output
+        if model is shipped:
+            truth = tokens
+        elif not common.mean_and_worst(tokens, truth)[1] < (1e-4 if dtype == "f32" else 0.1):
+            raise SystemExit(f"{case}, {way}: its tokens are not those of the tower as shipped")
+    if "transformers linear" not in towers:
+        left_out(case, dtype, "transformers linear",
+                 "this transformers has no linear patch embedding for this model")
+    if not args.modes:
+        return
+    model = towers.get("transformers linear", shipped)
+    found = time_compiled(args, case, dtype, BareTower(model, grid, grids), pixels, truth)
+    for block in model.blocks:
+        del block.attn.forward  # the class's own again
+    if found is None:
+        left_out(case, dtype, "compiled torch", "no mode of torch.compile worked")
+        return
+    report(args, "tower", case, "compiled torch", dtype, found[0], *work, patches=n, mode=found[1])
+
+
+# ---- patch-embed -------------------------------------------------------------------------------
+
+def bench_patch_embed(args):
+    _, config = common.vision_classes(args.model)
+    stored = common.read_weights(args.model, config)
+    for dtype in args.dtype:
+        kind = common.DTYPES[dtype]
+        weight = stored["patch_embed.proj.weight"].to(args.device, kind)
+        bias = stored.get("patch_embed.proj.bias")
+        bias = None if bias is None else bias.to(args.device, kind)
+        flat, step = weight.reshape(weight.shape[0], -1), tuple(weight.shape[2:])
+        for rows in args.rows:
+            case = f"{os.path.basename(os.path.normpath(args.model))} {rows} rows"
+            x = torch.rand(rows, flat.shape[1], generator=torch.manual_seed(0)) * 2 - 1
+            x = x.to(args.device, kind)
+            x5 = x.view(rows, *weight.shape[1:])
+            flops = 2.0 * rows * flat.numel()
+            moved = float(x.element_size() * (x.numel() + flat.numel() + rows * flat.shape[0]))
+            for way, run in (("torch linear", lambda: F.linear(x, flat, bias)),
+                             ("torch conv3d", lambda: F.conv3d(x5, weight, bias, step))):
+                report(args, "patch-embed", case, way, dtype, measure(args, run, graph=True),
+                       flops, moved, rows=rows)
+
+
+# ---- conv3d ------------------------------------------------------------------------------------
+
+TRIPLES = ("kernel", "stride", "dilation", "pad_front", "pad_back")
+NUMBERS = ("n", "d", "h", "w", "c", "o", "groups", "bias", "merge", "addend_rows", "frames_equal")
+NAMES = {"layout": ("channels_first", "channels_last", "patch_rows", "frames_u8"),
+         "causal": ("none", "zeros", "first"), "act": ("none", "gelu_tanh", "gelu_erf"),
+         "dtype": ("auto", "f32", "bf16")}
+IGNORED = ("alpha", "pixel_scale", "pixel_shift")  # nothing that changes the convolution's time
+
+
+def parse_shape(line, where):
+    """A shapes line as a dict with every default filled in, and its name and text."""
+    name, colon, text = line.partition(":")
+    text = text if colon else line
+    d = dict(n=1, groups=1, bias=0, stride=(1, 1, 1), dilation=(1, 1, 1), pad_front=(0, 0, 0),
+             pad_back=(0, 0, 0), layout="channels_first", causal="none", act="none", dtype="auto",
+             merge=1, addend_rows=0, frames_equal=0)
+    seen = set()
+    for word in text.split():
+        field, equals, value = word.partition("=")
+        if not equals:
+            raise SystemExit(f'{where}: "{word}" is not of the form field=value')
+        if field in seen:
+            raise SystemExit(f"{where}: {field} is given twice")
+        seen.add(field)
+        try:
+            if field in TRIPLES:
+                numbers = tuple(int(x) for x in value.split(","))
+                if len(numbers) != 3:
+                    raise ValueError
+                d[field] = numbers
+            elif field in NUMBERS:
+                d[field] = int(value)
+            elif field in NAMES:
+                if value not in NAMES[field]:
+                    raise ValueError
+                d[field] = value
+            elif field not in IGNORED:
+                raise SystemExit(f'{where}: there is no field "{field}"')
+        except ValueError:
+            want = ("three numbers with commas between them" if field in TRIPLES else
+                    "a number" if field in NUMBERS else "one of " + ", ".join(NAMES[field]))
+            raise SystemExit(f"{where}: {field}={value} is not {want}") from None
+    missing = [f for f in ("d", "h", "w", "c", "o", "kernel") if f not in d]
+    if missing:
+        raise SystemExit(f"{where}: {', '.join(missing)} must be given")
+    if d["c"] % d["groups"] or d["o"] % d["groups"]:
+        raise SystemExit(f"{where}: groups {d['groups']} must divide c {d['c']} and o {d['o']}")
+    if d["causal"] != "none" and d["pad_back"][0]:
+        raise SystemExit(f"{where}: causal padding has no pad_back on the depth axis")
+    d["desc"] = " ".join(text.split())
+    d["case"] = name.strip() if colon else d["desc"]
+    return d
+
+
+def read_shapes(path):
+    with open(path, encoding="utf-8") as f:
+        lines = [(i, line.strip()) for i, line in enumerate(f, 1)]
+    return [parse_shape(line, f"{path}:{i}") for i, line in lines if line and line[0] != "#"]
+
+
+def make_conv(d, x, weight, bias):
+    """The call that a user of torch would write. Padding that conv3d cannot do (more on one side,
+    the first frame again) is a copy before it, and is timed with it."""
+    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
+    first = front[0] if d["causal"] == "first" else 0
+    front[0] -= first
+    for axis in range(3):
+        if front[axis] == back[axis]:
+            same[axis], front[axis], back[axis] = front[axis], 0, 0
+    pads = [p for axis in (2, 1, 0) for p in (front[axis], back[axis])]
+
+    def run():
+        y = x
+        if first:
+            y = torch.cat([y[:, :, :1].expand(-1, -1, first, -1, -1), y], 2)
+        if any(pads):
+            y = F.pad(y, pads)
+        return F.conv3d(y, weight, bias, d["stride"], tuple(same), d["dilation"], d["groups"])
+    return run
+
+
+def bench_conv3d(args):
+    for d in read_shapes(args.shapes):
+        for dtype in args.dtype:
+            if d["dtype"] not in ("auto", dtype):
+                continue
+            odd = [f for f, plain in (("act", "none"), ("addend_rows", 0)) if d[f] != plain]
+            if d["layout"] == "frames_u8":
+                odd.append("layout=frames_u8")
+            if odd:
+                left_out(d["case"], dtype, "torch conv3d", f"torch's has no {', '.join(odd)}")
+                continue
+            time_conv(args, d, dtype)
+
+
+@torch.no_grad()
+def time_conv(args, d, dtype):
+    random, kind = torch.manual_seed(0), common.DTYPES[dtype]
+    shape, kernel = [d["n"], d["c"], d["d"], d["h"], d["w"]], d["kernel"]
+    if d["layout"] == "patch_rows":  # every row is a volume of one kernel
+        cells = [s // k for s, k in zip(shape[2:], kernel)]
+        shape = [d["n"] * cells[0] * cells[1] * cells[2], d["c"], *kernel]
+    weight = torch.rand(d["o"], d["c"] // d["groups"], *kernel, generator=random) * 2 - 1
+    x = (torch.rand(shape, generator=random) * 2 - 1).to(args.device, kind)
+    weight = weight.to(args.device, kind)
+    bias = torch.rand(d["o"], generator=random).to(args.device, kind) if d["bias"] else None
+    out = [(s + p + q - e * (k - 1) - 1) // t + 1
+           for s, p, q, e, k, t in zip(shape[2:], d["pad_front"], d["pad_back"], d["dilation"],
+                                       kernel, d["stride"])]
+    cells = shape[0] * out[0] * out[1] * out[2]
+    flops = 2.0 * cells * weight.numel()
+    moved = float(x.element_size() * (x.numel() + weight.numel() + cells * d["o"]))
+    for way, order in (("torch conv3d", torch.contiguous_format),
+                       ("torch conv3d channels last", torch.channels_last_3d)):
+        run = make_conv(d, x.contiguous(memory_format=order),
+                        weight.contiguous(memory_format=order), bias)
+        try:
+            times = measure(args, run, graph=True)
+        except RuntimeError as error:  # no memory, or no kernel for it
+            left_out(d["case"], dtype, way, reason(error))
+            continue
+        report(args, "conv3d", d["case"], way, dtype, times, flops, moved, desc=d["desc"])
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+def numbers(count=None):
+    def parse(text):
+        try:
+            values = [int(x) for x in text.split(",")]
+        except ValueError:
+            values = []
+        if not values or min(values) < 1 or count and len(values) != count:
+            raise argparse.ArgumentTypeError(f"{text}: {count or 'some'} numbers from 1 up")
+        return values
+    return parse
+
+
+def dtypes(text):
+    values = text.split(",")
+    if not set(values) <= {"f32", "bf16"}:
+        raise argparse.ArgumentTypeError(f"{text}: f32, bf16 or both with a comma")
+    return values
+
+
+def main():
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--dtype", type=dtypes, default=["bf16", "f32"], metavar="LIST",
+                        help="default: bf16,f32")
+    shared.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    shared.add_argument("--threads", type=int, metavar="N", default=len(os.sched_getaffinity(0))
+                        if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+                        help="default: every core")
+    shared.add_argument("--repeats", type=int, default=7, metavar="N", help="timed runs (7)")
+    shared.add_argument("--warmup", type=int, default=2, metavar="N", help="runs before (2)")
+    shared.add_argument("--limit-s", type=float, default=60, metavar="S",
+                        help="no more repeats of one way after S seconds (60); one run at least")
+    shared.add_argument("--json", metavar="FILE", help="append the records to FILE")
+
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    benches = parser.add_subparsers(dest="bench", required=True)
+    tower = benches.add_parser("tower", parents=[shared], help="transformers, and torch.compile")
+    tower.add_argument("--model", required=True, metavar="DIR", help="checkpoint folder")
+    tower.add_argument("--grid", type=numbers(3), action="append", metavar="T,H,W",
+                       help="frame pairs, patch rows, patch columns (1,20,38); repeatable")
+    tower.add_argument("--modes", metavar="LIST",
+                       help='of torch.compile, the best is reported; "" for none (cpu: default,'
+                            "freezing,max-autotune; cuda: reduce-overhead,max-autotune)")
+    tower.set_defaults(run=bench_tower)
+    embed = benches.add_parser("patch-embed", parents=[shared],
+                               help="torch's Conv3d and its matrix product")
+    embed.add_argument("--model", required=True, metavar="DIR", help="checkpoint folder")
+    embed.add_argument("--rows", type=numbers(), default=[760], metavar="N,N", help="(760)")
+    embed.set_defaults(run=bench_patch_embed)
+    conv = benches.add_parser("conv3d", parents=[shared], help="torch's Conv3d on given shapes")
+    conv.add_argument("--shapes", required=True, metavar="FILE",
+                      help="lines of `name: d=4 h=30 w=52 c=96 o=96 kernel=3,3,3 ..`")
+    conv.set_defaults(run=bench_conv3d)
+
+    args = parser.parse_args()
+    if args.bench == "tower":
+        usual = ("default,freezing,max-autotune" if args.device == "cpu"
+                 else "reduce-overhead,max-autotune")
+        args.modes = [m for m in (usual if args.modes is None else args.modes).split(",") if m]
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("--device cuda: torch finds no CUDA device here")
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Pictures of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
+
+    plot.py lowering FILE.jsonl.. -o OUT.png    every Conv3d, each way of running it
+    plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roof
+    plot.py profile  FILE.jsonl.. -o OUT.png    where the time of a tower goes
+    plot.py all      FILE.jsonl.. --out DIR     all three, for each machine and dtype
+
+The files hold records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
+tools/peers/peers.py. A picture shows one machine and dtype; --machine and --dtype choose where the
+files hold several. The same records give the same bytes with the same matplotlib.
+"""
+import argparse
+import io
+import math
+import os
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+from PIL import Image
+
+import tables
+
+WIDTH_IN, DPI = 9, 100
+MOST_BYTES = 150_000  # of a picture in full colour
+plt.rcParams.update({
+    "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 9.5,
+    "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "axes.spines.top": False,
+    "axes.spines.right": False, "font.family": "DejaVu Sans", "hatch.linewidth": 0.6,
+    "legend.frameon": False})
+
+# One look for one way in all pictures: colour (Okabe and Ito's, dark to light) and hatch. qwenvit
+# is plain, torch hatched, bounds grey.
+LOOKS = {
+    "patchify": ("#0072b2", ""), "still": ("#56b4e9", ""), "pointwise": ("#004a75", ""),
+    "frames": ("#009e73", ""), "by depth": ("#8fd9c0", ""), "direct": ("#f0e442", ""),
+    "encode": ("#0072b2", ""), "limit": ("#555555", ""), "floor": ("#aaaaaa", ""),
+    "torch conv3d": ("#d55e00", "////"), "torch conv3d channels last": ("#f2b184", "\\\\\\\\"),
+    "torch linear": ("#cc79a7", "...."), "transformers": ("#d55e00", "////"),
+    "transformers linear": ("#cc79a7", "...."), "compiled torch": ("#e69f00", "xxxx"),
+    # kinds of operation
+    "gemm": ("#0072b2", ""), "attention": ("#9467bd", "////"), "norm": ("#009e73", "...."),
+    "rope": ("#8c564b", "xxxx"), "rows": ("#56b4e9", "\\\\\\\\"), "taps": ("#f7c6de", "oo"),
+    "convert": ("#dddddd", "--"), "conv": ("#f0e442", "++"),
+}
+OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
+          ("#4b4b8f", "**"), ("#e68310", "||")]
+MARKS = {"tower": "*", "conv3d": "s", "gemm": "o", "profile": "^"}
+
+
+def look(name):
+    """(colour, hatch) of a way or operation; of an unknown one by its letters."""
+    return LOOKS.get(name) or OTHERS[sum(map(ord, name)) % len(OTHERS)]
+
+
+def name_order(name):
+    return (list(LOOKS).index(name) if name in LOOKS else len(LOOKS), name)
+
+
+def save(figure, path):
+    """As a PNG without a date in it, packed as well as PNG can."""
+    raw = io.BytesIO()
+    figure.savefig(raw, format="png", dpi=DPI, metadata={"Software": None})
+    plt.close(figure)
+    image = Image.open(raw).convert("RGB")
+    image.save(path, optimize=True)
+    if os.path.getsize(path) > MOST_BYTES:  # MAXCOVERAGE keeps colours that are rare
+        image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            path, optimize=True)
+    print(f"{path}: {image.width}x{image.height}, {os.path.getsize(path) / 1000:.0f} kB")
+
+
+def heading(records, text):
+    """Two lines: what it is, then machine and dtype."""
+    return f"{text}\n{tables.machine_text(records)}, {records[0]['dtype']}"
+
+
+def time_text(value_ms):
+    return f"{value_ms:.0f}" if value_ms >= 100 else f"{value_ms:.3g}"
+
+
+def plain_ticks(axis):
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_formatter(FuncFormatter(lambda v, _: ""))
+
+
+# ---- lowering ----------------------------------------------------------------------------------
+
+def lowering(records, path):
+    cases = {}
+    for r in records:
+        if r["bench"] == "conv3d":
+            cases.setdefault(r["case"], {})[r["way"]] = r
+    if not cases:
+        return False
+    bar, gap = 0.19, 0.17  # inches: of a bar, between cases
+    n_bars = sum(map(len, cases.values()))
+    inner = n_bars * bar + len(cases) * (gap + 0.22)
+    height = inner + 1.25
+    left = min(0.3, 0.03 + 0.0079 * max(len(w) for ways in cases.values() for w in ways))
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([left, 0.6 / height, 0.96 - left, inner / height])
+    times = [r["median_ms"] for ways in cases.values() for r in ways.values()]
+    log = max(times) > 20 * min(times)
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(min(times) / 1.6, max(times) * 2.6)
+        plain_ticks(axes.xaxis)
+    else:
+        axes.set_xlim(0, max(times) * 1.22)
+    left, y, ticks, labels = axes.get_xlim()[0], 0.0, [], []
+    for case, ways in cases.items():
+        axes.text(left, y + 0.1, " " + case, va="center", fontsize=10, fontweight="bold")
+        y += 0.22
+        for way in sorted(ways, key=name_order):
+            r, (colour, hatch) = ways[way], look(way)
+            chosen = bool(r.get("chosen"))
+            axes.barh(y + bar / 2, r["median_ms"] - left, left=left, height=bar * 0.86,
+                      color=colour, hatch=hatch, edgecolor="black" if chosen else "#444444",
+                      linewidth=1.6 if chosen else 0.4)
+            axes.annotate(time_text(r["median_ms"]) + (" ms  ◀ chosen" if chosen else " ms"),
+                          (r["median_ms"], y + bar / 2), xytext=(4, 0), va="center",
+                          textcoords="offset points", fontsize=9.5,
+                          fontweight="bold" if chosen else "normal")
+            ticks.append(y + bar / 2)
+            labels.append(way)
+            y += bar
+        y += gap
+    axes.set_ylim(inner, 0)
+    axes.set_yticks(ticks, labels)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("median time, ms" + (" (logarithmic)" if log else ""))
+    figure.text(0.02, 1 - 0.1 / height, heading(records, "Conv3d, each way of running it"),
+                va="top", fontsize=11, linespacing=1.4)
+    save(figure, path)
+    return True
+
+
+# ---- roofline ----------------------------------------------------------------------------------
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2]
+
+
+def work_of(records):
+    """flops and bytes by work, qwenvit's count: a peer's point stands above or below it."""
+    return {(r["bench"], r["case"]): (r["flops"], r["bytes"]) for r in records
+            if not tables.is_peer(r) and r.get("flops") and r.get("bytes")}
+
+
+def roofline(records, path):
+    work, points = work_of(records), {}
+    for r in records:
+        flops, moved = work.get((r["bench"], r["case"]), (r.get("flops"), r.get("bytes")))
+        if r["bench"] not in MARKS or not flops or not moved:
+            continue
+        name = r.get("op", "?") if r["bench"] == "profile" else r["way"]
+        points.setdefault((r["bench"], name), []).append(
+            (flops / moved, flops / r["median_ms"] / 1e9))
+    roofs = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s")]
+    if not points or not roofs:
+        return False
+    peak = median([m["roof_tflops_per_s"] for m in roofs])
+    rate = median([m["roof_gb_per_s"] for m in roofs]) / 1e3  # TB/s
+
+    keys = sorted(points, key=lambda k: (list(MARKS).index(k[0]), name_order(k[1])))
+    lines = (len(keys) + 2) // 3
+    below = 0.75 + 0.22 * lines
+    height = 5.4 + below
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.085, below / height, 0.885, (height - below - 0.6) / height])
+    every = [p for ps in points.values() for p in ps]
+    ridge = peak / rate
+    low = min(min(p[0] for p in every), ridge) / 2
+    high = max(max(p[0] for p in every), ridge) * 2
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot([low, ridge, high], [low * rate, peak, peak], color="black", linewidth=1.8)
+    axes.fill_between([low, ridge, high], [low * rate, peak, peak], peak * 10, color="#eeeeee",
+                      linewidth=0)
+    bottom, top = min(min(p[1] for p in every), low * rate) / 1.6, peak * 2.2
+    axes.set_xlim(low, high)
+    axes.set_ylim(bottom, top)
+    axes.annotate(f"measured peak {peak:.3g} TFLOP/s", (high, peak), xytext=(-6, 5), ha="right",
+                  textcoords="offset points", fontsize=10)
+    mid = (low * ridge) ** 0.5
+    pixels = axes.transData.transform([(low, low * rate), (ridge, peak)])
+    slope = math.degrees(math.atan2(*(pixels[1] - pixels[0])[::-1]))
+    axes.annotate(f"measured copy rate {1000 * rate:.3g} GB/s", (mid, mid * rate), xytext=(-6, 8),
+                  textcoords="offset points", rotation=slope, rotation_mode="anchor", ha="center",
+                  fontsize=10)
+    for bench, name in keys:
+        xs, ys = zip(*points[(bench, name)])
+        axes.scatter(xs, ys, marker=MARKS[bench], s=110 if bench == "tower" else 42,
+                     color=look(name)[0], edgecolor="black", linewidth=0.6,
+                     zorder=4 if bench == "tower" else 3)
+    axes.set_xlabel("arithmetic intensity, FLOP / byte")
+    axes.set_ylabel("TFLOP/s")
+    plain_ticks(axes.xaxis)
+    plain_ticks(axes.yaxis)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_title(heading(records, "What was timed, below the measured roof"), loc="left",
+                   linespacing=1.4)
+    handles = [Line2D([], [], linestyle="", marker=MARKS[b], color=look(n)[0], label=f"{b}: {n}",
+                      markersize=10 if b == "tower" else 7, markeredgecolor="black",
+                      markeredgewidth=0.6) for b, n in keys]
+    figure.legend(handles=handles, loc="lower left", ncols=3, bbox_to_anchor=(0.06, 0.0),
+                  columnspacing=1.6, handletextpad=0.4)
+    save(figure, path)
+    return True
+
+
+# ---- profile -----------------------------------------------------------------------------------
+
+def layer_group(name):
+    """blocks.3.attn.qkv -> blocks.*.attn.qkv"""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def bars(axes, sums, counts, total):
+    """Horizontal stacked bars: sums {label: {op: ms}}, longest first."""
+    labels = sorted(sums, key=lambda k: (-sum(sums[k].values()), k))
+    for i, label in enumerate(labels):
+        left = 0.0
+        for op in sorted(sums[label], key=name_order):
+            value, (colour, hatch) = sums[label][op], look(op)
+            axes.barh(i, value, left=left, height=0.76, color=colour, hatch=hatch,
+                      edgecolor="#333333", linewidth=0.5)
+            left += value
+        axes.annotate(f"{time_text(left)} ms  {100 * left / total:.1f} %", (left, i),
+                      xytext=(5, 0), textcoords="offset points", va="center", fontsize=9.5)
+    axes.set_yticks(range(len(labels)))
+    axes.set_yticklabels([f"{n}  ×{counts[n]}" if counts[n] > 1 else n for n in labels])
+    axes.set_ylim(len(labels) - 0.45, -0.55)
+    axes.set_xlim(0, max(sum(s.values()) for s in sums.values()) * 1.2)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def profile(records, path):
+    records = [r for r in records if r["bench"] == "profile"]
+    if not records:
+        return False
+    total = sum(r["median_ms"] for r in records)
+    by_op, by_layer, op_counts, layer_counts = {}, {}, {}, {}
+    for r in records:
+        op, layer = r.get("op", "?"), layer_group(r["way"])
+        for sums, counts, key in ((by_op, op_counts, op), (by_layer, layer_counts, layer)):
+            of = sums.setdefault(key, {})
+            of[op] = of.get(op, 0.0) + r["median_ms"]
+            counts[key] = counts.get(key, 0) + 1
+    row, gaps = 0.27, [0.75, 0.75, 0.55]  # inches: above, between, below
+    tall = [row * len(by_op), row * len(by_layer)]
+    height = sum(tall) + sum(gaps)
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    longest = max(len(k) for k in list(by_layer) + list(by_op)) + 5
+    left = min(0.4, 0.02 + 0.0088 * longest)
+    first = figure.add_axes([left, (height - gaps[0] - tall[0]) / height, 0.97 - left,
+                             tall[0] / height])
+    second = figure.add_axes([left, gaps[2] / height, 0.97 - left, tall[1] / height])
+    bars(first, by_op, op_counts, total)
+    bars(second, by_layer, layer_counts, total)
+    figure.text(0.02, 1 - 0.1 / height,
+                heading(records, f"One chunk, {time_text(total)} ms: by operation"), va="top",
+                fontsize=11, linespacing=1.4)
+    figure.text(0.02, (gaps[2] + tall[1] + 0.08) / height,
+                "By layer; a star stands for all blocks", va="bottom", fontsize=11)
+    second.set_xlabel("time, ms")
+    save(figure, path)
+    return True
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile}
+
+
+def settings(records, machine="", dtype=""):
+    """{(place, dtype): records, qwenvit's first}, of the machines and dtypes wanted."""
+    found = {}
+    for r in sorted(records, key=tables.is_peer):
+        found.setdefault((tables.place(r), r["dtype"]), []).append(r)
+    return {key: rs for key, rs in sorted(found.items())
+            if dtype in ("", key[1]) and machine.lower() in tables.machine_text(rs).lower()}
+
+
+def slug(place, dtype):
+    text = re.sub(r"\((r|tm)\)", "", place, flags=re.I)
+    return re.sub(r"[^a-z0-9]+", "-", f"{text} {dtype}".lower()).strip("-")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", choices=[*DRAW, "all"])
+    parser.add_argument("files", nargs="+", metavar="FILE.jsonl")
+    parser.add_argument("-o", metavar="OUT.png", help="the picture to write")
+    parser.add_argument("--out", metavar="DIR", help="folder for `all`")
+    parser.add_argument("--machine", default="", metavar="TEXT", help="part of its name")
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="")
+    args = parser.parse_args()
+    found = settings(tables.read_records(args.files), args.machine, args.dtype)
+    if args.picture == "all":
+        if not args.out:
+            parser.error("all needs --out DIR")
+        for (place, dtype), records in found.items():
+            for name, draw in DRAW.items():
+                if not all(tables.is_peer(r) for r in records):
+                    draw(records, os.path.join(args.out, f"{name}-{slug(place, dtype)}.png"))
+        return
+    if not args.o:
+        parser.error(f"{args.picture} needs -o OUT.png")
+    bench = {"lowering": "conv3d", "profile": "profile"}.get(args.picture)
+    found = {k: rs for k, rs in found.items() if not bench or any(r["bench"] == bench for r in rs)}
+    if len(found) > 1:
+        raise SystemExit("the files hold several; say --machine or --dtype:\n  "
+                         + "\n  ".join(", ".join(k) for k in found))
+    if not found or not DRAW[args.picture](list(found.values())[0], args.o):
+        raise SystemExit(f"{', '.join(args.files)}: no records for {args.picture}")
+
+
+if __name__ == "__main__":
+    main()

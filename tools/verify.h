@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit verify: is the lowered model the same model? The checks fill rows and print nothing, so
+ * that a test can hand them a context of its own.
+ *
+ * Distance of a row: |x - truth| / |truth|, in double. The worst row decides, never a mean alone.
+ */
+#ifndef QV_TOOLS_VERIFY_H
+#define QV_TOOLS_VERIFY_H
+
+#include "qwenvit.h"
+
+struct qv_config;
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* How far x lies from the truth. All NaN if any value of either is not finite. */
+struct verify_distance {
+    double worst, mean; /* over rows; of a row that is zero in truth: 0 if equal, else infinite */
+    double worst_cosine, pooled_cosine; /* pooled: of the means over all rows */
+    double max_abs;
+};
+
+/* A bar is infinite where there is none. */
+struct verify_row {
+    char check[16]; /* "definition", "rounding", "repeat", "layouts", "against" */
+    char name[48];  /* the layer: "blocks.0" */
+    qv_dtype dtype;
+    bool bits; /* equal to the bit or not: only max_abs is filled in */
+    struct verify_distance is;
+    double yardstick_worst, yardstick_mean; /* of an honest rounding; NaN where none is asked */
+    double bar_worst, bar_mean, bar_abs, bar_cosine;
+    bool ok;
+    char note[96]; /* what was compared, where that is not all */
+    char why[160]; /* the first bar that is broken, with its value */
+};
+
+struct verify_table {
+    struct verify_row *rows;
+    size_t n, capacity;
+};
+void verify_table_free(struct verify_table *t);
+const struct verify_row *verify_first_failure(const struct verify_table *t); /* NULL: all is well */
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Pixels of one clip or several, one behind the other. */
+struct verify_input {
+    qv_input input;    /* bytes [frames, 16*h, 16*w, 3], or pixel_values f32 [sum t*h*w, row] */
+    bool still;        /* a picture: one frame, the picture's norm */
+    int64_t (*thw)[3]; /* [n] */
+    size_t n;
+    void *data;
+};
+void verify_input_free(struct verify_input *input);
+
+struct verify_job {
+    qv_context *ctx;
+    const char *dir;
+    qv_dtype dtype;                /* QV_DTYPE_AUTO: f32 and bf16 */
+    void (*say)(const char *what); /* progress; may be NULL */
+};
+
+/* The model against itself: definition, rounding, repeat, layouts. Input: one clip of frames. */
+qv_status verify_model(const struct verify_job *job, const struct verify_input *input,
+                       struct verify_table *out, qv_error *err);
+/* Against the f32 tower of another context. */
+qv_status verify_against_backend(const struct verify_job *job, qv_context *other,
+                                 const struct verify_input *input, struct verify_table *out,
+                                 qv_error *err);
+/* Against a file of tools/reference/layers.py, on the pixels in it; they are left in *input. */
+qv_status verify_against_file(const struct verify_job *job, const char *path,
+                              struct verify_input *input, struct verify_table *out, qv_error *err);
+
+/* ---- parts that the checks share ------------------------------------------------------------- */
+
+/* Layers as a tap sees them, then "tokens" and "deepstack.N" as they are pulled. */
+struct verify_layer {
+    char name[48];
+    float *rows;
+    int64_t n, cols;
+};
+struct verify_layers {
+    struct verify_layer *layers;
+    size_t n, capacity;
+    bool lost; /* no memory for one of them */
+};
+void verify_layers_free(struct verify_layers *layers);
+const struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
+bool verify_is_pulled(const struct verify_layer *layer);
+
+enum verify_run_kind {
+    VERIFY_AS_IT_IS, /* unwatched: outputs only */
+    VERIFY_WATCHED,  /* every layer */
+    VERIFY_IDEAL,    /* the same on an f32 model, each operation's output rounded to bf16 once */
+};
+/* Everything through a fresh plan. */
+qv_status verify_run(qv_model *model, const struct verify_input *input, enum verify_run_kind kind,
+                     struct verify_layers *out, qv_error *err);
+
+/* What an f32 model's weights are. Depth sums (of pictures) a bf16 model rounds once more. */
+enum verify_rounding {
+    VERIFY_AS_STORED,
+    VERIFY_ROUND_WEIGHTS, /* matrices and tables to bf16, sums left exact: a bf16 model's truth */
+    VERIFY_ROUND_ALL,     /* the very values of the bf16 model */
+};
+/* *inexact (may be NULL): whether rounding changes any weight that is stored. */
+qv_status verify_load(qv_context *ctx, const char *dir, qv_dtype dtype,
+                      enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err);
+
+/* Sums of a comparison: begin, every row, end. */
+struct verify_sums {
+    struct verify_distance d;
+    int64_t rows, cols;
+    double *pooled; /* [2, cols] */
+    bool finite;
+};
+qv_status verify_sums_begin(struct verify_sums *s, int64_t cols, qv_error *err);
+void verify_sums_row(struct verify_sums *s, const float *x, const double *truth);
+struct verify_distance verify_sums_end(struct verify_sums *s);
+qv_status verify_compare(const float *x, const float *truth, int64_t rows, int64_t cols,
+                         struct verify_distance *out, qv_error *err);
+
+/* A row with no bars; NULL if there is no memory. verify_judge sets ok and why. */
+struct verify_row *verify_add(struct verify_table *t, const char *check, const char *name,
+                              qv_dtype dtype);
+void verify_judge(struct verify_row *row);
+
+/* What a layer is compared with; yardstick is NULL for f32. */
+struct verify_held_to {
+    const float *truth, *yardstick;
+    double mean, worst; /* slack over the yardstick's distances; infinite: only shown */
+    double cosine;
+};
+struct verify_held_to verify_held_to_ideal(const struct verify_layer *l);
+qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
+                       const struct verify_held_to *to, struct verify_table *out, qv_error *err);
+/* The rows of the same layer in another run. */
+qv_status verify_same_layer(const struct verify_layers *in, const struct verify_layer *like,
+                            const float **rows, qv_error *err);
+
+void verify_say(const struct verify_job *job, const char *what);
+bool verify_wants(const struct verify_job *job, qv_dtype dtype);
+
+/* The f32 truth of a bf16 tower, and what an ideal bf16 tower makes of it. */
+struct verify_truth {
+    struct verify_layers exact, ideal;
+};
+void verify_truth_free(struct verify_truth *t);
+qv_status verify_truth(const struct verify_job *job, qv_context *ctx,
+                       const struct verify_input *input, bool with_ideal, struct verify_truth *out,
+                       qv_error *err);
+/* The layers of the tower that is checked. */
+qv_status verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
+                      const struct verify_input *input, struct verify_layers *out, qv_error *err);
+
+/* The patch embedding `found` (the layer of that name) held to the Conv3d's definition. */
+qv_status verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtype,
+                            const struct verify_input *input, const struct verify_layer *found,
+                            struct verify_table *out, qv_error *err);
+
+/* How a patch embedding's weight may be stored. */
+enum verify_layout { VERIFY_5D, VERIFY_2D, VERIFY_CHANNELS_LAST, VERIFY_LAYOUTS };
+const char *verify_layout_name(enum verify_layout layout);
+
+/* A tensor of the tower, in memory as stored. The patch weight always as [o, c, kd, kh, kw]. */
+struct verify_tensor {
+    char name[160]; /* in the checkpoint */
+    char dtype_name[16];
+    qv_dtype dtype;
+    int64_t values;
+    enum verify_layout stored; /* of the patch weight */
+    void *data;
+};
+qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
+                             struct verify_tensor *out, qv_error *err);
+
+/* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
+ * of links. */
+qv_status verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *config,
+                             qv_dtype dtype, const struct verify_tensor *weight,
+                             enum verify_layout layout, qv_model **out, qv_error *err);
+
+#endif
