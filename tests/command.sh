@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The command as its user runs it: encode, info, synth, bench, exit codes, error texts.
+# The command as its user runs it: encode, info, synth, bench, verify, exit codes, error texts.
 # Usage: command.sh QWENVIT GOLDEN WORK
 set -eu
 qwenvit=$1 golden=$2 work=$3
@@ -24,7 +24,7 @@ expect 0 'picture' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
-for s in encode info synth bench profile; do expect 0 'example:' "$qwenvit" $s --help; done
+for s in encode info synth bench profile verify; do expect 0 'example:' "$qwenvit" $s --help; done
 expect 2 'no subcommand' "$qwenvit" decode
 expect 2 'no clip given' "$qwenvit" encode
 expect 2 '--model DIR is required' "$qwenvit" encode grey.ppm
@@ -80,8 +80,8 @@ done
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
-expect 0 '"way":"by depth"' "$qwenvit" bench conv3d --shapes shapes.txt --lowering 'by depth' $quick \
-    --dtype f32 --json
+expect 0 '"way":"by depth"' "$qwenvit" bench conv3d --shapes shapes.txt --lowering 'by depth' \
+    $quick --dtype f32 --json
 expect 0 'not patchify' "$qwenvit" bench conv3d --shapes shapes.txt --lowering patchify $quick \
     --dtype f32
 expect 0 'times patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8 --dtype f32 $quick \
@@ -93,7 +93,7 @@ expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick
 expect 0 'a chunk of 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
-grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events in the trace'
+grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events traced'
 if command -v python3 > /dev/null; then
     python3 - << 'END' || fail 'records or trace are not as documented'
 import json
@@ -129,6 +129,44 @@ expect 3 'shapes.txt:1: ' "$qwenvit" bench conv3d --shapes shapes.txt $quick
 expect 3 'missing.txt' "$qwenvit" bench conv3d --shapes missing.txt
 expect 3 'no/such/folder' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --trace no/such/folder/trace.json
+
+# is it the same model?
+golden_file=$model/expected.safetensors
+small='--grid 1,8,12 --threads 2'
+mkdir tmp && TMPDIR=$PWD/tmp && export TMPDIR
+expect 0 '0 failed' "$qwenvit" verify --model "$model" $small
+grep -q 'blocks.2 *bf16' out.txt && grep -q 'channels-last *f32' out.txt || fail 'rows are missing'
+expect 0 '0 failed' "$qwenvit" verify --model "$model" --clip motion.mp4 --dtype f32
+expect 0 '1 of 1 sampled frames' "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32
+expect 0 '"ok":true' "$qwenvit" verify --model "$golden/qwen3_vl_moe" $small --quiet --json=v.json --json
+[ ! -s err.txt ] || fail '--quiet was not'
+expect 0 '"check":"against"' "$qwenvit" verify --model "$model" --against "$golden_file" --json
+cat out.txt >> v.json
+expect 0 '0 failed' "$qwenvit" verify --model "$model" $small --against-backend ref --dtype f32
+expect 1 'verify: against: patch_embed in f32: worst distance' "$qwenvit" verify --model synthetic \
+    --against "$golden_file" --json
+cat out.txt >> v.json
+if command -v python3 > /dev/null; then
+    python3 - << 'END' || fail 'what verify says is not as documented'
+import json
+for line in open("v.json"):
+    result = json.loads(line)
+    assert result["version"] and result["machine"]["device"] and result["grid_thw"] and result["rows"]
+    assert result["ok"] == all(row["ok"] for row in result["rows"])
+    assert {"check", "name", "dtype", "ok"} <= set.intersection(*map(set, result["rows"]))
+assert not result["ok"] and "worst distance" in result["rows"][0]["why"]
+END
+fi
+head -c 20000 "$golden_file" > cut.safetensors
+expect 3 'cut.safetensors' "$qwenvit" verify --model "$model" --against cut.safetensors
+expect 3 'pixel_values' "$qwenvit" verify --model "$golden/qwen4_exp" --against "$golden_file"
+expect 3 'missing.mp4' "$qwenvit" verify --model "$model" --clip missing.mp4
+expect 3 '/nonexistent' "$qwenvit" verify --model /nonexistent
+expect 2 '--model DIR is required' "$qwenvit" verify
+expect 2 'exclude each other' "$qwenvit" verify --model "$model" --against a --against-backend ref
+expect 2 'multiples of 2' "$qwenvit" verify --model "$model" --grid 1,3,4
+rmdir tmp || fail "a temporary checkpoint was left: $(ls tmp)"
+unset TMPDIR
 
 # bad input: exit 3, names the file, leaves nothing behind
 printf 'not a clip' > text.mp4

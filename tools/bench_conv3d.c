@@ -302,7 +302,7 @@ static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 #define MOST_RUN_MS 2000 /* of one run, where --rows does not ask for more */
 
-/* Frames whose patches are `rows`: pairs of 20 x 38, or one of two rows; false if there are none. */
+/* Frames whose patches are `rows`: pairs of 20 x 38, or one of two rows. False: there are none. */
 static bool
 as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
 {

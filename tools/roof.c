@@ -208,7 +208,7 @@ long_s(const struct bench *b)
 static qv_status
 best_seconds(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
-    double total = 0, least = 0.02 * (double)b->o->repeats;
+    double total = 0, least = 0.04 * (double)b->o->repeats;
     qv_status status = bench_ops_run(ops, err);
     *best = 1e30;
     for (int i = 0; (i < 3 || total < least) && i < 100 && !status; i++) {

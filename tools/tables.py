@@ -56,11 +56,11 @@ def latest(records):
     for r in records:
         key = r["dtype"], place(r)
         if r["bench"] != "profile":
-            kept[(r["bench"], r["case"], r["way"]) + key] = r
+            kept[(r["bench"], r["case"], r["way"], r.get("model")) + key] = r
             continue
         run = profile.setdefault(key, [])
-        if run and (run[0]["case"], run[0]["way"]) == (r["case"], r["way"]):
-            run.clear()  # its first operation again: another run begins
+        if run and r.get("step", 1) <= run[-1].get("step", 0):
+            run.clear()  # another run begins
         run.append(r)
     return list(kept.values()) + [r for run in profile.values() for r in run]
 
@@ -101,12 +101,14 @@ def table(head, rows):
     return "\n".join(["| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head)] + rows])
 
 
-def ms(record):
-    """Milliseconds to three digits; empty where there is no record."""
-    if record is None:
-        return ""
-    x = record["median_ms"]
+def digits(x):
+    """Three digits, or all in front of the point."""
     return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def ms(record):
+    """Milliseconds; empty where there is no record."""
+    return "" if record is None else digits(record["median_ms"])
 
 
 def over(a, b):
@@ -141,17 +143,17 @@ def drop_empty(head, rows):
 def patch_embed_table(records):
     rows = []
     for key, ways in groups(records, "patch-embed", first_word, lambda r: r["rows"]).items():
-        gemm = next((r for r in ways.values() if r.get("chosen")), ways.get("patchify"))
+        gemm, pixels, own, peer, linear = (ways.get(w) for w in (
+            "patchify", "patchify from bytes", "direct", "torch conv3d", "torch linear"))
         if gemm is None:
             continue
-        own, peer = ways.get("direct"), ways.get("torch conv3d")
-        linear = ways.get("torch linear")
-        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm), ms(own),
-                     ms(peer), ms(linear), bold(over(own, gemm)), bold(over(peer, gemm))])
+        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm),
+                     ms(pixels), ms(own), ms(peer), ms(linear), bold(over(own, gemm)),
+                     bold(over(peer, gemm))])
     return rows and table(*drop_empty(
-        ["tower", "rows", "dtype", "machine", "as GEMM ms", "library's Conv3d ms",
-         "torch's Conv3d ms", "torch's Linear ms", "times faster than the library's",
-         "times faster than torch's Conv3d"], rows))
+        ["tower", "rows", "dtype", "machine", "as GEMM ms", "the same from bytes ms",
+         "library's Conv3d ms", "torch's Conv3d ms", "torch's Linear ms",
+         "times faster than the library's Conv3d", "times faster than torch's Conv3d"], rows))
 
 
 def tower_table(records):
@@ -203,7 +205,7 @@ def gemm_table(records):
     lines, rows = {}, []
     for r in records:
         if r["bench"] == "gemm" and r["m"] <= SMALL_M:
-            name = re.sub(r"[, ]*\bm=\d+", "", r["case"])
+            name = " ".join([r.get("model", ""), re.sub(r"[, ]*\bm=\d+", "", r["case"])]).strip()
             lines.setdefault((place(r), name, r["way"], r["dtype"]), {})[r["m"]] = r
     for (_, name, way, dtype), by_m in sorted(lines.items()):
         steps = sorted(by_m)
@@ -221,12 +223,17 @@ def gemm_table(records):
 
 
 def preprocess_table(records):
-    rows, names = [], ["decode", "resize", "rows"]
-    found = groups(records, "preprocess", lambda r: r["case"])
-    names += sorted({w for ways in found.values() for w in ways} - set(names))
-    for key, ways in found.items():
-        rows.append([key[0], machine_text(ways.values())] + [ms(ways.get(n)) for n in names])
-    return rows and table(*drop_empty(["work", "machine"] + [n + " ms" for n in names], rows))
+    found, rows = {}, []
+    for r in records:
+        if r["bench"] == "preprocess":
+            found.setdefault((place(r), r["case"]), {})[r["way"]] = r
+    for (_, case), ways in sorted(found.items()):
+        rate = ways.get("decode", {}).get("frames_per_s")
+        rows.append([case, machine_text(ways.values()), ms(ways.get("resize")),
+                     ms(ways.get("rows")), f"{rate:.0f}" if rate else ""])
+    return rows and table(*drop_empty(["work", "machine", "resize a frame, ms",
+                                       "patch rows of a frame, ms",
+                                       "decode and resize, frames/s"], rows))
 
 
 def profile_table(records):
@@ -241,7 +248,7 @@ def profile_table(records):
             roof = [r["roof_share"] * r["median_ms"] for r in kinds[op] if "roof_share" in r]
             share = f"{100 * sum(roof) / times[op]:.0f} %" if roof and times[op] else ""
             rows.append([op, dtype, machine_text(kinds[op]), str(len(kinds[op])),
-                         f"{times[op]:.3g}", f"{100 * times[op] / total:.1f} %", share])
+                         digits(times[op]), f"{100 * times[op] / total:.1f} %", share])
     return rows and table(["operation", "dtype", "machine", "calls", "ms", "share of the time",
                            "of the roof"], rows)
 
@@ -355,8 +362,8 @@ PAGE = [
      "times of two neighbouring M; a step shows where a library changes its kernel.",
      "qwenvit bench gemm --model DIR --json=FILE.jsonl", gemm_table, None),
     ("Preprocessing",
-     "A frame from the file to patch rows, stage by stage, medians.",
-     "qwenvit bench preprocess --json=FILE.jsonl", preprocess_table, None),
+     "Resizing a frame, making its patch rows, and decoding and resizing a whole clip, medians.",
+     "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),
     ("Where the time goes",
      "Every operation of one chunk, timed alone and summed by kind. Of the roof: the least time "
      "that the measured peak and copy rate allow, over the time taken.",

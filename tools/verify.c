@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "commit.h"
 #include "config.h"
 #include "error.h"
 #include "tool.h"
@@ -267,10 +268,11 @@ report_json(const struct report *r)
         json_array_append_new(grids, json_pack("[I,I,I]", (json_int_t)r->input.thw[i][0],
                                                (json_int_t)r->input.thw[i][1],
                                                (json_int_t)r->input.thw[i][2]));
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:o, s:f, s:b, s:o}", "verify",
-                     r->o->model, "version", qv_version(), "model_type", r->config.model_type,
-                     "backend", r->context.backend, "device", r->context.device, "threads",
-                     r->context.threads, "pixels", r->pixels, "grid_thw", grids, "seconds",
+    json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
+                                r->context.device, "threads", r->context.threads);
+    return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:o, s:f, s:b, s:o}", "verify", r->o->model,
+                     "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
+                     r->config.model_type, "pixels", r->pixels, "grid_thw", grids, "seconds",
                      r->seconds, "ok", verify_first_failure(&r->table) == NULL, "rows", rows);
 }
 

@@ -35,10 +35,16 @@ struct definition {
     const struct verify_layer *found;
 };
 
-/* Every first row and column, and the last row. */
+/* So many rows and columns, spread evenly; the first and the last are among them. */
 struct part {
-    int64_t rows, cols, col_step;
+    int64_t rows, cols;
 };
+
+static int64_t
+spread(int64_t i, int64_t n, int64_t all)
+{
+    return n > 1 ? i * (all - 1) / (n - 1) : 0;
+}
 
 /* ---- what is convolved ----------------------------------------------------------------------- */
 
@@ -55,9 +61,12 @@ read_as(const char *dir, const struct qv_config *c, const char *name, qv_dtype r
     if (!status && !(*out = malloc((size_t)values * qv_dtype_bytes(to))))
         status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", t.name);
     for (int64_t i = 0; i < values && !status; i++) {
-        char one[4];
-        qv_store(one, rounded, 0, qv_load(t.data, t.dtype, i));
-        qv_store(*out, to, i, qv_load(one, rounded, 0));
+        union {
+            float f;
+            qv_bf16 h;
+        } one;
+        qv_store(&one, rounded, 0, qv_load(t.data, t.dtype, i));
+        qv_store(*out, to, i, qv_load(&one, rounded, 0));
     }
     free(t.data);
     return status;
@@ -129,7 +138,7 @@ position(const struct definition *d, int64_t row, int64_t col)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* The description of every col_step'th output alone, with its own weight and bias. */
+/* The description of some outputs alone, with their own weight and bias. */
 struct columns {
     qv_conv3d_desc desc, still; /* still: of one frame, on summed weights */
     void *weight, *sums;
@@ -185,7 +194,7 @@ take_columns(const struct definition *d, const struct part *part, struct columns
     if (!c->weight || !c->bias || !c->found || !c->rounded || !c->truth || !c->kept)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu outputs", n);
     for (size_t i = 0; i < n; i++) {
-        size_t from = i * (size_t)part->col_step;
+        size_t from = (size_t)spread((int64_t)i, part->cols, d->desc.o);
         memcpy((char *)c->weight + i * row, (char *)d->weight + from * row, row);
         c->bias[i] = d->bias[from];
     }
@@ -203,7 +212,7 @@ define_row(const struct definition *d, const struct part *part, struct columns *
         status =
             qv_conv3d_define(&c->still, d->still, c->sums, c->bias, NULL, row, 1, c->kept, err);
     for (int64_t i = 0; i < part->cols && !status; i++) {
-        int64_t col = i * part->col_step;
+        int64_t col = spread(i, part->cols, d->desc.o);
         double at = position(d, row, col);
         c->rounded[i] = (float)bf16((d->still ? c->kept[i] : c->truth[i]) + bf16(at));
         c->truth[i] += at;
@@ -249,7 +258,7 @@ check_part(const struct definition *d, const struct part *part, struct verify_ta
     if (!status)
         status = verify_sums_begin(&rounded, part->cols, err);
     for (int64_t i = 0; i < part->rows && !status; i++) {
-        int64_t at = part->rows > 1 ? i * (d->rows - 1) / (part->rows - 1) : 0;
+        int64_t at = spread(i, part->rows, d->rows);
         status = define_row(d, part, &c, at, &largest, err);
         if (!status) {
             verify_sums_row(&found, c.found, c.truth);
@@ -274,13 +283,13 @@ check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
     double row_work = (double)d->k * (double)d->rows;
     int64_t o = d->desc.o, cols = (int64_t)(most_work / row_work);
     if (row_work * (double)o <= most_work)
-        return check_part(d, &(struct part){ d->rows, o, 1 }, out, err);
+        return check_part(d, &(struct part){ d->rows, o }, out, err);
     int64_t some = d->rows < MOST_ROWS ? d->rows : MOST_ROWS;
-    qv_status status = check_part(d, &(struct part){ some, o, 1 }, out, err);
+    qv_status status = check_part(d, &(struct part){ some, o }, out, err);
     cols = cols > o / 8 ? o / 8 : cols;
     cols = cols < 1 ? 1 : cols;
     if (!status)
-        status = check_part(d, &(struct part){ d->rows, cols, o / cols }, out, err);
+        status = check_part(d, &(struct part){ d->rows, cols }, out, err);
     return status;
 }
 

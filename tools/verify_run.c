@@ -206,7 +206,7 @@ keep_tokens(const struct passage *p, const qv_model *model, struct verify_layers
     int64_t cols = model->config.out_hidden;
     keep(out, "tokens", p->tokens.tokens, p->tokens.n, cols);
     for (int64_t i = 0; i < model->config.n_deepstack; i++) {
-        char name[24];
+        char name[48];
         snprintf(name, sizeof name, "deepstack.%lld", (long long)i);
         keep(out, name, p->tokens.deepstack[i], p->tokens.n, cols);
     }

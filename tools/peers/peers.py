@@ -129,11 +129,10 @@ def reason(error):
 def linear_tower(folder, shipped):
     """The same tower with transformers' own opt-in linear patch embedding, which is
     from_pretrained(..., fusion_config={"patch_embeddings": True}). It shares its weights with
-    `shipped`. None where the installed version has no such switch for this model.
-
-    transformers replaces the class for good: towers made later have it too."""
+    `shipped`. None where the installed version has no such switch for this model."""
     try:
         from transformers.fusion_mapping import register_fusion_patches
+        from transformers.monkey_patching import clear_patch_mapping
     except ImportError:
         return None
     model_class, config = common.vision_classes(folder)
@@ -141,6 +140,7 @@ def linear_tower(folder, shipped):
     weight = shipped.patch_embed.proj.weight
     with torch.device("meta"):
         model = model_class._from_config(config, dtype=weight.dtype, attn_implementation="sdpa")
+    clear_patch_mapping()  # or towers made later have it too
     if not hasattr(model.patch_embed, "linear_proj"):
         return None
     state = {k.replace("patch_embed.proj.", "patch_embed.linear_proj."): v

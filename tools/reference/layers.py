@@ -4,6 +4,9 @@
 
 The file holds pixel_values [n, row], grid_thw [clips, 3] and, in f32, patch_embed (with position
 embedding), blocks.N, deepstack_merger_list.N and merger: what `qwenvit verify --against` reads.
+
+--yardstick: the truth in f32 on bf16-rounded weights and pixels, and beside each layer, as
+"bf16.LAYER", what transformers itself makes of it in bf16: the bar for a bf16 tower.
 """
 import argparse
 
@@ -24,6 +27,8 @@ def main():
                         help="with pixel_values and grid_thw, as this tool writes them")
     parser.add_argument("-o", "--output", metavar="FILE.safetensors", required=True)
     parser.add_argument("--dtype", choices=common.DTYPES, default="f32")
+    parser.add_argument("--yardstick", action="store_true",
+                        help="f32 on bf16-rounded weights and pixels, and bf16 beside it")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--num-frames", type=int, metavar="N")
@@ -35,6 +40,8 @@ def main():
                         help="ignore the display rotation, as transformers alone does")
     parser.add_argument("--threads", type=int, metavar="N")
     args = parser.parse_args()
+    if args.yardstick and args.dtype != "f32":
+        parser.error("--yardstick has f32 and bf16 in one file: --dtype does not go with it")
     if args.threads:
         torch.set_num_threads(args.threads)
 
@@ -50,13 +57,22 @@ def main():
         given = load_file(args.pixels)
         pixels, grids = given["pixel_values"], given["grid_thw"].reshape(-1, 3)
 
-    model = common.load_tower(args.model, args.dtype, args.attention, device=args.device)
-    layers = common.run_tower(model, pixels, grids)
+    def run(dtype):
+        model = common.load_tower(args.model, dtype, args.attention, args.yardstick, args.device)
+        return common.run_tower(model, pixels, grids)
+
+    if args.yardstick:
+        pixels = pixels.bfloat16().float()
+    layers = run(args.dtype)
+    if args.yardstick:
+        tensors.update({f"bf16.{name}": x.float().contiguous()
+                        for name, x in run("bf16").items()})
     tensors.update(pixel_values=pixels.float().contiguous(), grid_thw=grids.long().contiguous())
     tensors.update({name: x.float().contiguous() for name, x in layers.items()})
     save_file(tensors, args.output, metadata={
         "implementation": f"transformers {transformers.__version__}, torch {torch.__version__}",
-        "dtype": args.dtype, "attention": args.attention})
+        "dtype": args.dtype, "attention": args.attention,
+        "yardstick": str(args.yardstick).lower()})
     print(f"{args.output}: grids {grids.tolist()}, {len(pixels)} patches, "
           f"{len(layers['merger'])} tokens, {len(layers)} layers")
 
