@@ -281,7 +281,7 @@ typedef enum qv_act { QV_ACT_NONE, QV_ACT_GELU_TANH, QV_ACT_GELU_ERF, QV_ACT_COU
 /*
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
  *                           + bias[o]) + addend[row % addend_rows, o]
- * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, and so for h', w'.
+ * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, so too h', w'.
  * Axes are depth (frames), height, width, in this order in every [3]. The output is always channels
  * last: rows [n*d'*h'*w', o].
  */

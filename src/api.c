@@ -98,8 +98,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         return status;
     }
     ctx->backend->caps(ctx->dev, &ctx->caps);
-    status =
-        qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
+    status = qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
     if (status)
         qv_context_close(&ctx);
     else

@@ -114,8 +114,8 @@ struct qv_conv3d_list {
  * runs it puts the padding frames in front and behind). */
 void qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv3d_list *out);
 
-/* Piece `piece` of the weight in that form: src[o, c/groups, kd, kh, kw] (or channels last) of dtype
- * `from` -> dst[o, k] in the description's dtype. */
+/* Piece `piece` of the weight in that form: src[o, c/groups, kd, kh, kw] (or channels last) of
+ * dtype `from` -> dst[o, k] in the description's dtype. */
 void qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *form, int piece,
                        const void *src, int64_t from, bool src_channels_last, void *dst);
 
@@ -131,9 +131,10 @@ void qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, in
 /* ---- conv3d_definition.c --------------------------------------------------------------------- */
 
 /*
- * The convolution by its definition: seven loops, sums in double, nothing rounded. x as the description says (dtype or bytes); weight[o, c/groups, kd, kh, kw]
- * and addend in the description's dtype; bias and addend NULL where there is none; y[n*d'*h'*w', o]
- * in double, rows [first, first + count) of it only. Depth padding as a first call has it.
+ * The convolution by its definition: seven loops, sums in double, nothing rounded. x as the
+ * description says (dtype or bytes); weight[o, c/groups, kd, kh, kw] and addend in the
+ * description's dtype; bias and addend NULL where there is none; y[count, o] in double: rows [first, first+count)
+ * of n*d'*h'*w'. Depth padding as a first call has it. QV_ENOMEM.
  */
 qv_status qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight,
                            const float *bias, const void *addend, int64_t first, int64_t count,

@@ -224,12 +224,12 @@ patch_embed(struct builder *b, const struct qv_conv3d_list *list)
 {
     size_t weight = list->weight.summed ? PATCH_STILL : PATCH_WEIGHT;
     int slots[QV_CONV3D_BUFFERS] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
-                    [QV_CONV3D_INPUT] = SLOT_INPUT,
-                    [QV_CONV3D_WEIGHT] = qv_weight_operand(weight),
-                    [QV_CONV3D_BIAS] = qv_weight_operand(PATCH_BIAS),
-                    [QV_CONV3D_ADDEND] = SLOT_POS,
-                    [QV_CONV3D_ROWS] = SLOT_ROWS,
-                    [QV_CONV3D_OUTPUT] = SLOT_X };
+                                     [QV_CONV3D_INPUT] = SLOT_INPUT,
+                                     [QV_CONV3D_WEIGHT] = qv_weight_operand(weight),
+                                     [QV_CONV3D_BIAS] = qv_weight_operand(PATCH_BIAS),
+                                     [QV_CONV3D_ADDEND] = SLOT_POS,
+                                     [QV_CONV3D_ROWS] = SLOT_ROWS,
+                                     [QV_CONV3D_OUTPUT] = SLOT_X };
     if (b->s->input == QV_INPUT_PATCHES && b->s->dtype != QV_F32) {
         convert(b, b->rows * qv_config_row_dim(b->c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
         slots[QV_CONV3D_INPUT] = SLOT_ROWS;

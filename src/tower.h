@@ -105,7 +105,8 @@ struct qv_tower_shape {
 /* The Conv3d that is the patch embedding of a chunk. */
 qv_conv3d_desc qv_tower_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s);
 
-/* Builds the list around the patch embedding's (one product); the caller frees steps->steps, also after a failure. */
+/* Builds the list around the patch embedding's, which ends in one product; the caller frees
+ * steps->steps, also after a failure. */
 qv_status qv_tower_build(const struct qv_config *c, const struct qv_tower_shape *s,
                          const struct qv_conv3d_list *patch_embed, struct qv_steps *out,
                          qv_error *err);

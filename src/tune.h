@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Choices that were measured, kept in a file: by device with library versions, then by the work in
- * words. {"format": "qwenvit tune 1", "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: f}}}}}
+ * words. {"format": "qwenvit tune 1",
+ *         "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: milliseconds}}}}}
  */
 #ifndef QV_SRC_TUNE_H
 #define QV_SRC_TUNE_H

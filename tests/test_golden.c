@@ -108,7 +108,7 @@ distance(const float *x, const float *truth, int64_t rows, int64_t cols, double 
         }
         double d = sqrt(off / size);
         *mean += d / (double)rows;
-        if (!(d <= *worst))
+        if (!(d <= *worst) && !isnan(*worst)) /* a NaN stays */
             *worst = d;
     }
 }

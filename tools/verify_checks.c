@@ -12,9 +12,10 @@
 static const double f32_worst = 2e-5;
 
 /*
- * bf16 over the ideal bf16 tower, which rounds what every operation writes, and nothing else. Of the
- * eight operations of a block a real one may round one thing more, the attention's probabilities:
- * at most sqrt(9/8) = 1.06 times the distance. Seen with AVX-512 BF16: 1.002 on tower M.
+ * bf16 over the ideal bf16 tower, which rounds what every operation writes, and nothing else. Of
+ * the eight operations of a block a real one may round one thing more, the attention's
+ * probabilities: at most sqrt(9/8) = 1.06 times the distance. Seen with AVX-512 BF16: 1.002 on
+ * tower M.
  * Both are draws: the norm of n rounding errors is spread by 1/sqrt(2n) of itself. Four times that
  * is allowed on top, n being the values of a row for the worst, of all rows for the mean: 9% and
  * 0.3% for 760 rows of 1024; the golden towers' few columns need it (1.05 and 1.49 were seen).

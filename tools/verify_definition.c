@@ -17,8 +17,8 @@ static const double most_work = 1.5e8;
 enum { MOST_ROWS = 64 };
 
 /* bf16, over the yardstick: the truth rounded once, and what is kept in bf16 before that too: the
- * position embedding, and for a picture the depth sums of the weight. (Held to a truth that rounds only the sum, an honest patch
- * embedding is at 1.12 in the mean.) */
+ * position embedding, and for a picture the depth sums of the weight. (Held to a truth that rounds
+ * only the sum, an honest patch embedding is at 1.12 in the mean.) */
 static const double bf16_slack = 1.05;
 
 struct definition {
