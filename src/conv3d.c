@@ -491,16 +491,18 @@ qv_conv3d_flops(const qv_conv3d_desc *desc)
 /* ---- decide ---------------------------------------------------------------------------------- */
 
 /*
- * Placeholders from first principles, not measured: each depth tap of by depth reads and writes the
- * f32 sums once more, which a short kernel repays through faster 2D routines. `qwenvit bench
- * conv3d` and --tune bring measured ones.
+ * Measured by `qwenvit bench conv3d` (docs/measurements.md). cpu: oneDNN's 3D convolution is at 85
+ * to 100% of its GEMM's rate on dense channels-last layers, and by depth adds the traffic of the
+ * f32 sums: 2 to 10% slower. Depthwise, its 2D routine is 5 to 14 times faster than its 3D one, for
+ * depths of 3 to 15, but not with 2 outputs a channel. Rows of patches that must be copied together
+ * pay from 256 outputs on, within 7% either way. ref is a definition, not fast.
  */
 static const struct {
     const char *backend;
     struct qv_conv3d_thresholds thresholds;
 } threshold_table[] = {
-    { "cpu", { .by_depth_max_kd = 3, .by_depth_max_group = 1, .by_depth_min_flops = 0 } },
-    { "ref", { .by_depth_max_kd = 0 } },
+    { "cpu", { .by_depth_max_kd = 16, .by_depth_max_group = 1, .rows_min_o = 256 } },
+    { "ref", { .by_depth_max_kd = 0, .by_depth_max_group = 0, .rows_min_o = 0 } },
 };
 
 const struct qv_conv3d_thresholds *
@@ -540,42 +542,57 @@ append(char text[QV_REASON_BYTES], const char *words)
 
 /* By depth against direct, where both are legal; text says why it loses. */
 static bool
-by_depth_pays(const qv_conv3d_desc *d, const struct qv_conv3d_thresholds *t, char *text,
-              size_t size)
+by_depth_pays(const struct question *q, const struct qv_conv3d_thresholds *t)
 {
-    const struct question q = { d, NULL, text, size };
-    double flops = qv_conv3d_flops(d) / (double)d->kernel[0];
+    const qv_conv3d_desc *d = q->desc;
+    int64_t c = d->c / d->groups, o = d->o / d->groups, most = t->by_depth_max_group;
     if (d->kernel[0] > t->by_depth_max_kd)
-        return forbid(&q, "kernel depth %lld is above %lld, where by depth stops paying here",
+        return forbid(q, "kernel depth %lld is above %lld, where by depth stops paying here",
                       (long long)d->kernel[0], (long long)t->by_depth_max_kd);
-    if (d->c / d->groups > t->by_depth_max_group)
-        return forbid(&q,
-                      "%lld channels in a group are above %lld, where by depth stops paying here",
-                      (long long)(d->c / d->groups), (long long)t->by_depth_max_group);
-    if (flops < t->by_depth_min_flops)
-        return forbid(&q,
-                      "%.3g FLOPs in a depth tap are below %.3g, where by depth starts paying"
-                      " here",
-                      flops, t->by_depth_min_flops);
+    if (c > most || o > most)
+        return forbid(q,
+                      "groups of %lld to %lld channels are wider than %lld, where by depth stops "
+                      "paying here",
+                      (long long)c, (long long)o, (long long)most);
     return true;
 }
 
-/* The first legal one; only by depth has to pay, and only against direct. note[QV_REASON_BYTES]:
- * what decided between these two, where one of them is chosen. */
+/* A product against a convolution that sees channels-last frames as they lie. */
+static bool
+rows_pay(const struct question *q, const struct qv_conv3d_thresholds *t)
+{
+    const qv_conv3d_desc *d = q->desc;
+    if (d->layout != QV_LAYOUT_CHANNELS_LAST || qv_conv3d_input_is_rows(d) || d->o >= t->rows_min_o)
+        return true;
+    return forbid(q,
+                  "%lld outputs are fewer than %lld, where copying rows for a product starts "
+                  "paying here",
+                  (long long)d->o, (long long)t->rows_min_o);
+}
+
+/* The first legal one that pays. note[QV_REASON_BYTES]: what decided, where something was close. */
 static qv_lowering
 choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
        const char *why_not_direct, char *note)
 {
-    static const qv_lowering best_first[] = { QV_LOWERING_STILL, QV_LOWERING_POINTWISE,
-                                              QV_LOWERING_PATCHIFY, QV_LOWERING_FRAMES };
-    for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
-        if (legal >> best_first[i] & 1)
-            return best_first[i];
-    if (!(legal >> QV_LOWERING_BY_DEPTH & 1))
+    char words[QV_REASON_BYTES] = "";
+    const struct question q = { d, NULL, note, QV_REASON_BYTES };
+    const struct question q_depth = { d, NULL, words, sizeof words };
+    bool by_depth = legal >> QV_LOWERING_BY_DEPTH & 1, direct = legal >> QV_LOWERING_DIRECT & 1;
+    if (legal >> QV_LOWERING_STILL & 1)
+        return QV_LOWERING_STILL;
+    if (legal >> QV_LOWERING_POINTWISE & 1 && (!direct || rows_pay(&q, t)))
+        return QV_LOWERING_POINTWISE;
+    if (legal >> QV_LOWERING_PATCHIFY & 1 && (!direct || rows_pay(&q, t)))
+        return QV_LOWERING_PATCHIFY;
+    if (legal >> QV_LOWERING_FRAMES & 1)
+        return QV_LOWERING_FRAMES;
+    if (direct && by_depth && by_depth_pays(&q_depth, t))
+        return QV_LOWERING_BY_DEPTH;
+    append(note, *note && *words ? "; " : "");
+    append(note, words);
+    if (direct)
         return QV_LOWERING_DIRECT;
-    if (legal >> QV_LOWERING_DIRECT & 1)
-        return by_depth_pays(d, t, note, QV_REASON_BYTES) ? QV_LOWERING_BY_DEPTH
-                                                          : QV_LOWERING_DIRECT;
     append(note, "not direct: ");
     append(note, why_not_direct);
     return QV_LOWERING_BY_DEPTH;

@@ -11,11 +11,12 @@
 
 /* ---- conv3d.c: which way, and why ------------------------------------------------------------ */
 
-/* Where by depth and direct part. All the others win wherever they are legal. */
+/* Where one way starts to pay over another; still wins wherever it is legal, and frames too. */
 struct qv_conv3d_thresholds {
     int64_t by_depth_max_kd;    /* kernels deeper than this go to direct */
-    int64_t by_depth_max_group; /* channels of a group; wider ones go to direct */
-    double by_depth_min_flops;  /* less work than this in one depth tap goes to direct */
+    int64_t by_depth_max_group; /* channels of a group, in or out; wider ones go to direct */
+    int64_t rows_min_o; /* with fewer outputs, channels-last frames are not copied into rows for a
+                           product, but go to frames, by depth or direct */
 };
 
 /* Of a backend, by its name; an unknown one gets the CPU's. */

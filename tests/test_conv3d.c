@@ -14,7 +14,7 @@
 static const struct qv_caps right_caps, wrong_caps = { .wrong_conv3d_bf16 = true };
 static const struct qv_conv3d_thresholds thresholds = { .by_depth_max_kd = 3,
                                                         .by_depth_max_group = 96,
-                                                        .by_depth_min_flops = 0 };
+                                                        .rows_min_o = 64 };
 
 /* Tower M's patch embedding of one 20x38 frame pair. */
 static qv_conv3d_desc
@@ -491,15 +491,35 @@ thresholds_part_by_depth_from_direct(void **state)
     expect_words(it.reason, "every shape; kernel depth 4 is above 3");
     d = vae();
     struct qv_conv3d_thresholds t = thresholds;
-    t.by_depth_min_flops = qv_conv3d_flops(&d) / 3;
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
-    t.by_depth_min_flops *= 1.001;
+    t.by_depth_max_group = 95;
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    expect_words(it.reason, "FLOPs in a depth tap");
+    expect_words(it.reason, "groups of 96 to 96 channels are wider than 95");
     assert_true(qv_conv3d_thresholds_of("cpu")->by_depth_max_kd > 0);
     assert_ptr_equal(qv_conv3d_thresholds_of("abacus"), qv_conv3d_thresholds_of("cpu"));
+}
+
+static void
+few_outputs_do_not_pay_for_rows(void **state)
+{
+    (void)state;
+    qv_conv3d_desc d = patch_embed();
+    d.layout = QV_LAYOUT_CHANNELS_LAST;
+    d.o = 64;
+    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
+    d.o = 63;
+    struct qv_conv3d_decision it = decide(&d);
+    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
+    expect_words(it.reason, "63 outputs are fewer than 64");
+    d.layout = QV_LAYOUT_CHANNELS_FIRST; /* which all ways must copy */
+    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
+    d.layout = QV_LAYOUT_PATCH_ROWS; /* which are there */
+    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
+    d = pointwise();
+    d.o = 8;
+    assert_int_equal(decide(&d).lowering, QV_LOWERING_POINTWISE);
+    d.stride[1] = 2;
+    assert_int_equal(decide(&d).lowering, QV_LOWERING_FRAMES);
 }
 
 static void
@@ -686,6 +706,7 @@ main(void)
         cmocka_unit_test(outputs_and_flops),
         cmocka_unit_test(the_best_legal_one_is_chosen),
         cmocka_unit_test(thresholds_part_by_depth_from_direct),
+        cmocka_unit_test(few_outputs_do_not_pay_for_rows),
         cmocka_unit_test(forced_lowerings),
         cmocka_unit_test(lowerings_list_few_operations),
         cmocka_unit_test(descriptions_survive_text),
