@@ -6,18 +6,31 @@
  */
 #include "cpu.h"
 
-/* Images, not volumes of one frame: depthwise those are 15 times slower. */
+/* Images, not volumes of one frame: depthwise those are 15 times slower. Nor volumes of which every
+ * second frame is looked at. */
 static int
 is_flat(const struct qv_op_conv *op)
 {
-    return op->d == 1 && op->kd == 1;
+    return op->kd == 1 && (op->d == 1 || op->sd > 1);
 }
 
 /* How many samples one run takes: source and destination must be dense. */
 static int64_t
 batch(const struct qv_op_conv *op)
 {
-    return op->x_depth == op->d ? op->n : 1;
+    bool dense = op->x_depth == op->d && (op->d == 1 || !is_flat(op));
+    return dense ? op->n : 1;
+}
+
+/*
+ * On AMX, before 3.13, oneDNN's copy of the source overruns its buffer where a stride of a bf16
+ * convolution exceeds its kernel: results are wrong, and memory is lost (oneDNN pull request 5494).
+ */
+static bool
+is_wrong(const struct qv_device_cpu *dev, const struct qv_op_conv *op)
+{
+    return dev->wrong_sparse_bf16 && op->dtype == QV_BF16 &&
+           ((!is_flat(op) && op->sd > op->kd) || op->sh > op->kh || op->sw > op->kw);
 }
 
 /* sums 2: what is in y is the addend. */
@@ -167,6 +180,9 @@ conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
 {
     const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
     dnnl_primitive_desc_t pd;
+    if (is_wrong(dev, &kernel->op.u.conv))
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "conv: a stride exceeds its kernel, for which this oneDNN is wrong in bf16");
     qv_status status = describe(dev, &kernel->op, &pd, err);
     if (status)
         return status;
@@ -182,13 +198,16 @@ conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *co
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
-    size_t src = (size_t)(op->x_depth * op->h * op->w * op->c) * qv_dtype_bytes(op->dtype);
-    size_t dst = qv_op_operand(&kernel->op, 4).bytes / (size_t)op->n;
+    size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->dtype);
+    int64_t images = is_flat(op) ? (op->d - 1) / op->sd + 1 : 1; /* of a sample */
+    size_t dst = qv_op_operand(&kernel->op, 4).bytes / (size_t)(op->n * images);
     epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
     dnnl_status_t s = dnnl_success;
-    for (int64_t i = 0; i < op->n && !s; i += batch(op))
+    for (int64_t i = 0; i < op->n * images && !s; i += batch(op)) {
+        int64_t at = i / images * op->x_depth + i % images * op->sd;
         s = primitive_run_cpu(dev, &kernel->conv,
-                              (void *[]){ (char *)p[0] + (size_t)i * src, p[1], p[2],
+                              (void *[]){ (char *)p[0] + (size_t)at * frame, p[1], p[2],
                                           (char *)p[4] + (size_t)i * dst, scratch });
+    }
     return dnnl_check_cpu(s, "convolution", err);
 }

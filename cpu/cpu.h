@@ -15,6 +15,7 @@ struct qv_device_cpu {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;
+    bool wrong_sparse_bf16; /* see qv_caps */
 };
 
 /* A oneDNN matmul or convolution and its memory objects, whose addresses are set at each run. */

@@ -54,6 +54,9 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         close_cpu(&dev->base);
         return dnnl_check_cpu(s, "opening the CPU engine", err);
     }
+    const dnnl_version_t *v = dnnl_version();
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
+    dev->wrong_sparse_bf16 = (isa & amx) == amx && v->major == 3 && v->minor < 13;
     *out = &dev->base;
     return QV_OK;
 }
@@ -101,7 +104,9 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     *out = (struct qv_caps){ .alignment = 64,
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
-                             .chunk_rows = 640 };
+                             .chunk_rows = 640,
+                             .wrong_sparse_bf16 =
+                                 ((const struct qv_device_cpu *)device)->wrong_sparse_bf16 };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
              v->patch, name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,

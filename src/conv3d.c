@@ -190,6 +190,35 @@ right_in_bf16(const struct question *q)
     return true;
 }
 
+/* Where the kernel is 1 and nothing is padded, frames are thinned out before the convolution. */
+static bool
+dense_strides(const struct question *q, int first_axis)
+{
+    const qv_conv3d_desc *d = q->desc;
+    if (d->dtype != QV_BF16 || !q->caps->wrong_sparse_bf16)
+        return true;
+    for (int a = first_axis; a < 3; a++)
+        if (d->stride[a] > d->kernel[a] && (d->kernel[a] > 1 || d->pad_front[a] || d->pad_back[a]))
+            return forbid(
+                q,
+                "this device library is known to be wrong in bf16 where a stride, %lld on "
+                "the %s axis, exceeds the kernel",
+                (long long)d->stride[a], axis_names[a]);
+    return true;
+}
+
+static bool
+dense_strides_3d(const struct question *q)
+{
+    return dense_strides(q, 0);
+}
+
+static bool
+dense_strides_2d(const struct question *q)
+{
+    return dense_strides(q, 1);
+}
+
 /* ---- lowerings ------------------------------------------------------------------------------- */
 
 bool
@@ -269,9 +298,9 @@ static const struct lowering {
                             gist_still },
     [QV_LOWERING_POINTWISE] = { { kernel_is_one, not_causal, no_padding, one_group },
                                 gist_pointwise },
-    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one }, gist_frames },
-    [QV_LOWERING_BY_DEPTH] = { { few_taps }, gist_by_depth },
-    [QV_LOWERING_DIRECT] = { { right_in_bf16 }, gist_direct },
+    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, dense_strides_2d }, gist_frames },
+    [QV_LOWERING_BY_DEPTH] = { { few_taps, dense_strides_2d }, gist_by_depth },
+    [QV_LOWERING_DIRECT] = { { right_in_bf16, dense_strides_3d }, gist_direct },
 };
 
 static bool
@@ -491,27 +520,32 @@ qv_conv3d_flops(const qv_conv3d_desc *desc)
 /* ---- decide ---------------------------------------------------------------------------------- */
 
 /*
- * Measured by `qwenvit bench conv3d` (docs/measurements.md). cpu: oneDNN's 3D convolution is at 85
- * to 100% of its GEMM's rate on dense channels-last layers, and by depth adds the traffic of the
- * f32 sums: 2 to 10% slower. Depthwise, its 2D routine is 5 to 14 times faster than its 3D one, for
- * depths of 3 to 15, but not with 2 outputs a channel. Rows of patches that must be copied together
- * pay from 256 outputs on, within 7% either way. ref is a definition, not fast.
+ * Measured by `qwenvit bench conv3d` (docs/measurements.md). On dense channels-last layers oneDNN's
+ * 3D convolution reaches 85 to 100% of its GEMM's rate with AVX-512, and by depth adds the traffic
+ * of the f32 sums: up to 10% slower. With AMX it loses ground as channels grow: by depth is level at
+ * 128, and 1.1, 1.3 and 1.5 times faster at 192, 512 and 1024. Depthwise, oneDNN's 2D routine is 5 to
+ * 14 times faster than its 3D one, for depths of 3 to 15, but not with 2 outputs a channel. Rows of
+ * patches that must be copied together pay from 256 outputs on, within 7% either way. ref is a
+ * definition, not fast.
  */
 static const struct {
-    const char *backend;
+    const char *backend, *device; /* a word of the device's description; "": any */
     struct qv_conv3d_thresholds thresholds;
 } threshold_table[] = {
-    { "cpu", { .by_depth_max_kd = 16, .by_depth_max_group = 1, .rows_min_o = 256 } },
-    { "ref", { .by_depth_max_kd = 0, .by_depth_max_group = 0, .rows_min_o = 0 } },
+    { "cpu", "AMX", { .by_depth_max_kd = 16, .by_depth_min_c = 192, .rows_min_o = 256 } },
+    { "cpu", "", { .by_depth_max_kd = 16, .by_depth_min_c = INT64_MAX, .rows_min_o = 256 } },
+    { "ref", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
 };
 
 const struct qv_conv3d_thresholds *
-qv_conv3d_thresholds_of(const char *backend)
+qv_conv3d_thresholds_of(const char *backend, const struct qv_caps *caps)
 {
-    for (size_t i = 0; i < sizeof threshold_table / sizeof *threshold_table; i++)
-        if (strcmp(backend, threshold_table[i].backend) == 0)
+    size_t n = sizeof threshold_table / sizeof *threshold_table;
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(backend, threshold_table[i].backend) &&
+            strstr(caps->device, threshold_table[i].device))
             return &threshold_table[i].thresholds;
-    return &threshold_table[0].thresholds;
+    return &threshold_table[n - 1].thresholds;
 }
 
 bool
@@ -545,15 +579,15 @@ static bool
 by_depth_pays(const struct question *q, const struct qv_conv3d_thresholds *t)
 {
     const qv_conv3d_desc *d = q->desc;
-    int64_t c = d->c / d->groups, o = d->o / d->groups, most = t->by_depth_max_group;
+    bool depthwise = d->groups == d->c && d->groups == d->o;
     if (d->kernel[0] > t->by_depth_max_kd)
         return forbid(q, "kernel depth %lld is above %lld, where by depth stops paying here",
                       (long long)d->kernel[0], (long long)t->by_depth_max_kd);
-    if (c > most || o > most)
+    if (!depthwise && (d->groups > 1 || d->c < t->by_depth_min_c))
         return forbid(q,
-                      "groups of %lld to %lld channels are wider than %lld, where by depth stops "
-                      "paying here",
-                      (long long)c, (long long)o, (long long)most);
+                      "neither depthwise nor dense with enough of its %lld channels for by depth "
+                      "to pay here",
+                      (long long)d->c);
     return true;
 }
 

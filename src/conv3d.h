@@ -13,14 +13,15 @@
 
 /* Where one way starts to pay over another; still wins wherever it is legal, and frames too. */
 struct qv_conv3d_thresholds {
-    int64_t by_depth_max_kd;    /* kernels deeper than this go to direct */
-    int64_t by_depth_max_group; /* channels of a group, in or out; wider ones go to direct */
+    int64_t by_depth_max_kd; /* kernels deeper than this go to direct */
+    int64_t by_depth_min_c;  /* dense ones of fewer channels too; depthwise goes by depth */
     int64_t rows_min_o; /* with fewer outputs, channels-last frames are not copied into rows for a
                            product, but go to frames, by depth or direct */
 };
 
-/* Of a backend, by its name; an unknown one gets the CPU's. */
-const struct qv_conv3d_thresholds *qv_conv3d_thresholds_of(const char *backend);
+/* Of a device, by its backend's name and its description; an unknown one goes direct. */
+const struct qv_conv3d_thresholds *qv_conv3d_thresholds_of(const char *backend,
+                                                           const struct qv_caps *caps);
 
 struct qv_conv3d_decision {
     qv_lowering lowering;

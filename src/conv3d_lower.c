@@ -108,7 +108,23 @@ make_rows(struct lowering *l, bool still)
                QV_CONV3D_ROWS);
 }
 
-/* The sizes of the channels-last volume that a convolution sees: x, or a row as one kernel. */
+/* Strides over axes on which the kernel is 1 and nothing is padded: what they leave out need not be
+ * there. */
+static bool
+thin_out(const qv_conv3d_desc *d, struct qv_op_unfold *v)
+{
+    int64_t *const strides[3] = { &v->sd, &v->sh, &v->sw };
+    bool thinner = false;
+    for (int a = 0; a < 3; a++)
+        if (d->kernel[a] == 1 && d->stride[a] > 1 && !d->pad_front[a] && !d->pad_back[a]) {
+            *strides[a] = d->stride[a];
+            thinner = true;
+        }
+    return thinner;
+}
+
+/* The sizes of the channels-last volume that a convolution sees: x, or a row as one kernel; and the
+ * strides that are behind it. */
 static struct qv_op_unfold
 make_voxels(struct lowering *l)
 {
@@ -124,7 +140,7 @@ make_voxels(struct lowering *l)
                               .sd = 1,
                               .sh = 1,
                               .sw = 1,
-                              .channels_first = 1,
+                              .channels_first = d->layout != QV_LAYOUT_CHANNELS_LAST,
                               .dtype = d->dtype };
     if (d->layout == QV_LAYOUT_FRAMES_U8)
         bytes_to_rows(l, false);
@@ -134,8 +150,11 @@ make_voxels(struct lowering *l)
         v.h = d->kernel[1];
         v.w = d->kernel[2];
     }
-    if (d->layout != QV_LAYOUT_CHANNELS_LAST)
+    if (thin_out(d, &v) || v.channels_first)
         unfold(l, &v, QV_CONV3D_VOXELS);
+    v.d = (v.d - 1) / v.sd + 1;
+    v.h = (v.h - 1) / v.sh + 1;
+    v.w = (v.w - 1) / v.sw + 1;
     return v;
 }
 
@@ -183,9 +202,9 @@ conv_over(const qv_conv3d_desc *d, const struct qv_op_unfold *v)
                                      .kd = d->kernel[0],
                                      .kh = d->kernel[1],
                                      .kw = d->kernel[2],
-                                     .sd = d->stride[0],
-                                     .sh = d->stride[1],
-                                     .sw = d->stride[2],
+                                     .sd = d->stride[0] / v->sd,
+                                     .sh = d->stride[1] / v->sh,
+                                     .sw = d->stride[2] / v->sw,
                                      .dd = d->dilation[0],
                                      .dh = d->dilation[1],
                                      .dw = d->dilation[2],

@@ -13,7 +13,7 @@
 
 static const struct qv_caps right_caps, wrong_caps = { .wrong_conv3d_bf16 = true };
 static const struct qv_conv3d_thresholds thresholds = { .by_depth_max_kd = 3,
-                                                        .by_depth_max_group = 96,
+                                                        .by_depth_min_c = 3,
                                                         .rows_min_o = 64 };
 
 /* Tower M's patch embedding of one 20x38 frame pair. */
@@ -292,6 +292,43 @@ refused(const qv_conv3d_desc *d, const char *words)
     assert_false(qv_conv3d_legal(d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
 }
 
+/* oneDNN before 3.13 on AMX. Thinning out comes before the convolution where it can. */
+static void
+sparse_strides_may_be_wrong(void **state)
+{
+    (void)state;
+    const struct qv_caps sparse = { .wrong_sparse_bf16 = true };
+    char text[QV_REASON_BYTES];
+    qv_conv3d_desc d = with_kernel(vae(), 3, 2, 3);
+    d.dtype = QV_BF16;
+    d.stride[1] = 2;
+    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    d.stride[1] = 3;
+    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    expect_words(text, "a stride, 3 on the height axis, exceeds the kernel");
+    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_BY_DEPTH, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
+    d.dtype = QV_F32;
+    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    d.dtype = QV_BF16;
+    d.kernel[1] = 1;
+    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    d.pad_front[1] = d.pad_back[1] = 0; /* now every third line is all there is */
+    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    struct qv_conv3d_list list;
+    d.pad_front[0] = 0;
+    qv_conv3d_lower(&d, QV_LOWERING_DIRECT, &list);
+    assert_int_equal(list.n, 2);
+    assert_int_equal(list.steps[0].op.u.unfold.sh, 3);
+    assert_int_equal(list.steps[1].op.u.conv.h, 20);
+    assert_int_equal(list.steps[1].op.u.conv.sh, 1);
+    d = with_kernel(vae(), 2, 3, 3);
+    d.dtype = QV_BF16;
+    d.stride[0] = 3; /* by depth sees frames one by one */
+    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_BY_DEPTH, text, sizeof text));
+}
+
 /* More depth taps than by depth lists, on a library whose own Conv3d is wrong. */
 static void
 nothing_legal_is_unsupported(void **state)
@@ -491,12 +528,20 @@ thresholds_part_by_depth_from_direct(void **state)
     expect_words(it.reason, "every shape; kernel depth 4 is above 3");
     d = vae();
     struct qv_conv3d_thresholds t = thresholds;
-    t.by_depth_max_group = 95;
+    t.by_depth_min_c = 97;
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    expect_words(it.reason, "groups of 96 to 96 channels are wider than 95");
-    assert_true(qv_conv3d_thresholds_of("cpu")->by_depth_max_kd > 0);
-    assert_ptr_equal(qv_conv3d_thresholds_of("abacus"), qv_conv3d_thresholds_of("cpu"));
+    expect_words(it.reason, "enough of its 96 channels");
+    d.groups = d.c = d.o = 96; /* depthwise */
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
+    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
+    d.groups = 48;
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
+    assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
+    const struct qv_caps amx = { .device = "A CPU, oneDNN 3.2.0, AMX" };
+    assert_true(qv_conv3d_thresholds_of("cpu", &amx)->by_depth_min_c <
+                qv_conv3d_thresholds_of("cpu", &right_caps)->by_depth_min_c);
+    assert_int_equal(qv_conv3d_thresholds_of("abacus", &amx)->by_depth_max_kd, 0);
 }
 
 static void
@@ -698,6 +743,7 @@ main(void)
         cmocka_unit_test(frames_guards),
         cmocka_unit_test(causal_frames_go_with_by_depth_and_direct),
         cmocka_unit_test(wrong_bf16_is_never_direct),
+        cmocka_unit_test(sparse_strides_may_be_wrong),
         cmocka_unit_test(nothing_legal_is_unsupported),
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(choices_are_checked),
