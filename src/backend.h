@@ -29,8 +29,7 @@ struct qv_caps {
     char dtype_reason[128];
     int64_t chunk_rows;     /* rows of work at which GEMMs are efficient: aim of a chunk */
     bool wrong_conv3d_bf16; /* library with known wrong bf16 Conv3d (cuDNN 9.8-9.14): no `direct` */
-    bool wrong_sparse_bf16; /* wrong bf16 convolutions where a stride exceeds its kernel (oneDNN
-                               before 3.13 on AMX, which overruns a buffer) */
+    bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
 };
 
 /* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution

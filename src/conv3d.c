@@ -190,33 +190,41 @@ right_in_bf16(const struct question *q)
     return true;
 }
 
-/* Where the kernel is 1 and nothing is padded, frames are thinned out before the convolution. */
+/* Looks at the very convolutions that the device would be given. */
 static bool
-dense_strides(const struct question *q, int first_axis)
+library_is_right(const struct question *q, qv_lowering lowering)
 {
-    const qv_conv3d_desc *d = q->desc;
-    if (d->dtype != QV_BF16 || !q->caps->wrong_sparse_bf16)
+    struct qv_conv3d_list list;
+    qv_conv3d_desc d = *q->desc;
+    if (d.dtype != QV_BF16 || !q->caps->wrong_sparse_bf16)
         return true;
-    for (int a = first_axis; a < 3; a++)
-        if (d->stride[a] > d->kernel[a] && (d->kernel[a] > 1 || d->pad_front[a] || d->pad_back[a]))
-            return forbid(
-                q,
-                "this device library is known to be wrong in bf16 where a stride, %lld on "
-                "the %s axis, exceeds the kernel",
-                (long long)d->stride[a], axis_names[a]);
+    d.d += d.pad_front[0] + d.pad_back[0]; /* frames like any other */
+    d.pad_front[0] = d.pad_back[0] = 0;
+    d.causal = QV_CAUSAL_NONE;
+    qv_conv3d_lower(&d, lowering, &list);
+    for (int i = 0; i < list.n; i++)
+        if (list.steps[i].op.kind == QV_OP_conv && qv_op_conv_is_sparse(&list.steps[i].op.u.conv))
+            return forbid(q, "this device library is known to be wrong in bf16 where a stride "
+                             "exceeds the kernel, or the kernel sees padding alone");
     return true;
 }
 
 static bool
-dense_strides_3d(const struct question *q)
+frames_are_right(const struct question *q)
 {
-    return dense_strides(q, 0);
+    return library_is_right(q, QV_LOWERING_FRAMES);
 }
 
 static bool
-dense_strides_2d(const struct question *q)
+taps_are_right(const struct question *q)
 {
-    return dense_strides(q, 1);
+    return library_is_right(q, QV_LOWERING_BY_DEPTH);
+}
+
+static bool
+volumes_are_right(const struct question *q)
+{
+    return library_is_right(q, QV_LOWERING_DIRECT);
 }
 
 /* ---- lowerings ------------------------------------------------------------------------------- */
@@ -298,9 +306,9 @@ static const struct lowering {
                             gist_still },
     [QV_LOWERING_POINTWISE] = { { kernel_is_one, not_causal, no_padding, one_group },
                                 gist_pointwise },
-    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, dense_strides_2d }, gist_frames },
-    [QV_LOWERING_BY_DEPTH] = { { few_taps, dense_strides_2d }, gist_by_depth },
-    [QV_LOWERING_DIRECT] = { { right_in_bf16, dense_strides_3d }, gist_direct },
+    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, frames_are_right }, gist_frames },
+    [QV_LOWERING_BY_DEPTH] = { { few_taps, taps_are_right }, gist_by_depth },
+    [QV_LOWERING_DIRECT] = { { right_in_bf16, volumes_are_right }, gist_direct },
 };
 
 static bool

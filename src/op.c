@@ -338,6 +338,32 @@ qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3])
     out[2] = positions(w, op->kw, op->dw, op->sw);
 }
 
+/* Whether every position of a kernel of k taps sees at least one of `size` values. */
+static bool
+always_sees(int64_t size, int64_t out, int64_t k, int64_t stride, int64_t dilation, int64_t front)
+{
+    for (int64_t i = 0; i < out; i++) {
+        bool sees = false;
+        for (int64_t j = 0; j < k && !sees; j++) {
+            int64_t at = i * stride + j * dilation - front;
+            sees = at >= 0 && at < size;
+        }
+        if (!sees)
+            return false;
+    }
+    return true;
+}
+
+bool
+qv_op_conv_is_sparse(const struct qv_op_conv *op)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    return (op->kd > 1 && op->sd > op->kd) || op->sh > op->kh || op->sw > op->kw ||
+           !always_sees(op->h, out[1], op->kh, op->sh, op->dh, op->top) ||
+           !always_sees(op->w, out[2], op->kw, op->sw, op->dw, op->left);
+}
+
 static struct qv_operand
 conv_operand(const struct qv_op_conv *op, int i)
 {

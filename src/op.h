@@ -56,7 +56,9 @@ qv_status qv_op_parse(const char *text, struct qv_op *op, qv_error *err);
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 struct qv_operand qv_op_operand(const struct qv_op *op, int i);
 void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* d', h', w' */
-double qv_op_flops(const struct qv_op *op);                          /* a multiply-add counts two */
+/* A stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
+bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
+double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
 double qv_op_bytes(const struct qv_op *op); /* every operand read or written once */
 
 /*

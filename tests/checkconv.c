@@ -405,8 +405,9 @@ draw_case(uint64_t seed)
 
 struct arguments {
     const char *backend, *text, *lowering;
-    int64_t count, threads, chunk;
+    int64_t first, count, threads, chunk;
     uint64_t seed, data_seed;
+    bool list; /* a line before each case, for one that does not come back */
 };
 
 static bool
@@ -422,6 +423,10 @@ parse(int argc, char **argv, struct arguments *a)
             a->lowering = value;
         else if (!strcmp(argv[i], "--count"))
             a->count = atoll(value);
+        else if (!strcmp(argv[i], "--first"))
+            a->first = atoll(value);
+        else if (!strcmp(argv[i], "--list"))
+            a->list = atoll(value) != 0;
         else if (!strcmp(argv[i], "--threads"))
             a->threads = atoll(value);
         else if (!strcmp(argv[i], "--chunk"))
@@ -459,7 +464,8 @@ main(int argc, char **argv)
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     if (!parse(argc, argv, &a)) {
-        fprintf(stderr, "usage: checkconv [--backend NAME] [--threads N] [--count N] [--seed N]\n"
+        fprintf(stderr, "usage: checkconv [--backend NAME] [--threads N] [--seed N] [--first N] "
+                        "[--count N] [--list 1]\n"
                         "       checkconv --case TEXT [--lowering NAME] [--chunk N] "
                         "[--data-seed N]\n");
         return 2;
@@ -477,8 +483,16 @@ main(int argc, char **argv)
         }
         check(ctx, one, qv_lowering_find(a.lowering), &counts);
     }
-    for (int64_t i = 0; i < a.count && !a.text; i++)
-        check(ctx, draw_case(a.seed * 1000003 + (uint64_t)i), -1, &counts);
+    for (int64_t i = a.first; i < a.first + a.count && !a.text; i++) {
+        struct check_case one = draw_case(a.seed * 1000003 + (uint64_t)i);
+        char line[TEXT];
+        if (a.list)
+            printf("%lld: --data-seed %llu --chunk %lld --case \"%s\"\n", (long long)i,
+                   (unsigned long long)one.seed, (long long)one.chunk,
+                   qv_conv3d_print(&one.desc, line, sizeof line));
+        fflush(stdout);
+        check(ctx, one, -1, &counts);
+    }
     qv_context_close(&ctx);
     return report(&a, &counts);
 }
