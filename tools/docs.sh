@@ -5,8 +5,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-set -- docs/measurements/*.jsonl
-if [ -e "$1" ]; then
+set -- $(ls docs/measurements/*.jsonl | grep -v '/verify-')
+if [ $# -gt 0 ]; then
     "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
     rm -f docs/lowering-*.png docs/roofline-*.png docs/profile-*.png
     "$python" tools/plot.py all "$@" --out docs

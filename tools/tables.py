@@ -4,8 +4,8 @@
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
 *.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
-tools/peers/peers.py (--json FILE). Where a later line repeats an earlier one, it counts. No number
-is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
+tools/peers/peers.py (--json FILE), but verify-*.jsonl, which are of `qwenvit verify` (--json=FILE).
+Where a later line repeats an earlier one, it counts. No number is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
 """
 import argparse
 import glob
@@ -140,12 +140,13 @@ def drop_empty(head, rows):
 
 # ---- tables of records -------------------------------------------------------------------------
 
-def patch_embed_table(records):
+def patch_embed_table(records, towers=None):
+    """towers: names of those to show; None: all."""
     rows = []
     for key, ways in groups(records, "patch-embed", first_word, lambda r: r["rows"]).items():
         gemm, pixels, own, peer, linear = (ways.get(w) for w in (
             "patchify", "patchify from bytes", "direct", "torch conv3d", "torch linear"))
-        if gemm is None:
+        if gemm is None or (towers and key[0] not in towers):
             continue
         rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm),
                      ms(pixels), ms(own), ms(peer), ms(linear), bold(over(own, gemm)),
@@ -261,6 +262,34 @@ def record_versions(records):
     return "; ".join(["qwenvit " + v for v in own] + peers)
 
 
+def verify_table(root):
+    rows = []
+    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", "verify-*.jsonl"))):
+        with open(path, encoding="utf-8") as f:
+            runs = [json.loads(line) for line in f if line.strip()]
+        for run in runs:
+            def of(check, dtype, field):
+                return [r[field] for r in run["rows"]
+                        if r["check"] == check and r["dtype"] == dtype]
+
+            def ratio(which):
+                return max(a / b for a, b in zip(of("rounding", "bf16", which),
+                                                 of("rounding", "bf16", "yardstick_" + which)))
+            exact = sum(r["ok"] for r in run["rows"] if r["check"] in ("repeat", "layouts"))
+            rows.append([run["verify"], run["pixels"], run["machine"]["device"],
+                         f"{max(of('definition', 'f32', 'max_abs')):.1e}",
+                         f"{max(of('definition', 'f32', 'worst')):.1e}",
+                         f"{1 - min(of('definition', 'bf16', 'worst_cosine')):.1e}",
+                         f"{ratio('mean'):.3f} / {ratio('worst'):.3f}",
+                         f"{1 - min(of('rounding', 'bf16', 'pooled_cosine')):.1e}", str(exact),
+                         f"{len(run['rows'])} rows, all pass" if run["ok"] else "FAILS"])
+    return rows and table(
+        ["tower", "pixels", "machine", "Conv3d by definition, f32: largest difference",
+         "worst row", "bf16: 1 - worst cosine",
+         "bf16 over the ideal bf16 tower, largest of all layers: mean / worst",
+         "1 - worst pooled cosine", "runs and layouts equal to the bit", "result"], rows)
+
+
 # ---- tables of side by side runs ---------------------------------------------------------------
 
 def speed_tables(root):
@@ -337,15 +366,14 @@ def versions(root):
 PAGE = [
     ("Patch embedding",
      "Rows of one frame pair's pixels through the Conv3d of the checkpoint: as one GEMM, which "
-     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians of "
-     "single runs, in which qwenvit's ways take turns.",
+     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians, one "
+     "way after the other.",
      "qwenvit bench patch-embed --model DIR --json=FILE.jsonl && "
      "python tools/peers/peers.py patch-embed --model DIR --json FILE.jsonl",
      patch_embed_table, None),
     ("Conv3d",
      "Each case by every lowering that is legal for it; bold is the one that qwenvit picks, and "
-     "torch's is the faster of its two memory formats; medians of single runs, in which "
-     "qwenvit's ways take turns.",
+     "torch's is the faster of its two memory formats; medians, one way after the other.",
      "qwenvit bench conv3d --shapes SHAPES --json=FILE.jsonl && "
      "python tools/peers/peers.py conv3d --shapes SHAPES --json FILE.jsonl",
      conv3d_tables, "lowering"),
@@ -395,6 +423,11 @@ def measurements_page(root, records):
         parts += pictures(root, "roofline")
     if records:
         parts += [f"Records: {record_versions(records)}."]
+    made = verify_table(root)
+    if made:
+        parts += ["## Verified", "The lowered model against itself. The ideal bf16 tower is the "
+                  "f32 one with every operation's output rounded to bf16 once.",
+                  "    qwenvit verify --model DIR --clip CLIP --json=FILE.jsonl", made]
     speed, parity = speed_tables(root), parity_table(root)
     if speed:
         parts += ["## Side by side with transformers", speed]
@@ -404,10 +437,10 @@ def measurements_page(root, records):
 
 
 def readme_parts(root, records):
-    made = patch_embed_table(records)
+    made = patch_embed_table(records, ("M",))
     if made:
-        yield ("Patch embedding, medians: the checkpoint's Conv3d as one GEMM, which qwenvit "
-               "picks, by the same library's own Conv3d, and by torch's.")
+        yield ("Patch embedding of tower M, medians: the checkpoint's Conv3d as one GEMM, which "
+               "qwenvit picks, by the same library's own Conv3d, and by torch's.")
         yield made
     made = tower_table(records)
     if made:
@@ -415,7 +448,12 @@ def readme_parts(root, records):
                "and the bytes between them over the copy rate. More, and how to repeat it: "
                "[docs/measurements.md](docs/measurements.md).")
         yield made
-    yield from (x for x in (speed_tables(root), parity_table(root), versions(root)) if x)
+    made = verify_table(root)
+    if made:
+        yield ("Is it the same model? `qwenvit verify` on a real clip. Ideal: the f32 tower with "
+               "every operation's output rounded to bf16 once.")
+        yield made
+    yield from (x for x in (parity_table(root), versions(root)) if x)
 
 
 def write(path, text):
@@ -429,8 +467,9 @@ def main():
     parser.add_argument("--root", default=ROOT, metavar="DIR",
                         help="folder with README.md and docs (default: this repository)")
     root = parser.parse_args().root
-    records = read_records(sorted(glob.glob(os.path.join(root, "docs", "measurements",
-                                                         "*.jsonl"))))
+    files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
+    records = read_records([f for f in files
+                            if not os.path.basename(f).startswith("verify-")])
     path = os.path.join(root, "README.md")
     with open(path, encoding="utf-8") as f:
         text = f.read()
