@@ -80,6 +80,16 @@ done
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
+XDG_CACHE_HOME=$PWD/cache # the user's own stays out of this
+export XDG_CACHE_HOME
+expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --dtype f32 --tune
+grep -q '"choice": "' cache/qwenvit/tune.json || fail '--tune keeps no choice in the cache folder'
+echo '{' > damaged.json
+expect 0 'ignored and left as it is: damaged.json' "$qwenvit" bench conv3d --shapes shapes.txt \
+    $quick --dtype f32 --tune --tune-file damaged.json
+[ "$(cat damaged.json)" = '{' ] || fail 'a damaged tune file was written to'
+expect 0 'measured choices are not kept' "$qwenvit" bench conv3d --shapes shapes.txt \
+    $quick --dtype f32 --tune --tune-file nowhere/tune.json
 expect 0 '"way":"by depth"' "$qwenvit" bench conv3d --shapes shapes.txt --lowering 'by depth' \
     $quick --dtype f32 --json
 expect 0 'not patchify' "$qwenvit" bench conv3d --shapes shapes.txt --lowering patchify $quick \

@@ -23,6 +23,12 @@ bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_e
 void
 bench_close(struct bench *b)
 {
+    qv_context_info now;
+    if (b->ctx) {
+        qv_context_get_info(b->ctx, &now);
+        if (strcmp(now.warning, b->info.warning)) /* the tune file could not be written */
+            tool_complain("%s", now.warning);
+    }
     qv_context_close(&b->ctx);
 }
 

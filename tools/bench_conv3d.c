@@ -50,6 +50,37 @@ ask(struct subject *s, qv_error *err)
     return status;
 }
 
+/* A convolution ready to run; lowering NULL: chosen, and measured where the context tunes. */
+static qv_status
+create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error *err)
+{
+    const qv_conv3d_desc *d = &s->info.desc;
+    qv_conv3d_weights weights = { .weight = s->weight, .bias = d->bias ? s->bias : NULL };
+    qv_conv3d_options options = { .lowering = lowering };
+    void *addend = NULL;
+    if (d->addend_rows) {
+        size_t bytes = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
+        addend = malloc(bytes);
+        if (!addend)
+            return qv_fail(err, QV_ENOMEM, "no memory for an addend of %zu bytes", bytes);
+        bench_fill(addend, d->dtype, bytes);
+        weights.addend = addend;
+    }
+    qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
+    free(addend);
+    return status;
+}
+
+/* Measures what the tune file does not hold; from then on that is the choice. */
+static qv_status
+tune(struct subject *s, qv_error *err)
+{
+    qv_conv3d *conv = NULL;
+    qv_status status = create(s, NULL, &conv, err);
+    qv_conv3d_free(&conv);
+    return status ? status : ask(s, err);
+}
+
 static qv_status
 open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_error *err)
 {
@@ -72,7 +103,7 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
     bench_fill(s->x, bytes ? QV_U8 : d->dtype, s->info.x_bytes);
     bench_fill(s->weight, QV_F32, weight * sizeof *s->weight);
     bench_fill(s->bias, QV_F32, (size_t)d->o * sizeof *s->bias);
-    return QV_OK;
+    return b->o->tune ? tune(s, err) : QV_OK;
 }
 
 struct conv_run {
@@ -90,22 +121,9 @@ run_conv(void *user, qv_error *err)
 static qv_status
 time_way(const struct subject *s, qv_lowering lowering, struct bench_times *out, qv_error *err)
 {
-    qv_conv3d_weights weights = { .weight = s->weight, .bias = s->info.desc.bias ? s->bias : NULL };
-    qv_conv3d_options options = { .lowering = qv_lowering_name(lowering) };
     struct conv_run r = { .s = s };
-    void *addend = NULL;
-    const qv_conv3d_desc *d = &s->info.desc;
-    if (d->addend_rows) {
-        size_t bytes = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
-        addend = malloc(bytes);
-        if (!addend)
-            return qv_fail(err, QV_ENOMEM, "no memory for an addend of %zu bytes", bytes);
-        bench_fill(addend, d->dtype, bytes);
-        weights.addend = addend;
-    }
-    qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, &r.conv, err);
-    free(addend);
     struct bench_run run = { .work = run_conv, .user = &r };
+    qv_status status = create(s, qv_lowering_name(lowering), &r.conv, err);
     if (!status)
         status = bench_time(s->b, &run, 1, err);
     *out = run.times;

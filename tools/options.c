@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -264,6 +265,17 @@ tool_fail(qv_status status, const qv_error *err)
     return tool_exit_code(status);
 }
 
+/* The folders above a file; one that cannot be made shows when the file is written. */
+static void
+make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0777);
+        *slash = '/';
+    }
+}
+
 /* $XDG_CACHE_HOME/qwenvit/tune.json or ~/.cache/qwenvit/tune.json; NULL where there is no home. */
 static const char *
 default_tune_file(char *path, size_t size)
@@ -287,6 +299,8 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
                              .tune_file =
                                  o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
                              .tune = o->tune };
+    if (o->tune && c.tune_file == file)
+        make_folders(file);
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
         qv_context_info info;
