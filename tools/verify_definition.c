@@ -3,6 +3,7 @@
  * qwenvit verify: the patch embedding by its definition. Weights are read from the checkpoint
  * anew, sums are in double, nothing is rounded on the way.
  */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -234,7 +235,8 @@ fill_row(struct verify_row *row, const struct definition *d, const struct part *
              (long long)d->desc.o);
     if (d->dtype == QV_F32) {
         row->bar_worst = 2e-5;
-        row->bar_abs = 1e-5 * (largest > 1 ? largest : 1);
+        /* beyond 8, ten units in the last place of the largest value are more */
+        row->bar_abs = fmax(1e-5, 10 * FLT_EPSILON * largest);
     } else {
         row->yardstick_worst = yard.worst;
         row->yardstick_mean = yard.mean;
