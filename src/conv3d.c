@@ -528,13 +528,13 @@ qv_conv3d_flops(const qv_conv3d_desc *desc)
 /* ---- decide ---------------------------------------------------------------------------------- */
 
 /*
- * Measured by `qwenvit bench conv3d` (docs/measurements.md). On dense channels-last layers oneDNN's
- * 3D convolution reaches 85 to 100% of its GEMM's rate with AVX-512, and by depth adds the traffic
- * of the f32 sums: up to 10% slower. With AMX it loses ground as channels grow: by depth is level at
- * 128, and 1.1, 1.3 and 1.5 times faster at 192, 512 and 1024. Depthwise, oneDNN's 2D routine is 5 to
- * 14 times faster than its 3D one, for depths of 3 to 15, but not with 2 outputs a channel. Rows of
- * patches that must be copied together pay from 256 outputs on, within 7% either way. ref is a
- * definition, not fast.
+ * Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). Dense
+ * layers: with AVX-512 alone direct and by depth are within 10% of each other, and direct needs no
+ * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at
+ * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D routine is 5
+ * to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor with
+ * groups of more channels. Rows of patches that must be copied together pay from 256 outputs on,
+ * within 10% either way. ref is a definition, not fast.
  */
 static const struct {
     const char *backend, *device; /* a word of the device's description; "": any */

@@ -5,10 +5,14 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-set -- $(ls docs/measurements/*.jsonl | grep -v '/verify-')
+set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/channels-')
 if [ $# -gt 0 ]; then
     "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
     rm -f docs/lowering-*.png docs/roofline-*.png docs/profile-*.png
     "$python" tools/plot.py all "$@" --out docs
+    for file in docs/measurements/channels-*.jsonl; do # a picture of their own
+        "$python" tools/plot.py lowering "$file" --dtype bf16 \
+            -o "docs/lowering-$(basename "$file" .jsonl)-bf16.png"
+    done
 fi
 "$python" tools/tables.py
