@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "cpu.h"
 
+#include <math.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -156,17 +157,41 @@ release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
     free(kernel);
 }
 
+/* oneDNN counts rows and voxels of an image in 32 bits, and divides by zero beyond. */
+static qv_status
+check_counts(const struct qv_op *op, qv_error *err)
+{
+    double most = 0;
+    int64_t out[3];
+    if (op->kind == QV_OP_gemm)
+        most = fmax((double)op->u.gemm.m, fmax((double)op->u.gemm.n, (double)op->u.gemm.k));
+    if (op->kind == QV_OP_conv) {
+        const struct qv_op_conv *c = &op->u.conv;
+        qv_op_conv_output(c, out);
+        most = fmax((double)c->d * (double)c->h * (double)c->w,
+                    (double)out[0] * (double)out[1] * (double)out[2]);
+        most = fmax(most, (double)c->n * (double)c->d);
+        most = fmax(most, fmax((double)c->c, (double)c->o));
+    }
+    return most <= INT32_MAX
+               ? QV_OK
+               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN counts up to %d",
+                         qv_op_name(op->kind), most, INT32_MAX);
+}
+
 static qv_status
 prepare_cpu(struct qv_device *device, const struct qv_op *op, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
 {
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    qv_status status = check_counts(op, err);
+    if (status)
+        return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *scratch_bytes = kernels_scratch_cpu(dev, op);
-    qv_status status = QV_OK;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
     if (op->kind == QV_OP_gemm)

@@ -10,23 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "conv3d.h"
+#include "conv3d_ready.h"
 #include "dtype.h"
 #include "error.h"
-#include "plan.h"
-
-/* A lowering made ready: operations, kernels, buffers in one arena. */
-struct way {
-    struct qv_conv3d_list list;
-    size_t kernels[QV_CONV3D_MOST_STEPS]; /* entries of the context's cache */
-    int n_kernels;                        /* held */
-    struct qv_layout pieces[QV_CONV3D_MOST_TAPS];
-    size_t places[QV_CONV3D_BUFFERS]; /* in the arena; the weight's has all pieces */
-    size_t piece_places[QV_CONV3D_MOST_TAPS];
-    size_t weight_bytes, between_bytes, kernel_scratch, arena_bytes;
-    struct qv_memory *arena;
-    struct qv_call calls[QV_CONV3D_MOST_STEPS];
-};
 
 /* How x is cut along depth: `planes` runs of frames. */
 struct cut {
@@ -49,127 +35,8 @@ struct qv_conv3d {
     char *front, *next_front, *zeros; /* [planes, pad, frame_bytes]; one frame of zeros */
     void *addend;
     bool weighted;
-    struct way way;
+    struct qv_conv3d_ready way;
 };
-
-/* ---- a way ----------------------------------------------------------------------------------- */
-
-static void
-close_way(qv_context *ctx, struct way *w)
-{
-    for (int i = 0; i < w->n_kernels; i++)
-        qv_kernel_put(ctx, w->kernels[i]);
-    if (w->arena)
-        ctx->backend->free(ctx->dev, w->arena);
-    memset(w, 0, sizeof *w);
-}
-
-/* The weight that a step takes, as the backend is asked for its layout; n 0: none. */
-static struct qv_matrix
-matrix_of(const struct qv_conv3d_step *step)
-{
-    struct qv_operand w = qv_op_operand(&step->op, 1);
-    if (step->operands[1].buffer != QV_CONV3D_WEIGHT)
-        return (struct qv_matrix){ 0 };
-    return (struct qv_matrix){ w.rows, w.cols, w.dtype,
-                               step->op.kind == QV_OP_conv ? &step->op : NULL };
-}
-
-/* Kernels and sizes: all that can be said without weights. */
-static qv_status
-prepare_way(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering, struct way *w,
-            qv_error *err)
-{
-    memset(w, 0, sizeof *w);
-    qv_conv3d_lower(desc, lowering, &w->list);
-    for (int i = 0; i < w->list.n; i++) {
-        struct qv_conv3d_step *step = &w->list.steps[i];
-        struct qv_matrix matrix = matrix_of(step);
-        qv_status status = qv_kernel_get(ctx, &step->op, &w->kernels[i], err);
-        if (!status) {
-            w->n_kernels++;
-            size_t bytes = ctx->kernels.entries[w->kernels[i]].scratch_bytes;
-            w->kernel_scratch = bytes > w->kernel_scratch ? bytes : w->kernel_scratch;
-        }
-        if (!status && matrix.n) {
-            int piece = (int)step->operands[1].at;
-            status = ctx->backend->layout(ctx->dev, &matrix, &w->pieces[piece], err);
-            w->piece_places[piece] = w->weight_bytes;
-            w->weight_bytes += qv_aligned(w->pieces[piece].bytes);
-        }
-        if (status)
-            return status;
-    }
-    w->list.bytes[QV_CONV3D_WEIGHT] = w->weight_bytes;
-    size_t x = (size_t)(desc->n * desc->d * desc->h * desc->w * desc->c) *
-               (desc->layout == QV_LAYOUT_FRAMES_U8 ? 1 : qv_dtype_bytes(desc->dtype));
-    if (w->list.bytes[QV_CONV3D_INPUT] < x) /* frames that strides leave out are there as well */
-        w->list.bytes[QV_CONV3D_INPUT] = x;
-    for (int b = 0; b < QV_CONV3D_BUFFERS; b++) {
-        w->places[b] = w->arena_bytes;
-        w->arena_bytes += qv_aligned(w->list.bytes[b]);
-        if (b == QV_CONV3D_ROWS || b == QV_CONV3D_VOXELS || b == QV_CONV3D_SUMS)
-            w->between_bytes += qv_aligned(w->list.bytes[b]);
-    }
-    w->arena_bytes += qv_aligned(w->kernel_scratch);
-    return QV_OK;
-}
-
-static qv_status
-pack_weights(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
-             struct way *w, qv_error *err)
-{
-    const struct qv_conv3d_form *form = &w->list.weight;
-    qv_dtype from = weights->dtype ? weights->dtype : QV_F32;
-    void *piece = malloc((size_t)(form->o * form->k) * qv_dtype_bytes(desc->dtype));
-    if (!piece)
-        return qv_fail(err, QV_ENOMEM, "no memory to reshape a weight [%lld, %lld]",
-                       (long long)form->o, (long long)form->k);
-    qv_status status = QV_OK;
-    for (int i = 0; i < w->list.n && !status; i++) {
-        struct qv_matrix matrix = matrix_of(&w->list.steps[i]);
-        int at = (int)w->list.steps[i].operands[1].at;
-        if (!matrix.n)
-            continue;
-        qv_conv3d_reshape(desc, form, at, weights->weight, from, weights->channels_last, piece);
-        struct qv_buffer dst = { w->arena, w->places[QV_CONV3D_WEIGHT] + w->piece_places[at] };
-        status = ctx->backend->pack(ctx->dev, &matrix, 0, matrix.n, piece, dst, err);
-    }
-    free(piece);
-    return status;
-}
-
-static struct qv_buffer
-operand(const struct way *w, const struct qv_conv3d_operand *o)
-{
-    size_t at = o->buffer == QV_CONV3D_WEIGHT ? w->piece_places[o->at] : (size_t)o->at;
-    if (o->buffer == QV_CONV3D_NONE)
-        return (struct qv_buffer){ 0 };
-    return (struct qv_buffer){ w->arena, w->places[o->buffer] + at };
-}
-
-/* Memory, weights, calls: after it the way can run. */
-static qv_status
-arm_way(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
-        struct way *w, qv_error *err)
-{
-    qv_status status = ctx->backend->alloc(ctx->dev, w->arena_bytes, &w->arena, err);
-    if (!status)
-        status = pack_weights(ctx, desc, weights, w, err);
-    if (!status && desc->bias)
-        status = ctx->backend->upload(ctx->dev,
-                                      (struct qv_buffer){ w->arena, w->places[QV_CONV3D_BIAS] },
-                                      weights->bias, (size_t)desc->o * sizeof(float), err);
-    size_t end = w->arena_bytes - qv_aligned(w->kernel_scratch);
-    for (int i = 0; i < w->list.n && !status; i++) {
-        const struct qv_conv3d_step *step = &w->list.steps[i];
-        w->calls[i].kernel = ctx->kernels.entries[w->kernels[i]].kernel;
-        w->calls[i].scratch = (struct qv_buffer){ w->arena, end };
-        for (int j = 0; j < qv_op_n_operands(step->op.kind); j++)
-            w->calls[i].operands[j] = operand(w, &step->operands[j]);
-    }
-    return status;
-}
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
@@ -190,7 +57,8 @@ by_value(const void *a, const void *b)
 
 /* Median of a call's chunks; stops early where a way has lost. */
 static qv_status
-time_way(struct qv_conv3d *conv, struct way *w, double best_ms, double *median_ms, qv_error *err)
+time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, double *median_ms,
+         qv_error *err)
 {
     enum { LEAST = 3, MOST = 15, ENOUGH_MS = 300 };
     const struct qv_backend *be = conv->ctx->backend;
@@ -232,16 +100,16 @@ measure(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const char *wo
     double best_ms = 1e30;
     qv_lowering best = conv->decision.lowering;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
-        struct way w;
+        struct qv_conv3d_ready w;
         double ms = 0;
         if (!(conv->decision.legal >> i & 1))
             continue;
-        qv_status status = prepare_way(ctx, &conv->chunk_desc, (qv_lowering)i, &w, err);
+        qv_status status = qv_conv3d_prepare(ctx, &conv->chunk_desc, (qv_lowering)i, &w, err);
         if (!status)
-            status = arm_way(ctx, &conv->desc, weights, &w, err);
+            status = qv_conv3d_arm(ctx, &conv->desc, weights, &w, err);
         if (!status)
             status = time_way(conv, &w, best_ms, &ms, err);
-        close_way(ctx, &w);
+        qv_conv3d_disarm(ctx, &w);
         if (status == QV_EUNSUPPORTED || status == QV_ENOMEM)
             continue; /* it has lost */
         if (status)
@@ -274,15 +142,12 @@ tuned_choice(struct qv_conv3d *conv, const qv_conv3d_weights *weights, int *choi
     return QV_OK;
 }
 
+/* What was measured, over what the thresholds say. */
 static qv_status
-choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const char *forced, qv_error *err)
+choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
     qv_context *ctx = conv->ctx;
     int lowering = -1;
-    if (forced && (lowering = qv_lowering_find(forced)) < 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", forced);
-    if (forced)
-        return QV_OK; /* decided with the description */
     qv_status status = tuned_choice(conv, weights, &lowering, err);
     if (status || lowering < 0)
         return status;
@@ -346,10 +211,12 @@ cut_into_chunks(struct qv_conv3d *conv)
     const qv_conv3d_desc *d = &conv->desc;
     qv_conv3d_desc *chunk = &conv->chunk_desc;
     int64_t extent = kernel_extent(d), frame_rows = conv->out[1] * conv->out[2];
-    /* whole strides where that costs nothing: then samples follow each other evenly */
-    int64_t reach = extent > d->stride[0] ? extent : d->stride[0];
+    /* whole strides between samples: then the frames of all follow each other evenly */
+    bool whole = d->n > 1 && conv->chunk > 1 && d->stride[0] > extent;
     *chunk = *d;
-    chunk->d = (conv->chunk - 1) * d->stride[0] + reach;
+    if (__builtin_mul_overflow(conv->chunk - 1, d->stride[0], &chunk->d) ||
+        __builtin_add_overflow(chunk->d, whole ? d->stride[0] : extent, &chunk->d))
+        chunk->d = INT64_MAX; /* which no check lets pass */
     chunk->pad_front[0] = chunk->pad_back[0] = 0;
     chunk->causal = QV_CAUSAL_NONE;
     conv->addend_varies = d->addend_rows && frame_rows % d->addend_rows;
@@ -417,6 +284,8 @@ upload_addend(struct qv_conv3d *conv, qv_error *err)
                                       err);
 }
 
+enum { MOST_CHUNK = 1 << 20 };
+
 static qv_status
 make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_options *o,
      qv_error *err)
@@ -434,20 +303,22 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     if (status)
         return status;
     qv_conv3d_output(d, conv->out);
-    if (o->chunk < 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be 0 (all) or more",
-                       (long long)o->chunk);
+    if (o->chunk < 0 || o->chunk > MOST_CHUNK)
+        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be 0 (all) to %d",
+                       (long long)o->chunk, MOST_CHUNK);
     conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
     cut_into_chunks(conv);
-    status = choose(conv, weights, o->lowering, err);
+    status = qv_conv3d_check(&conv->chunk_desc, err); /* with its padding as frames */
+    if (!status && !o->lowering)
+        status = choose(conv, weights, err);
     if (status)
         return status;
     cut_into_chunks(conv); /* still takes fewer bytes */
-    status = prepare_way(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
+    status = qv_conv3d_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
     if (!status)
         status = keep_host_parts(conv, weights, err);
     if (!status && conv->weighted)
-        status = arm_way(ctx, d, weights, &conv->way, err);
+        status = qv_conv3d_arm(ctx, d, weights, &conv->way, err);
     return status ? status : upload_addend(conv, err);
 }
 
@@ -485,7 +356,7 @@ qv_conv3d_free(qv_conv3d **conv)
 {
     if (!conv || !*conv)
         return;
-    close_way((*conv)->ctx, &(*conv)->way);
+    qv_conv3d_disarm((*conv)->ctx, &(*conv)->way);
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
@@ -515,7 +386,7 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
 }
 
 static void
-add_cost(const struct qv_conv3d *conv, const struct way *w, qv_conv3d_way *out)
+add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3d_way *out)
 {
     double chunks = (double)((conv->out[0] + conv->chunk - 1) / conv->chunk);
     for (int i = 0; i < w->list.n; i++) {
@@ -534,7 +405,7 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
     work_text(conv, work, sizeof work);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         qv_conv3d_way *out = &ways[i];
-        struct way w;
+        struct qv_conv3d_ready w;
         *out = (qv_conv3d_way){ .lowering = (qv_lowering)i,
                                 .chosen = conv->decision.lowering == (qv_lowering)i };
         out->legal = qv_conv3d_legal(&conv->desc, &conv->ctx->caps, out->lowering, out->reason,
@@ -542,10 +413,10 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         if (!out->legal)
             continue;
         qv_error why;
-        qv_status status = prepare_way(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
+        qv_status status = qv_conv3d_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
         if (!status)
             add_cost(conv, &w, out);
-        close_way(conv->ctx, &w);
+        qv_conv3d_disarm(conv->ctx, &w);
         if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no such kernel */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);

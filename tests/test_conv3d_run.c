@@ -156,6 +156,8 @@ mistakes_are_named(void **state)
     refused(ctx, &d, &o, "chunk is -1");
     o = (qv_conv3d_options){ .reserved = { 1 } };
     refused(ctx, &d, &o, "reserved");
+    o = (qv_conv3d_options){ .chunk = (1 << 20) + 1 };
+    refused(ctx, &d, &o, "chunk is 1048577");
     d.kernel[1] = 0;
     refused(ctx, &d, NULL, "kernel on axis height is 0");
     d = causal();
@@ -171,6 +173,45 @@ mistakes_are_named(void **state)
     expect_words(err.text, "weights.bias is NULL");
     assert_int_equal(qv_conv3d_create(NULL, &d, NULL, NULL, &conv, &err), QV_EINVAL);
     assert_int_equal(qv_conv3d_run(NULL, x, y, &err), QV_EINVAL);
+    qv_context_close(&ctx);
+}
+
+/* Sizes whose products fit one by one, but not with the padding, or not together. */
+static void
+sizes_beyond_memory_are_refused(void **state)
+{
+    (void)state;
+    qv_context *ctx = open_context(NULL, false);
+    qv_conv3d *conv = NULL;
+    qv_conv3d_desc d = { .d = 1,
+                         .h = 4096,
+                         .w = 4096,
+                         .c = 1,
+                         .o = 1,
+                         .kernel = { 1, 1, 1 },
+                         .stride = { 1, 4096, 4096 },
+                         .dtype = QV_F32,
+                         .layout = QV_LAYOUT_CHANNELS_LAST };
+    d.pad_front[0] = (int64_t)1 << 40; /* as many output values, but 2^64 of input */
+    refused(ctx, &d, NULL, "the size of the input is beyond 63 bits");
+    d.pad_front[0] = 0;
+    d.stride[0] = INT64_MAX; /* of one frame there is one output */
+    qv_conv3d_info info;
+    assert_int_equal(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), QV_OK);
+    qv_conv3d_get_info(conv, &info);
+    assert_int_equal(info.rows, 1);
+    qv_conv3d_free(&conv);
+    d = (qv_conv3d_desc){ .d = 1,
+                          .h = 1 << 30,
+                          .w = 1 << 30,
+                          .c = 1,
+                          .o = 1,
+                          .kernel = { 1, 1, 1 },
+                          .dtype = QV_F32,
+                          .layout = QV_LAYOUT_CHANNELS_LAST };
+    qv_status status = qv_conv3d_create(ctx, &d, &weights, NULL, &conv, &err);
+    assert_true(status == QV_ENOMEM || status == QV_EBACKEND || status == QV_EUNSUPPORTED);
+    assert_null(conv);
     qv_context_close(&ctx);
 }
 
@@ -229,6 +270,14 @@ streams_that_cannot_be_are_refused(void **state)
     d = causal();
     d.stride[0] = 3;
     refused(ctx, &d, &o, "d 4 must be a multiple of stride 3");
+    d = causal();
+    d.d = d.stride[0] = (int64_t)1 << 50;
+    d.h = d.w = 1;
+    d.c = d.o = 1;
+    d.kernel[1] = d.kernel[2] = 1;
+    d.pad_front[1] = d.pad_front[2] = d.pad_back[1] = d.pad_back[2] = 0;
+    o.chunk = 1 << 20;
+    refused(ctx, &d, &o, "beyond 63 bits");
     qv_context_close(&ctx);
 }
 
@@ -377,6 +426,7 @@ main(void)
         cmocka_unit_test(info_has_defaults_sizes_and_a_reason),
         cmocka_unit_test(ways_say_what_is_legal_and_what_it_costs),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(sizes_beyond_memory_are_refused),
         cmocka_unit_test(a_stream_has_the_bits_of_one_call),
         cmocka_unit_test(streams_that_cannot_be_are_refused),
         cmocka_unit_test_setup_teardown(measured_choices_are_kept_and_found, make_folder,
