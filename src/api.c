@@ -42,16 +42,6 @@ qv_dtype_name(qv_dtype dtype)
 
 /* ---- context --------------------------------------------------------------------------------- */
 
-static bool
-all_zero(const uint64_t *reserved, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (reserved[i])
-            return false;
-    return true;
-}
-#define RESERVED_IS_ZERO(o) all_zero((o)->reserved, sizeof(o)->reserved / sizeof *(o)->reserved)
-
 static qv_status
 no_backend(const char *name, qv_error *err)
 {
@@ -75,7 +65,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     if (!out)
         return qv_fail(err, QV_EINVAL, "out is NULL");
     const qv_context_options *o = options ? options : &defaults;
-    if (!RESERVED_IS_ZERO(o))
+    if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved context options must be 0");
     const char *name = o->backend ? o->backend : "auto";
     bool automatic = !strcmp(name, "auto");
@@ -139,7 +129,7 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     const qv_model_options *o = options ? options : &defaults;
     if (!ctx || !dir || !out)
         return qv_fail(err, QV_EINVAL, "ctx, dir or out is NULL");
-    if (!RESERVED_IS_ZERO(o))
+    if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved model options must be 0");
     if (o->dtype != QV_DTYPE_AUTO && o->dtype != QV_F32 && o->dtype != QV_BF16)
         return qv_fail(err, QV_EINVAL, "dtype is %s; must be auto, f32 or bf16",

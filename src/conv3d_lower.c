@@ -35,10 +35,14 @@ add(struct lowering *l, const struct qv_op *op)
     return step;
 }
 
-static struct qv_conv3d_operand
-used_if(bool used, enum qv_conv3d_buffer buffer)
+/* Bias and addend, from operand `first` on. */
+static void
+take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
 {
-    return (struct qv_conv3d_operand){ used ? buffer : QV_CONV3D_NONE, 0 };
+    if (l->desc->bias)
+        step->operands[first] = AT(BIAS);
+    if (l->desc->addend_rows)
+        step->operands[first + 1] = AT(ADDEND);
 }
 
 /* ---- rows and voxels ------------------------------------------------------------------------- */
@@ -183,8 +187,7 @@ add_gemm(struct lowering *l, bool still)
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
     step->operands[1] = AT(WEIGHT);
-    step->operands[2] = used_if(d->bias, QV_CONV3D_BIAS);
-    step->operands[3] = used_if(d->addend_rows, QV_CONV3D_ADDEND);
+    take_epilogue(l, step, 2);
     step->operands[4] = AT(OUTPUT);
 }
 
@@ -264,9 +267,7 @@ convolve_at_once(struct lowering *l, bool frames)
     op.u.conv.bias = d->bias;
     op.u.conv.act = d->act;
     op.u.conv.addend_rows = d->addend_rows;
-    struct qv_conv3d_step *step = add_conv(l, &op);
-    step->operands[2] = used_if(d->bias, QV_CONV3D_BIAS);
-    step->operands[3] = used_if(d->addend_rows, QV_CONV3D_ADDEND);
+    take_epilogue(l, add_conv(l, &op), 2);
 }
 
 static void
@@ -291,8 +292,7 @@ convolve_by_depth(struct lowering *l)
                                          .dtype = d->dtype };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = AT(SUMS);
-    step->operands[1] = used_if(d->bias, QV_CONV3D_BIAS);
-    step->operands[2] = used_if(d->addend_rows, QV_CONV3D_ADDEND);
+    take_epilogue(l, step, 1);
     step->operands[3] = AT(OUTPUT);
 }
 

@@ -7,8 +7,6 @@
 #include "dtype.h"
 #include "error.h"
 
-/* ---- a way ----------------------------------------------------------------------------------- */
-
 void
 qv_conv3d_disarm(qv_context *ctx, struct qv_conv3d_ready *w)
 {
@@ -46,10 +44,10 @@ qv_conv3d_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lower
             w->kernel_scratch = bytes > w->kernel_scratch ? bytes : w->kernel_scratch;
         }
         if (!status && matrix.n) {
-            int piece = (int)step->operands[1].at;
-            status = ctx->backend->layout(ctx->dev, &matrix, &w->pieces[piece], err);
-            w->piece_places[piece] = w->weight_bytes;
-            w->weight_bytes += qv_aligned(w->pieces[piece].bytes);
+            struct qv_layout layout = { 0 };
+            status = ctx->backend->layout(ctx->dev, &matrix, &layout, err);
+            w->piece_places[step->operands[1].at] = w->weight_bytes;
+            w->weight_bytes += qv_aligned(layout.bytes);
         }
         if (status)
             return status;

@@ -12,8 +12,7 @@ struct qv_conv3d_ready {
     struct qv_conv3d_list list;
     size_t kernels[QV_CONV3D_MOST_STEPS]; /* entries of the context's cache */
     int n_kernels;                        /* held */
-    struct qv_layout pieces[QV_CONV3D_MOST_TAPS];
-    size_t places[QV_CONV3D_BUFFERS]; /* in the arena; the weight's has all pieces */
+    size_t places[QV_CONV3D_BUFFERS];     /* in the arena; the weight's has all pieces */
     size_t piece_places[QV_CONV3D_MOST_TAPS];
     size_t weight_bytes, between_bytes, kernel_scratch, arena_bytes;
     struct qv_memory *arena;

@@ -124,11 +124,12 @@ measure(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const char *wo
     return QV_OK;
 }
 
-/* A choice from the tune file, measured now or before; -1: there is none that is legal. */
+/* A choice from the tune file, measured now or before, over what the thresholds say; one that is
+ * not legal here is as if it were not there. */
 static qv_status
-tuned_choice(struct qv_conv3d *conv, const qv_conv3d_weights *weights, int *choice, qv_error *err)
+choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
-    char work[1000];
+    char work[1000], text[QV_REASON_BYTES];
     struct qv_tune *tune = &conv->ctx->tune;
     work_text(conv, work, sizeof work);
     if (tune->measure && conv->weighted && !qv_tune_find(tune, work)) {
@@ -136,27 +137,13 @@ tuned_choice(struct qv_conv3d *conv, const qv_conv3d_weights *weights, int *choi
         if (status)
             return status;
     }
-    *choice = qv_lowering_find(qv_tune_find(tune, work));
-    if (*choice >= 0 && !(conv->decision.legal >> *choice & 1))
-        *choice = -1;
-    return QV_OK;
-}
-
-/* What was measured, over what the thresholds say. */
-static qv_status
-choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
-{
-    qv_context *ctx = conv->ctx;
-    int lowering = -1;
-    qv_status status = tuned_choice(conv, weights, &lowering, err);
-    if (status || lowering < 0)
-        return status;
-    char work[1000], text[QV_REASON_BYTES];
-    work_text(conv, work, sizeof work);
-    qv_conv3d_legal(&conv->desc, &ctx->caps, (qv_lowering)lowering, text, sizeof text);
+    int lowering = qv_lowering_find(qv_tune_find(tune, work));
+    if (lowering < 0 || !(conv->decision.legal >> lowering & 1))
+        return QV_OK;
+    qv_conv3d_legal(&conv->desc, &conv->ctx->caps, (qv_lowering)lowering, text, sizeof text);
     conv->decision.lowering = (qv_lowering)lowering;
     snprintf(conv->decision.reason, sizeof conv->decision.reason, "measured %.3g ms; %.150s",
-             qv_tune_ms(&ctx->tune, work, qv_lowering_name((qv_lowering)lowering)), text);
+             qv_tune_ms(tune, work, qv_lowering_name((qv_lowering)lowering)), text);
     return QV_OK;
 }
 
@@ -206,7 +193,7 @@ check_stream(const qv_conv3d_desc *d, qv_error *err)
 
 /* A chunk as a description of its own: a window, nothing padded in depth. */
 static void
-cut_into_chunks(struct qv_conv3d *conv)
+describe_chunk(struct qv_conv3d *conv)
 {
     const qv_conv3d_desc *d = &conv->desc;
     qv_conv3d_desc *chunk = &conv->chunk_desc;
@@ -222,12 +209,18 @@ cut_into_chunks(struct qv_conv3d *conv)
     conv->addend_varies = d->addend_rows && frame_rows % d->addend_rows;
     if (conv->addend_varies)
         chunk->addend_rows = d->n * conv->chunk * frame_rows;
+}
 
+/* How its input is taken from x, for the lowering that was chosen. */
+static void
+cut_input(struct qv_conv3d *conv)
+{
+    const qv_conv3d_desc *d = &conv->desc;
     size_t element = qv_dtype_bytes(d->dtype);
     struct cut c = { .planes = d->n,
                      .frames = d->d,
                      .frame_bytes = (size_t)(d->h * d->w * d->c) * element,
-                     .window = chunk->d,
+                     .window = conv->chunk_desc.d,
                      .stride = d->stride[0],
                      .every = 1,
                      .pad = d->pad_front[0] };
@@ -307,13 +300,13 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
         return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be 0 (all) to %d",
                        (long long)o->chunk, MOST_CHUNK);
     conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
-    cut_into_chunks(conv);
+    describe_chunk(conv);
     status = qv_conv3d_check(&conv->chunk_desc, err); /* with its padding as frames */
     if (!status && !o->lowering)
         status = choose(conv, weights, err);
     if (status)
         return status;
-    cut_into_chunks(conv); /* still takes fewer bytes */
+    cut_input(conv);
     status = qv_conv3d_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
     if (!status)
         status = keep_host_parts(conv, weights, err);
@@ -331,9 +324,8 @@ qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_we
     const qv_conv3d_options *o = options ? options : &defaults;
     if (!ctx || !desc || !out)
         return qv_fail(err, QV_EINVAL, "ctx, desc or out is NULL");
-    for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
-        if (o->reserved[i])
-            return qv_fail(err, QV_EINVAL, "reserved conv3d options must be 0");
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved conv3d options must be 0");
     if (o->lowering && qv_lowering_find(o->lowering) < 0)
         return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", o->lowering);
     struct qv_conv3d *conv = calloc(1, sizeof *conv);

@@ -43,9 +43,8 @@ check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *
     int64_t m = model->config.merge;
     if (!o)
         return qv_fail(err, QV_EINVAL, "plan options are NULL: a grid is required");
-    for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
-        if (o->reserved[i])
-            return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
     if (o->grid_h < m || o->grid_w < m || o->grid_h > MOST_SIDE || o->grid_w > MOST_SIDE ||
         o->grid_h % m || o->grid_w % m || o->grid_h * o->grid_w > MOST_ROWS)
         return qv_fail(err, QV_EINVAL,

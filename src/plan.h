@@ -6,6 +6,18 @@
 #include "tune.h"
 #include "weights.h"
 
+/* Of an options struct: what a later version may mean by them must not be asked for by chance. */
+static inline bool
+qv_all_zero(const uint64_t *reserved, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (reserved[i])
+            return false;
+    return true;
+}
+#define QV_RESERVED_IS_ZERO(o)                                                                     \
+    qv_all_zero((o)->reserved, sizeof(o)->reserved / sizeof *(o)->reserved)
+
 /* Prepared kernels, remembered by their operation's value; shared by all plans of a context. */
 struct qv_kernel_entry {
     struct qv_op op;

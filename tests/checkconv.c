@@ -240,7 +240,6 @@ equal(const struct check_case *one, const struct data *t, const void *y, const c
 {
     const qv_conv3d_desc *d = &one->desc;
     int64_t values = qv_conv3d_rows(d) * d->o;
-    size_t es = qv_dtype_bytes(d->dtype);
     for (int64_t i = 0; i < values; i++) {
         char rounded[4], text[200];
         qv_store(rounded, d->dtype, 0, t->want[i]);
@@ -251,7 +250,6 @@ equal(const struct check_case *one, const struct data *t, const void *y, const c
                  (long long)(i / d->o), (long long)(i % d->o), got, want);
         return wrong(one, text);
     }
-    (void)es;
     return true;
 }
 

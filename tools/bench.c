@@ -115,13 +115,18 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double
+bench_quantile(double *samples, int64_t n, double q)
+{
+    qsort(samples, (size_t)n, sizeof *samples, by_value);
+    return samples[(size_t)(q * (double)(n - 1) + 0.5)];
+}
+
 static struct bench_times
 times_of(struct samples *s)
 {
-    qsort(s->ms, (size_t)s->n, sizeof *s->ms, by_value);
-    double last = (double)(s->n - 1);
-    return (struct bench_times){ .median_ms = s->ms[(size_t)(0.5 * last + 0.5)],
-                                 .p90_ms = s->ms[(size_t)(0.9 * last + 0.5)],
+    return (struct bench_times){ .median_ms = bench_quantile(s->ms, s->n, 0.5),
+                                 .p90_ms = bench_quantile(s->ms, s->n, 0.9),
                                  .repeats = s->n };
 }
 

@@ -32,6 +32,9 @@ int bench_dtypes(const struct tool_options *o, qv_dtype out[2]);
 /* The last part of a path, without slashes behind it. */
 const char *bench_base_name(const char *path, char *name, size_t size);
 
+/* The nearest of n samples, which are sorted by it. */
+double bench_quantile(double *samples, int64_t n, double q);
+
 struct bench_times {
     double median_ms, p90_ms;
     int64_t repeats;

@@ -166,20 +166,6 @@ run_chunk(struct profile *p, double *encode_ms, qv_error *err)
     return status ? status : bench_step_through(p->b.ctx, p->plan, p->began_s, p->ms, err);
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double
-median(double *samples, int64_t n)
-{
-    qsort(samples, (size_t)n, sizeof *samples, by_value);
-    return samples[n / 2];
-}
-
 static qv_status
 run_all(struct profile *p, qv_error *err)
 {
@@ -194,7 +180,7 @@ run_all(struct profile *p, qv_error *err)
         p->n_chunks++;
     }
     for (size_t i = 0; i < p->n && !status; i++)
-        p->rows[i].ms = median(p->rows[i].samples, p->n_chunks);
+        p->rows[i].ms = bench_quantile(p->rows[i].samples, p->n_chunks, 0.5);
     return status;
 }
 
@@ -398,7 +384,7 @@ report(struct profile *p, qv_error *err)
         printf("a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
                "of %lld)\n",
                (long long)p->n_frames, p->n_frames == 1 ? "" : "s",
-               median(p->encode_ms, p->n_chunks), total(p).ms, (long long)p->n_chunks);
+               bench_quantile(p->encode_ms, p->n_chunks, 0.5), total(p).ms, (long long)p->n_chunks);
         print_kinds(p);
         print_layers(p);
     }
