@@ -118,7 +118,8 @@ describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_
     if (!s)
         s = weights_md(&md[CPU_WEIGHTS], c, false);
     if (!s && epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
-        s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_f32, dnnl_a);
+        s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_type_cpu(c->dtype),
+                                             dnnl_a);
     if (!s)
         s = tensor_md(&md[CPU_DST], c, c->o, positions, c->sums ? QV_F32 : c->dtype);
     if (!s)

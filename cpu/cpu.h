@@ -36,7 +36,7 @@ struct matmul_desc_cpu {
                                          {0, 0}: in the layout that oneDNN would choose */
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
-    int bias_arg;               /* 0: none; DNNL_ARG_BIAS, or a post-operation's f32 [1,n] */
+    int bias_arg;               /* 0: none; DNNL_ARG_BIAS, or a post-operation's [1,n] */
     dnnl_primitive_attr_t attr; /* or NULL; not kept */
 };
 

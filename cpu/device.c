@@ -108,6 +108,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
                              .chunk_rows = 640,
+                             .chunks = 1,
                              .wrong_sparse_bf16 =
                                  ((const struct qv_device_cpu *)device)->wrong_sparse_bf16 };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
@@ -180,9 +181,10 @@ check_counts(const struct qv_op *op, qv_error *err)
 }
 
 static qv_status
-prepare_cpu(struct qv_device *device, const struct qv_op *op, struct qv_kernel **out,
+prepare_cpu(struct qv_device *device, const struct qv_op *op, int choice, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
 {
+    (void)choice;
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     qv_status status = check_counts(op, err);
     if (status)
@@ -240,6 +242,7 @@ const struct qv_backend qv_backend_cpu = {
     .caps = caps_cpu,
     .alloc = qv_host_alloc,
     .free = qv_host_free,
+    .wrap = qv_host_wrap,
     .upload = qv_host_upload,
     .download = qv_host_download,
     .layout = layout_cpu,
@@ -247,5 +250,8 @@ const struct qv_backend qv_backend_cpu = {
     .prepare = prepare_cpu,
     .release = release_cpu,
     .run = run_cpu,
+    .mark = qv_host_mark,
+    .wait = qv_host_wait,
+    .elapsed = qv_host_elapsed,
     .sync = qv_host_sync,
 };

@@ -16,7 +16,8 @@ append_bias(const struct qv_op_finish *op, int n_dims, dnnl_post_ops_t ops)
 {
     dnnl_memory_desc_t md;
     dnnl_dims_t dims = { 1, op->cols, 1, 1, 1 }, strides = { op->cols, 1, 1, 1, 1 };
-    dnnl_status_t s = dnnl_memory_desc_create_with_strides(&md, n_dims, dims, dnnl_f32, strides);
+    dnnl_status_t s =
+        dnnl_memory_desc_create_with_strides(&md, n_dims, dims, dnnl_type_cpu(op->dtype), strides);
     if (s)
         return s;
     s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);

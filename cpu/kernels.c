@@ -16,7 +16,7 @@ row_buffer_bytes(const struct qv_op *op)
     case QV_OP_rope: cols = 2 * op->u.rope.heads * op->u.rope.head_dim; break;
     case QV_OP_taps: cols = 2 * op->u.taps.cols; break;
     case QV_OP_rows: cols = op->u.rows.grid_w * op->u.rows.patch; break;
-    case QV_OP_finish: cols = 2 * op->u.finish.cols; break;
+    case QV_OP_finish: cols = 3 * op->u.finish.cols; break;
     case QV_OP_unfold:
     case QV_OP_conv:
     case QV_OP_convert:
@@ -198,18 +198,23 @@ static void
 finish_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op, void *const *p,
            char *scratch, size_t row_bytes)
 {
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < op->rows; i++) {
+#pragma omp parallel num_threads(dev->threads)
+    {
         float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
-        float *addend = v + op->cols;
-        lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), op->bias ? p[1] : NULL,
-                         (float)op->alpha, op->act, op->cols);
-        if (op->addend_rows) {
-            lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols), op->dtype,
-                           op->cols);
-            lanes_add_scaled_cpu(v, addend, 1, op->cols);
+        float *addend = v + op->cols, *bias = op->bias ? addend + op->cols : NULL;
+        if (bias)
+            lanes_load_cpu(bias, p[1], op->dtype, op->cols);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < op->rows; i++) {
+            lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), bias, (float)op->alpha, op->act,
+                             op->cols);
+            if (op->addend_rows) {
+                lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols),
+                               op->dtype, op->cols);
+                lanes_add_scaled_cpu(v, addend, 1, op->cols);
+            }
+            lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
         }
-        lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
     }
 }
 

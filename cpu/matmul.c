@@ -42,7 +42,7 @@ matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
                        : matrix_md(&md[CPU_WEIGHTS], d->k, d->n, d->weights_strides[0],
                                    d->weights_strides[1], d->type);
     if (!s && d->bias_arg == DNNL_ARG_BIAS)
-        s = matrix_md(&md[CPU_BIAS], 1, d->n, d->n, 1, dnnl_f32);
+        s = matrix_md(&md[CPU_BIAS], 1, d->n, d->n, 1, d->dst_type);
     if (!s)
         s = matrix_md(&md[CPU_DST], d->m, d->n, d->dst_stride, 1, d->dst_type);
     if (!s)

@@ -16,6 +16,8 @@
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, leaves a text there.
  *     A failed call leaves its out-parameters untouched.
  *   - Whoever frees sets the caller's pointer to NULL and accepts NULL.
+ *   - Frames, patches and tokens, and a Conv3d's x and y, may lie in the device's memory (a CUDA
+ *     context takes pointers of cudaMalloc on its device). Weights and options are on the host.
  *
  * Threads. Different contexts may be used by different threads at the same time, and so may
  * qv_status_name() and qv_version(). One context and everything made from it (its models, their
@@ -98,6 +100,11 @@ typedef struct qv_context_options {
      * never written to. */
     const char *tune_file;
     bool tune; /* measure what the file does not hold; without a file, remember it here only */
+    bool tf32; /* CUDA: products of f32 may be computed in TF32 (10 bits of mantissa) */
+    /* CUDA: a cudaStream_t of the device, on which all work is enqueued; NULL: an own one. Memory
+     * of the device that is given as input or output is then read and written in the order of that
+     * stream, and no call waits for it. */
+    void *stream;
     uint64_t reserved[8];
 } qv_context_options;
 
@@ -107,7 +114,7 @@ typedef struct qv_context_info {
     int threads;         /* 0 where it does not apply */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means here */
     char dtype_reason[128]; /* why, in words */
-    char warning[256];      /* about the tune file; "" if all is well */
+    char warning[512]; /* about the device, its libraries or the tune file; "" if all is well */
 } qv_context_info;
 
 /* Opens a device. QV_ENODEVICE if the backend is unknown, not built in, or finds no device: there
@@ -193,6 +200,8 @@ typedef struct qv_plan_options {
 typedef struct qv_plan_info {
     int64_t chunk_pairs;
     int64_t chunk_frames; /* most frames (or pairs, for QV_INPUT_PATCHES) in one push */
+    int64_t chunks_ahead; /* chunks that may be pushed before the first of them is pulled: 1, or
+                             2 where copies overlap with work */
     int64_t tokens_per_pair;
     size_t arena_bytes;  /* all scratch and activations */
     size_t weight_bytes; /* shared by all plans of the model */
@@ -220,13 +229,14 @@ QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 /*
  * Puts the next chunk in: `n` frames (QV_INPUT_FRAMES; an odd last frame is paired with itself)
  * or `n` frame pairs (QV_INPUT_PATCHES), 1 .. chunk_frames. A full chunk each time but the last;
- * then the tokens are the same bits however long the clip is. `data` is read before the return.
- * QV_ESTATE if the chunk before has not been pulled.
+ * then the tokens are the same bits however long the clip is. `data` is read before the return
+ * (see qv_context_options.stream for memory of the device). QV_ESTATE if chunks_ahead chunks have
+ * been pushed and not pulled.
  */
 QV_API qv_status qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err);
 
-/* Takes the tokens of the chunk that was pushed: ceil(n / 2) * tokens_per_pair rows.
- * QV_ESTATE if there is none, QV_EINVAL if `capacity` is too small (nothing is lost). */
+/* Waits for the oldest chunk that was pushed and takes its tokens: ceil(n / 2) * tokens_per_pair
+ * rows. QV_ESTATE if there is none, QV_EINVAL if `capacity` is too small (nothing is lost). */
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
@@ -310,7 +320,7 @@ typedef struct qv_conv3d_weights {
                            channels_last; NULL: only to be asked, not run */
     qv_dtype dtype;     /* of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
-    const float *bias;  /* [o] */
+    const float *bias;  /* [o]; rounded to the description's dtype, as the weight is */
     const void *addend; /* [addend_rows, o] in the description's dtype */
 } qv_conv3d_weights;    /* all are copied */
 
@@ -365,8 +375,9 @@ QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV
                                     qv_error *err);
 
 /*
- * x as the description says (x_bytes) to y[n, d', h', w', o] (y_bytes), on the host; both are the
- * caller's. In a stream each call continues the one before: d frames in, d / stride[0] out.
+ * x as the description says (x_bytes) to y[n, d', h', w', o] (y_bytes). Both are the caller's and
+ * must not overlap; on the host, or in the device's memory, where they are used in place if nothing
+ * is padded or cut. In a stream each call continues the one before: d frames in, d / stride[0] out.
  * A failed call leaves the stream where it was.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);

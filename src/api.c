@@ -75,7 +75,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     qv_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return qv_fail(err, QV_ENOMEM, "no memory for a context");
-    struct qv_device_options device = { o->device, o->threads };
+    struct qv_device_options device = { o->device, o->threads, o->tf32, o->stream };
     qv_status status = QV_ENODEVICE;
     for (const struct qv_backend *const *b = qv_backends; *b && status == QV_ENODEVICE; b++) {
         if (only && *b != only)
@@ -88,6 +88,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         return status;
     }
     ctx->backend->caps(ctx->dev, &ctx->caps);
+    ctx->in_order = o->stream != NULL;
     status = qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
     if (status)
         qv_context_close(&ctx);
@@ -116,7 +117,9 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
                               .dtype = ctx->caps.dtype };
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
-    memcpy(out->warning, ctx->tune.warning, sizeof out->warning);
+    const char *device = ctx->caps.warning, *tune = ctx->tune.warning;
+    snprintf(out->warning, sizeof out->warning, "%s%s%s", device, *device && *tune ? "; " : "",
+             tune);
 }
 
 /* ---- model ----------------------------------------------------------------------------------- */

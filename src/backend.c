@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -12,6 +13,9 @@
 #include "error.h"
 
 const struct qv_backend *const qv_backends[] = {
+#ifdef QV_WITH_CUDA
+    &qv_backend_cuda,
+#endif
 #ifdef QV_WITH_CPU
     &qv_backend_cpu,
 #endif
@@ -81,6 +85,43 @@ qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t 
     (void)dev;
     (void)err;
     memcpy(dst, qv_host_pointer(src), bytes);
+    return QV_OK;
+}
+
+bool
+qv_host_wrap(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out)
+{
+    (void)dev;
+    if ((uintptr_t)p % HOST_ALIGNMENT)
+        return false;
+    *out = (struct qv_memory){ (void *)p, bytes };
+    return true;
+}
+
+qv_status
+qv_host_mark(struct qv_device *dev, int mark, qv_error *err)
+{
+    struct timespec t;
+    (void)err;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    dev->marks_s[mark] = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return QV_OK;
+}
+
+qv_status
+qv_host_wait(struct qv_device *dev, int mark, qv_error *err)
+{
+    (void)dev;
+    (void)mark;
+    (void)err;
+    return QV_OK;
+}
+
+qv_status
+qv_host_elapsed(struct qv_device *dev, int begin, int end, double *ms, qv_error *err)
+{
+    (void)err;
+    *ms = (dev->marks_s[end] - dev->marks_s[begin]) * 1e3;
     return QV_OK;
 }
 

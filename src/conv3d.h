@@ -135,8 +135,9 @@ void qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, in
 /*
  * The convolution by its definition: seven loops, sums in double, nothing rounded. x as the
  * description says (dtype or bytes); weight[o, c/groups, kd, kh, kw] and addend in the
- * description's dtype; bias and addend NULL where there is none; y[count, o] in double: rows [first, first+count)
- * of n*d'*h'*w'. Depth padding as a first call has it. QV_ENOMEM.
+ * description's dtype, to which bias is rounded; bias and addend NULL where there is none;
+ * y[count, o] in double: rows [first, first+count) of n*d'*h'*w'. Depth padding as a first call has
+ * it. QV_ENOMEM.
  */
 qv_status qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight,
                            const float *bias, const void *addend, int64_t first, int64_t count,

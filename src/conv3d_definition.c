@@ -23,6 +23,13 @@ voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
     return qv_load(x, d->dtype, d->layout == QV_LAYOUT_CHANNELS_FIRST ? first : last);
 }
 
+/* As the weights are that the device keeps. */
+static double
+rounded(float value, qv_dtype dtype)
+{
+    return dtype == QV_BF16 ? qv_bf16_to_f32(qv_f32_to_bf16(value)) : value;
+}
+
 /* The position n, d', h', w' that row `row` of y belongs to. */
 static void
 position_of(const qv_conv3d_desc *d, const int64_t out[3], int64_t row, int64_t at[4])
@@ -88,7 +95,7 @@ qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, 
                 look_below(d, out, x, row, group, below);
             for (int64_t i = 0; i < k; i++)
                 sum += below[i] * qv_load(weight, d->dtype, o * k + i);
-            *y = activate(d->act, d->alpha * sum + (d->bias ? bias[o] : 0));
+            *y = activate(d->act, d->alpha * sum + (d->bias ? rounded(bias[o], d->dtype) : 0));
             if (d->addend_rows)
                 *y += qv_load(addend, d->dtype, row % d->addend_rows * d->o + o);
         }

@@ -105,6 +105,23 @@ operand(const struct qv_conv3d_ready *w, const struct qv_conv3d_operand *o)
     return (struct qv_buffer){ w->arena, w->places[o->buffer] + at };
 }
 
+/* Rounded to the description's dtype. */
+static qv_status
+upload_bias(qv_context *ctx, const qv_conv3d_desc *desc, const float *bias,
+            const struct qv_conv3d_ready *w, qv_error *err)
+{
+    struct qv_buffer dst = { w->arena, w->places[QV_CONV3D_BIAS] };
+    size_t bytes = (size_t)desc->o * qv_dtype_bytes(desc->dtype);
+    void *values = malloc(bytes);
+    if (!values)
+        return qv_fail(err, QV_ENOMEM, "no memory for a bias of %zu bytes", bytes);
+    for (int64_t i = 0; i < desc->o; i++)
+        qv_store(values, desc->dtype, i, bias[i]);
+    qv_status status = ctx->backend->upload(ctx->dev, dst, values, bytes, err);
+    free(values);
+    return status;
+}
+
 qv_status
 qv_conv3d_arm(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
               struct qv_conv3d_ready *w, qv_error *err)
@@ -113,9 +130,7 @@ qv_conv3d_arm(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weigh
     if (!status)
         status = pack_weights(ctx, desc, weights, w, err);
     if (!status && desc->bias)
-        status = ctx->backend->upload(ctx->dev,
-                                      (struct qv_buffer){ w->arena, w->places[QV_CONV3D_BIAS] },
-                                      weights->bias, (size_t)desc->o * sizeof(float), err);
+        status = upload_bias(ctx, desc, weights->bias, w, err);
     size_t end = w->arena_bytes - qv_aligned(w->kernel_scratch);
     for (int i = 0; i < w->list.n && !status; i++) {
         const struct qv_conv3d_step *step = &w->list.steps[i];

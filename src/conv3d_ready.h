@@ -30,4 +30,7 @@ qv_status qv_conv3d_arm(qv_context *ctx, const qv_conv3d_desc *desc,
                         const qv_conv3d_weights *weights, struct qv_conv3d_ready *w, qv_error *err);
 void qv_conv3d_disarm(qv_context *ctx, struct qv_conv3d_ready *w);
 
+/* For tools that measure: the calls of one chunk of an object that has been run. */
+size_t qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls);
+
 #endif

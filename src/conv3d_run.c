@@ -5,10 +5,8 @@
  * lies behind the end are frames like any other. So no operation pads depth, every chunk runs the
  * same kernels, and a stream of calls computes the same bits as one.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "conv3d_ready.h"
 #include "dtype.h"
@@ -40,14 +38,6 @@ struct qv_conv3d {
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-static double
-now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
 static int
 by_value(const void *a, const void *b)
 {
@@ -62,17 +52,24 @@ time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, doub
 {
     enum { LEAST = 3, MOST = 15, ENOUGH_MS = 300 };
     const struct qv_backend *be = conv->ctx->backend;
+    struct qv_device *dev = conv->ctx->dev;
     int64_t chunks = (conv->out[0] + conv->chunk - 1) / conv->chunk;
     double samples[MOST + 1], sum = 0;
     int n = 0;
     do { /* the first one warms up */
-        double began = now_ms();
-        qv_status status = be->run(conv->ctx->dev, w->calls, (size_t)w->list.n, err);
+        double ms = 0;
+        qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
         if (!status)
-            status = be->sync(conv->ctx->dev, err);
+            status = be->run(dev, w->calls, (size_t)w->list.n, err);
+        if (!status)
+            status = be->mark(dev, QV_MARK_END, err);
+        if (!status)
+            status = be->wait(dev, QV_MARK_END, err);
+        if (!status)
+            status = be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, err);
         if (status)
             return status;
-        samples[n] = (now_ms() - began) * (double)chunks;
+        samples[n] = ms * (double)chunks;
         sum += n ? samples[n] : 0;
         n++;
     } while (n < MOST + 1 && !(samples[n - 1] > 4 * best_ms) &&
@@ -507,19 +504,61 @@ upload_addend_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
     return status;
 }
 
-/* The last `pad` frames, for the call that follows. */
-static void
-keep_front(struct qv_conv3d *conv, const char *x)
+/* The last `pad` frames, for the call that follows. x may lie in the device's memory. */
+static qv_status
+keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
 {
     const struct cut *c = &conv->cut;
+    const struct qv_backend *be = conv->ctx->backend;
+    qv_status status = QV_OK;
     for (int64_t plane = 0; plane < c->planes; plane++)
-        for (int64_t j = 0; j < c->pad; j++)
-            memcpy(conv->next_front + (size_t)(plane * c->pad + j) * c->frame_bytes,
-                   frame_at(conv, x, plane, c->frames - c->pad + j), c->frame_bytes);
+        for (int64_t j = 0; j < c->pad && !status; j++) {
+            struct qv_memory there;
+            char *to = conv->next_front + (size_t)(plane * c->pad + j) * c->frame_bytes;
+            const char *frame = frame_at(conv, x, plane, c->frames - c->pad + j);
+            if (be->wrap(conv->ctx->dev, frame, c->frame_bytes, &there))
+                status = be->download(conv->ctx->dev, to, (struct qv_buffer){ &there, 0 },
+                                      c->frame_bytes, err);
+            else
+                memcpy(to, frame, c->frame_bytes);
+        }
+    if (status)
+        return status;
     char *front = conv->front;
     conv->front = conv->next_front;
     conv->next_front = front;
     conv->begun = true;
+    return QV_OK;
+}
+
+/* One chunk without padding takes x as it lies. */
+static bool
+is_whole(const struct qv_conv3d *conv)
+{
+    const struct cut *c = &conv->cut;
+    return conv->chunk == conv->out[0] && c->pad == 0 && c->every == 1 && c->window == c->frames;
+}
+
+/* The chunk's calls, with x and y (there[0], there[1]) in place where the device can use them. */
+static void
+redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory[2], bool there[2],
+         struct qv_call calls[QV_CONV3D_MOST_STEPS])
+{
+    qv_conv3d_info info;
+    const struct qv_conv3d_ready *way = &conv->way;
+    qv_conv3d_get_info(conv, &info);
+    const struct qv_backend *be = conv->ctx->backend;
+    there[0] = is_whole(conv) && be->wrap(conv->ctx->dev, x, info.x_bytes, &memory[0]);
+    there[1] = conv->chunk == conv->out[0] && be->wrap(conv->ctx->dev, y, info.y_bytes, &memory[1]);
+    memcpy(calls, way->calls, (size_t)way->list.n * sizeof *calls);
+    for (int i = 0; i < way->list.n; i++)
+        for (int j = 0; j < QV_MAX_OPERANDS; j++) {
+            const struct qv_conv3d_operand *o = &way->list.steps[i].operands[j];
+            if (there[0] && o->buffer == QV_CONV3D_INPUT)
+                calls[i].operands[j] = (struct qv_buffer){ &memory[0], (size_t)o->at };
+            if (there[1] && o->buffer == QV_CONV3D_OUTPUT)
+                calls[i].operands[j] = (struct qv_buffer){ &memory[1], (size_t)o->at };
+        }
 }
 
 qv_status
@@ -531,25 +570,34 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
         return qv_fail(err, QV_ESTATE, "this conv3d was made to be asked: it has no weights");
     const struct qv_backend *be = conv->ctx->backend;
     struct qv_device *dev = conv->ctx->dev;
+    struct qv_memory memory[2];
+    struct qv_call calls[QV_CONV3D_MOST_STEPS];
+    bool there[2];
+    redirect(conv, x, y, memory, there, calls);
     struct piece p = { .frame_bytes = (size_t)(conv->out[1] * conv->out[2] * conv->desc.o) *
                                       qv_dtype_bytes(conv->desc.dtype) };
     for (; p.from < conv->out[0]; p.from += conv->chunk) {
         p.frames = conv->out[0] - p.from < conv->chunk ? conv->out[0] - p.from : conv->chunk;
-        qv_status status = upload_window(conv, x, p.from, err);
+        qv_status status = there[0] ? QV_OK : upload_window(conv, x, p.from, err);
         if (!status)
             status = upload_addend_part(conv, &p, err);
         if (!status)
-            status = be->run(dev, conv->way.calls, (size_t)conv->way.list.n, err);
-        if (!status)
+            status = be->run(dev, calls, (size_t)conv->way.list.n, err);
+        if (!status && !(there[0] && there[1] && conv->ctx->in_order))
             status = be->sync(dev, err);
-        if (!status)
+        if (!status && !there[1])
             status = download(conv, &p, y, err);
         if (status)
             return status;
     }
-    if (conv->stream)
-        keep_front(conv, x);
-    return QV_OK;
+    return conv->stream ? keep_front(conv, x, err) : QV_OK;
+}
+
+size_t
+qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls)
+{
+    *calls = conv->way.calls;
+    return (size_t)conv->way.list.n;
 }
 
 void

@@ -277,7 +277,7 @@ gemm_operand(const struct qv_op_gemm *op, int i)
     switch (i) {
     case 0: return matrix(op->m, op->k, op->dtype);
     case 1: w.weight = true; return w;
-    case 2: return used_if(op->bias, matrix(1, op->n, QV_F32));
+    case 2: return used_if(op->bias, matrix(1, op->n, op->dtype));
     case 3: return used_if(op->addend_rows, matrix(op->addend_rows, op->n, op->dtype));
     }
     return matrix(op->m, op->n, op->dtype);
@@ -376,7 +376,7 @@ conv_operand(const struct qv_op_conv *op, int i)
     switch (i) {
     case 0: return matrix(frames, times(times(op->h, op->w), op->c), op->dtype);
     case 1: w.weight = true; return w;
-    case 2: return used_if(op->bias, matrix(1, op->o, QV_F32));
+    case 2: return used_if(op->bias, matrix(1, op->o, op->dtype));
     case 3: return used_if(op->addend_rows, matrix(op->addend_rows, op->o, op->dtype));
     }
     return matrix(times(times(op->n, out[0]), times(out[1], out[2])), op->o,
@@ -388,7 +388,7 @@ finish_operand(const struct qv_op_finish *op, int i)
 {
     switch (i) {
     case 0: return matrix(op->rows, op->cols, QV_F32);
-    case 1: return used_if(op->bias, matrix(1, op->cols, QV_F32));
+    case 1: return used_if(op->bias, matrix(1, op->cols, op->dtype));
     case 2: return used_if(op->addend_rows, matrix(op->addend_rows, op->cols, op->dtype));
     }
     return matrix(op->rows, op->cols, op->dtype);

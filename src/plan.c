@@ -12,6 +12,8 @@
 #include "error.h"
 #include "geometry.h"
 
+enum { MOST_CHUNKS = QV_MARK_BEGIN - QV_MARK_CHUNK };
+
 struct qv_plan {
     qv_model *model;
     qv_plan_options options;
@@ -20,10 +22,14 @@ struct qv_plan {
     struct qv_steps steps;
     size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
     size_t n_kernels;
-    struct qv_call *calls; /* [steps.n] */
+    /* Chunks that may be under way at once differ in where their input and tokens lie. */
+    int n_chunks;
+    struct qv_call *calls; /* [n_chunks][steps.n] */
+    struct qv_recording *recordings[MOST_CHUNKS];
     struct qv_memory *arena;
-    size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT], arena_bytes;
-    int64_t pending_pairs; /* pushed and not pulled */
+    size_t slots[MOST_CHUNKS][SLOT_COUNT], slot_bytes[SLOT_COUNT], arena_bytes;
+    int64_t pending_pairs[MOST_CHUNKS]; /* pushed and not pulled, oldest first */
+    int n_pending, next;                /* next: the chunk that the next push fills */
     qv_probe *probe;
     void *probe_user;
 };
@@ -84,6 +90,7 @@ choose_shape(struct qv_plan *plan)
                                            .input = o->input,
                                            .still = o->still,
                                            .image_norm = o->image_norm,
+                                           .addend_apart = plan->model->ctx->caps.addend_apart,
                                            .dtype = plan->model->dtype,
                                            .output = o->output ? o->output : QV_F32 };
 }
@@ -117,7 +124,7 @@ prepare(struct qv_plan *plan, size_t *scratch, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     plan->kernels = calloc(plan->steps.n, sizeof *plan->kernels);
-    plan->calls = calloc(plan->steps.n, sizeof *plan->calls);
+    plan->calls = calloc((size_t)plan->n_chunks * plan->steps.n, sizeof *plan->calls);
     if (!plan->kernels || !plan->calls)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
     *scratch = 0;
@@ -130,6 +137,13 @@ prepare(struct qv_plan *plan, size_t *scratch, qv_error *err)
         *scratch = bytes > *scratch ? bytes : *scratch;
     }
     return QV_OK;
+}
+
+/* What is a chunk's own while others are under way. */
+static bool
+is_own(int slot)
+{
+    return slot == SLOT_INPUT || slot >= SLOT_TOKENS;
 }
 
 /* Each slot is as large as its largest use; scratch comes last. */
@@ -145,37 +159,62 @@ lay_out(struct qv_plan *plan, size_t scratch)
                 plan->slot_bytes[slot] = bytes;
         }
     }
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        plan->slots[slot] = plan->arena_bytes;
-        plan->arena_bytes += qv_aligned(plan->slot_bytes[slot]);
-    }
+    for (int slot = 0; slot < SLOT_COUNT; slot++)
+        for (int chunk = 0; chunk < plan->n_chunks; chunk++) {
+            if (chunk && !is_own(slot)) {
+                plan->slots[chunk][slot] = plan->slots[0][slot];
+                continue;
+            }
+            plan->slots[chunk][slot] = plan->arena_bytes;
+            plan->arena_bytes += qv_aligned(plan->slot_bytes[slot]);
+        }
     struct qv_buffer at = { NULL, plan->arena_bytes };
-    for (size_t i = 0; i < plan->steps.n; i++)
+    for (size_t i = 0; i < (size_t)plan->n_chunks * plan->steps.n; i++)
         plan->calls[i].scratch = at;
     plan->arena_bytes += qv_aligned(scratch);
 }
 
 static struct qv_buffer
-operand(const struct qv_plan *plan, int id)
+operand(const struct qv_plan *plan, int chunk, int id)
 {
     if (id == QV_NO_OPERAND)
         return (struct qv_buffer){ 0 };
     if (id >= SLOT_COUNT)
         return plan->model->weights.buffers[id - SLOT_COUNT];
-    return (struct qv_buffer){ plan->arena, plan->slots[id] };
+    return (struct qv_buffer){ plan->arena, plan->slots[chunk][id] };
 }
 
 static void
-wire(struct qv_plan *plan)
+wire(struct qv_plan *plan, int chunk)
 {
     for (size_t i = 0; i < plan->steps.n; i++) {
         const struct qv_step *step = &plan->steps.steps[i];
-        struct qv_call *call = &plan->calls[i];
+        struct qv_call *call = &plan->calls[(size_t)chunk * plan->steps.n + i];
         call->kernel = plan->model->ctx->kernels.entries[plan->kernels[i]].kernel;
         call->scratch.memory = plan->arena;
         for (int j = 0; j < qv_op_n_operands(step->op.kind); j++)
-            call->operands[j] = operand(plan, step->operands[j]);
+            call->operands[j] = operand(plan, chunk, step->operands[j]);
     }
+}
+
+/* The calls of a chunk, without those that run once. */
+static const struct qv_call *
+chunk_calls(const struct qv_plan *plan, int chunk)
+{
+    return plan->calls + (size_t)chunk * plan->steps.n + plan->steps.n_setup;
+}
+
+/* Each chunk's list as one, where the device can. */
+static qv_status
+record(struct qv_plan *plan, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    qv_status status = QV_OK;
+    for (int i = 0; i < plan->n_chunks && ctx->backend->record && !status; i++)
+        status =
+            ctx->backend->record(ctx->dev, chunk_calls(plan, i),
+                                 plan->steps.n - plan->steps.n_setup, &plan->recordings[i], err);
+    return status;
 }
 
 /* Tables that depend on the grid alone, then the operations that run once. */
@@ -206,7 +245,7 @@ set_up(struct qv_plan *plan, qv_error *err)
                     { SLOT_WEIGHT, weight, taps } };
     qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
-        status = ctx->backend->upload(ctx->dev, operand(plan, uploads[i].slot), uploads[i].data,
+        status = ctx->backend->upload(ctx->dev, operand(plan, 0, uploads[i].slot), uploads[i].data,
                                       uploads[i].bytes, err);
     if (!status)
         status = ctx->backend->run(ctx->dev, plan->calls, plan->steps.n_setup, err);
@@ -220,6 +259,9 @@ static void
 destroy(qv_plan *plan)
 {
     qv_context *ctx = plan->model->ctx;
+    for (int i = 0; i < plan->n_chunks; i++)
+        if (plan->recordings[i])
+            ctx->backend->forget(ctx->dev, plan->recordings[i]);
     for (size_t i = 0; i < plan->n_kernels; i++)
         qv_kernel_put(ctx, plan->kernels[i]);
     if (plan->arena)
@@ -246,8 +288,10 @@ make(struct qv_plan *plan, qv_error *err)
     status = ctx->backend->alloc(ctx->dev, plan->arena_bytes, &plan->arena, err);
     if (status)
         return status;
-    wire(plan);
-    return set_up(plan, err);
+    for (int i = 0; i < plan->n_chunks; i++)
+        wire(plan, i);
+    status = set_up(plan, err);
+    return status ? status : record(plan, err);
 }
 
 /* ---- keeping --------------------------------------------------------------------------------- */
@@ -312,11 +356,12 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         return qv_fail(err, QV_ENOMEM, "no memory for a plan");
     plan->model = model;
     plan->options = *options;
+    plan->n_chunks = model->ctx->caps.chunks;
     choose_shape(plan);
     qv_plan *idle = take_idle(model, &plan->shape);
     if (idle) {
         idle->options = *options;
-        idle->pending_pairs = 0;
+        idle->n_pending = 0;
         free(plan);
         *out = idle;
         return QV_OK;
@@ -334,6 +379,9 @@ qv_plan_free(qv_plan **plan)
 {
     if (!plan || !*plan)
         return;
+    qv_context *ctx = (*plan)->model->ctx;
+    if ((*plan)->n_pending) /* what is under way still uses the arena */
+        ctx->backend->sync(ctx->dev, NULL);
     (*plan)->probe = NULL;
     keep_idle((*plan)->model, *plan);
     *plan = NULL;
@@ -345,6 +393,7 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
     int64_t pair_rows = plan->shape.grid_h * plan->shape.grid_w;
     *out = (qv_plan_info){ .chunk_pairs = plan->shape.pairs,
                            .chunk_frames = plan->shape.pairs * units_per_pair(plan),
+                           .chunks_ahead = plan->n_chunks,
                            .tokens_per_pair = pair_rows / merge_area(plan),
                            .arena_bytes = plan->arena_bytes,
                            .weight_bytes = plan->model->weights.bytes };
@@ -371,11 +420,12 @@ input_unit_bytes(const struct qv_plan *plan)
 
 /* The last, incomplete pair is filled with copies of the last frame. */
 static qv_status
-upload_input(struct qv_plan *plan, const void *data, int64_t n, int64_t missing, qv_error *err)
+upload_input(struct qv_plan *plan, int chunk, const void *data, int64_t n, int64_t missing,
+             qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     size_t unit = input_unit_bytes(plan);
-    struct qv_buffer at = operand(plan, SLOT_INPUT);
+    struct qv_buffer at = operand(plan, chunk, SLOT_INPUT);
     qv_status status = ctx->backend->upload(ctx->dev, at, data, (size_t)n * unit, err);
     at.offset += (size_t)n * unit;
     for (; missing > 0 && !status; missing--, at.offset += unit)
@@ -410,16 +460,27 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     return status;
 }
 
-/* Runs the list; step by step where someone looks on. */
+/* Enqueues a chunk's list. */
 static qv_status
-run(struct qv_plan *plan, int64_t pairs, qv_error *err)
+enqueue(struct qv_plan *plan, int chunk, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    size_t n = qv_plan_steps(plan, &steps, &calls);
+    if (plan->recordings[chunk])
+        return ctx->backend->replay(ctx->dev, plan->recordings[chunk], err);
+    return ctx->backend->run(ctx->dev, chunk_calls(plan, chunk),
+                             plan->steps.n - plan->steps.n_setup, err);
+}
+
+/* The list; step by step where someone looks on. */
+static qv_status
+run(struct qv_plan *plan, int chunk, int64_t pairs, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    const struct qv_step *steps = plan->steps.steps + plan->steps.n_setup;
+    const struct qv_call *calls = chunk_calls(plan, chunk);
+    size_t n = plan->steps.n - plan->steps.n_setup;
     if (!plan->options.tap && !plan->probe)
-        return ctx->backend->run(ctx->dev, calls, n, err);
+        return enqueue(plan, chunk, err);
     qv_status status = QV_OK;
     for (size_t i = 0; i < n && !status; i++) {
         status = ctx->backend->run(ctx->dev, &calls[i], 1, err);
@@ -444,8 +505,18 @@ size_t
 qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
 {
     *steps = plan->steps.steps + plan->steps.n_setup;
-    *calls = plan->calls + plan->steps.n_setup;
+    *calls = chunk_calls(plan, 0);
     return plan->steps.n - plan->steps.n_setup;
+}
+
+qv_status
+qv_plan_work(qv_plan *plan, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    qv_status status = ctx->backend->mark(ctx->dev, QV_MARK_BEGIN, err);
+    if (!status)
+        status = enqueue(plan, 0, err);
+    return status ? status : ctx->backend->mark(ctx->dev, QV_MARK_END, err);
 }
 
 qv_status
@@ -455,19 +526,40 @@ qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err)
         return qv_fail(err, QV_EINVAL, "plan or data is NULL");
     if (plan->model->describe)
         return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
-    if (plan->pending_pairs)
-        return qv_fail(err, QV_ESTATE, "the chunk before has not been pulled");
+    if (plan->n_pending == plan->n_chunks)
+        return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
+                       plan->n_chunks > 1 ? "the chunk before the last" : "the chunk");
     int64_t unit = units_per_pair(plan), most = plan->shape.pairs * unit;
     if (n < 1 || n > most)
         return qv_fail(err, QV_EINVAL, "n is %lld, must be 1 to %lld (a chunk of this plan)",
                        (long long)n, (long long)most);
     int64_t pairs = (n + unit - 1) / unit;
-    qv_status status = upload_input(plan, data, n, pairs * unit - n, err);
+    qv_context *ctx = plan->model->ctx;
+    int chunk = plan->next;
+    qv_status status = upload_input(plan, chunk, data, n, pairs * unit - n, err);
     if (!status)
-        status = run(plan, pairs, err);
+        status = run(plan, chunk, pairs, err);
     if (!status)
-        plan->pending_pairs = pairs;
-    return status;
+        status = ctx->backend->mark(ctx->dev, QV_MARK_CHUNK + chunk, err);
+    if (status)
+        return status;
+    plan->pending_pairs[plan->n_pending++] = pairs;
+    plan->next = (chunk + 1) % plan->n_chunks;
+    return QV_OK;
+}
+
+/* Every output wanted goes to the device's memory, in the order of the caller's stream. */
+static bool
+stays_on_device(const struct qv_plan *plan, const qv_tokens *out, size_t bytes)
+{
+    qv_context *ctx = plan->model->ctx;
+    bool all = ctx->in_order;
+    for (int64_t i = 0; i < 1 + plan->model->config.n_deepstack && all; i++) {
+        struct qv_memory there;
+        const void *to = i ? out->deepstack[i - 1] : out->tokens;
+        all = !to || ctx->backend->wrap(ctx->dev, to, bytes, &there);
+    }
+    return all;
 }
 
 qv_status
@@ -475,25 +567,31 @@ qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
 {
     if (!plan || !out)
         return qv_fail(err, QV_EINVAL, "plan or out is NULL");
-    if (!plan->pending_pairs)
+    if (!plan->n_pending)
         return qv_fail(err, QV_ESTATE, "nothing to pull: no chunk was pushed");
     const struct qv_config *c = &plan->model->config;
     qv_context *ctx = plan->model->ctx;
-    int64_t rows = plan->pending_pairs * plan->shape.grid_h * plan->shape.grid_w / merge_area(plan);
+    int64_t rows =
+        plan->pending_pairs[0] * plan->shape.grid_h * plan->shape.grid_w / merge_area(plan);
+    int chunk = (plan->next + plan->n_chunks - plan->n_pending) % plan->n_chunks;
     if (out->capacity < rows)
         return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
                        (long long)out->capacity, (long long)rows);
     size_t bytes = (size_t)(rows * c->out_hidden) * qv_dtype_bytes(plan->shape.output);
-    qv_status status = ctx->backend->sync(ctx->dev, err);
+    qv_status status = QV_OK;
+    if (!stays_on_device(plan, out, bytes))
+        status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + chunk, err);
     for (int64_t i = 0; i < 1 + c->n_deepstack && !status; i++) {
         void *to = i ? out->deepstack[i - 1] : out->tokens;
         if (to)
-            status = ctx->backend->download(ctx->dev, to, operand(plan, SLOT_TOKENS + (int)i),
-                                            bytes, err);
+            status = ctx->backend->download(ctx->dev, to,
+                                            operand(plan, chunk, SLOT_TOKENS + (int)i), bytes, err);
     }
     if (status)
         return status;
-    plan->pending_pairs = 0;
+    plan->n_pending--;
+    memmove(plan->pending_pairs, plan->pending_pairs + 1,
+            (size_t)plan->n_pending * sizeof *plan->pending_pairs);
     out->n = rows;
     return QV_OK;
 }

@@ -38,6 +38,7 @@ struct qv_context {
     struct qv_caps caps;
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
+    bool in_order; /* on a stream of the caller's: work on its device memory is not waited for */
 };
 
 /* Plans that were freed and may be wanted again: making one anew costs page faults for its arena
@@ -67,10 +68,18 @@ void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
 size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
                      const struct qv_call **calls);
 
+/* Enqueues the work of a chunk as it is recorded, between the marks QV_MARK_BEGIN and QV_MARK_END,
+ * without taking input in or tokens out: for timing. A chunk must have been pushed before. */
+qv_status qv_plan_work(qv_plan *plan, qv_error *err);
+
 /* Takes the kernel of an operation out of the cache or prepares it; give it back with
  * qv_kernel_put. *index names the entry and stays right while it is held. */
 qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
 void qv_kernel_put(qv_context *ctx, size_t index);
 void qv_kernels_free(qv_context *ctx);
+
+/* Which of a device's ways of running an operation to prepare: as the tune file says, measured here
+ * if the context tunes, else the device's own first choice. */
+qv_status qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err);
 
 #endif

@@ -59,17 +59,22 @@ convert_ref(const struct qv_op_convert *op, void *const *p)
         qv_store(p[1], op->dtype, i, qv_load(p[0], op->from, i));
 }
 
+static double
+bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
+{
+    return used ? qv_load(bias, dtype, i) : 0;
+}
+
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
-    const float *bias = p[2];
     for (int64_t i = 0; i < op->m; i++)
         for (int64_t j = 0; j < op->n; j++) {
             double sum = 0;
             for (int64_t l = 0; l < op->k; l++)
                 sum += qv_load(p[0], op->dtype, i * op->k + l) *
                        qv_load(p[1], op->dtype, j * op->k + l);
-            sum = activate(op->act, op->alpha * sum + (op->bias ? bias[j] : 0));
+            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, j));
             if (op->addend_rows)
                 sum += qv_load(p[3], op->dtype, i % op->addend_rows * op->n + j);
             qv_store(p[4], op->dtype, i * op->n + j, sum);
@@ -209,7 +214,6 @@ static void
 conv_ref(const struct qv_op_conv *op, void *const *p)
 {
     int64_t out[3], row = 0;
-    const float *bias = p[2];
     qv_op_conv_output(op, out);
     for (int64_t n = 0; n < op->n; n++)
         for (int64_t i = 0; i < out[0] * out[1] * out[2]; i++, row++) {
@@ -221,7 +225,7 @@ conv_ref(const struct qv_op_conv *op, void *const *p)
                     qv_store(p[4], QV_F32, y, sum + (op->sums == 2 ? qv_load(p[4], QV_F32, y) : 0));
                     continue;
                 }
-                sum = activate(op->act, op->alpha * sum + (op->bias ? bias[o] : 0));
+                sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, o));
                 if (op->addend_rows)
                     sum += qv_load(p[3], op->dtype, row % op->addend_rows * op->o + o);
                 qv_store(p[4], op->dtype, y, sum);
@@ -232,10 +236,10 @@ conv_ref(const struct qv_op_conv *op, void *const *p)
 static void
 finish_ref(const struct qv_op_finish *op, void *const *p)
 {
-    const float *x = p[0], *bias = p[1];
+    const float *x = p[0];
     for (int64_t i = 0; i < op->rows * op->cols; i++) {
         int64_t row = i / op->cols, col = i % op->cols;
-        double v = activate(op->act, op->alpha * x[i] + (op->bias ? bias[col] : 0));
+        double v = activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->dtype, col));
         if (op->addend_rows)
             v += qv_load(p[2], op->dtype, row % op->addend_rows * op->cols + col);
         qv_store(p[3], op->dtype, i, v);
@@ -277,7 +281,7 @@ open_ref(const struct qv_device_options *options, struct qv_device **out, qv_err
     if (options->ordinal != 0)
         return qv_fail(err, QV_ENODEVICE, "device %d: the ref backend has device 0 only",
                        options->ordinal);
-    struct qv_device *dev = malloc(sizeof *dev);
+    struct qv_device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
     dev->backend = &qv_backend_ref;
@@ -300,7 +304,8 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .threads = 1,
                              .dtype = QV_F32,
                              .dtype_reason = "the reference computes in double and stores f32",
-                             .chunk_rows = 64 };
+                             .chunk_rows = 64,
+                             .chunks = 1 };
 }
 
 static qv_status
@@ -326,10 +331,11 @@ pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, in
 }
 
 static qv_status
-prepare_ref(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **out,
+prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
 {
     (void)dev;
+    (void)choice;
     struct qv_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
@@ -353,6 +359,7 @@ const struct qv_backend qv_backend_ref = {
     .caps = caps_ref,
     .alloc = qv_host_alloc,
     .free = qv_host_free,
+    .wrap = qv_host_wrap,
     .upload = qv_host_upload,
     .download = qv_host_download,
     .layout = layout_ref,
@@ -360,5 +367,8 @@ const struct qv_backend qv_backend_ref = {
     .prepare = prepare_ref,
     .release = release_ref,
     .run = run_ref,
+    .mark = qv_host_mark,
+    .wait = qv_host_wait,
+    .elapsed = qv_host_elapsed,
     .sync = qv_host_sync,
 };

@@ -54,7 +54,7 @@ head_tensor(const struct qv_config *c, size_t id)
         [PATCH_WEIGHT] = { "patch_embed.proj.weight", QV_TENSOR_MATRIX, c->hidden, k, true, false },
         [PATCH_STILL] = { "patch_embed.proj.weight", QV_TENSOR_MATRIX, c->hidden, k / c->temporal,
                           true, true },
-        [PATCH_BIAS] = { "patch_embed.proj.bias", QV_TENSOR_VECTOR, c->hidden, 1, false, false },
+        [PATCH_BIAS] = { "patch_embed.proj.bias", QV_TENSOR_BIAS, c->hidden, 1, false, false },
         [POSITIONS] = { "pos_embed.weight", QV_TENSOR_TABLE, c->n_positions, c->hidden, false,
                         false },
     };
@@ -86,15 +86,15 @@ block_tensor(const struct qv_config *c, size_t i)
         [NORM1_WEIGHT] = { "norm1.weight", QV_TENSOR_VECTOR, h, 1 },
         [NORM1_BIAS] = { "norm1.bias", QV_TENSOR_VECTOR, h, 1 },
         [QKV_WEIGHT] = { "attn.qkv.weight", QV_TENSOR_MATRIX, 3 * h, h },
-        [QKV_BIAS] = { "attn.qkv.bias", QV_TENSOR_VECTOR, 3 * h, 1 },
+        [QKV_BIAS] = { "attn.qkv.bias", QV_TENSOR_BIAS, 3 * h, 1 },
         [PROJ_WEIGHT] = { "attn.proj.weight", QV_TENSOR_MATRIX, h, h },
-        [PROJ_BIAS] = { "attn.proj.bias", QV_TENSOR_VECTOR, h, 1 },
+        [PROJ_BIAS] = { "attn.proj.bias", QV_TENSOR_BIAS, h, 1 },
         [NORM2_WEIGHT] = { "norm2.weight", QV_TENSOR_VECTOR, h, 1 },
         [NORM2_BIAS] = { "norm2.bias", QV_TENSOR_VECTOR, h, 1 },
         [FC1_WEIGHT] = { "mlp.linear_fc1.weight", QV_TENSOR_MATRIX, m, h },
-        [FC1_BIAS] = { "mlp.linear_fc1.bias", QV_TENSOR_VECTOR, m, 1 },
+        [FC1_BIAS] = { "mlp.linear_fc1.bias", QV_TENSOR_BIAS, m, 1 },
         [FC2_WEIGHT] = { "mlp.linear_fc2.weight", QV_TENSOR_MATRIX, h, m },
-        [FC2_BIAS] = { "mlp.linear_fc2.bias", QV_TENSOR_VECTOR, h, 1 },
+        [FC2_BIAS] = { "mlp.linear_fc2.bias", QV_TENSOR_BIAS, h, 1 },
     };
     return named("blocks", (int64_t)(i / BLOCK_TENSORS), &parts[i % BLOCK_TENSORS]);
 }
@@ -108,9 +108,9 @@ merger_tensor(const struct qv_config *c, size_t i)
         [MERGER_NORM_WEIGHT] = { "norm.weight", QV_TENSOR_VECTOR, norm, 1 },
         [MERGER_NORM_BIAS] = { "norm.bias", QV_TENSOR_VECTOR, norm, 1 },
         [MERGER_FC1_WEIGHT] = { "linear_fc1.weight", QV_TENSOR_MATRIX, wide, wide },
-        [MERGER_FC1_BIAS] = { "linear_fc1.bias", QV_TENSOR_VECTOR, wide, 1 },
+        [MERGER_FC1_BIAS] = { "linear_fc1.bias", QV_TENSOR_BIAS, wide, 1 },
         [MERGER_FC2_WEIGHT] = { "linear_fc2.weight", QV_TENSOR_MATRIX, c->out_hidden, wide },
-        [MERGER_FC2_BIAS] = { "linear_fc2.bias", QV_TENSOR_VECTOR, c->out_hidden, 1 },
+        [MERGER_FC2_BIAS] = { "linear_fc2.bias", QV_TENSOR_BIAS, c->out_hidden, 1 },
     };
     const struct part *part = &parts[i % MERGER_TENSORS];
     return merger ? named("deepstack_merger_list", merger - 1, part) : named("merger", -1, part);
@@ -134,6 +134,7 @@ struct builder {
     const struct qv_tower_shape *s;
     struct qv_steps *out;
     int64_t pair_rows, rows, merged_rows; /* patches of a pair, of the chunk; tokens of the chunk */
+    int x;                                /* where the residual stream is */
 };
 
 static struct qv_step *
@@ -202,6 +203,15 @@ linear(struct builder *b, int64_t rows, int x, size_t weight, int act, int resid
            OPERANDS(x, qv_weight_operand(weight), qv_weight_operand(weight + 1), residual, y));
 }
 
+/* x += product */
+static void
+add_linear(struct builder *b, int from, size_t weight)
+{
+    int y = !b->s->addend_apart ? b->x : b->x == SLOT_X ? SLOT_X2 : SLOT_X;
+    linear(b, b->rows, from, weight, QV_ACT_NONE, b->x, y);
+    b->x = y;
+}
+
 static void
 convert(struct builder *b, int64_t n, qv_dtype from, qv_dtype to, int x, int y)
 {
@@ -254,19 +264,19 @@ attention(struct builder *b, size_t block)
         b->s->pairs, b->pair_rows, c->heads, head_dim, 1 / sqrt((double)head_dim), b->s->dtype
     };
 
-    norm(b, b->rows, c->hidden, SLOT_X, block + NORM1_WEIGHT, SLOT_A);
+    norm(b, b->rows, c->hidden, b->x, block + NORM1_WEIGHT, SLOT_A);
     linear(b, b->rows, SLOT_A, block + QKV_WEIGHT, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
     append(b, rope, OPERANDS(SLOT_COS, SLOT_SIN, SLOT_B));
     append(b, attend, OPERANDS(SLOT_B, SLOT_A));
-    linear(b, b->rows, SLOT_A, block + PROJ_WEIGHT, QV_ACT_NONE, SLOT_X, SLOT_X);
+    add_linear(b, SLOT_A, block + PROJ_WEIGHT);
 }
 
 static void
 mlp(struct builder *b, size_t block)
 {
-    norm(b, b->rows, b->c->hidden, SLOT_X, block + NORM2_WEIGHT, SLOT_A);
+    norm(b, b->rows, b->c->hidden, b->x, block + NORM2_WEIGHT, SLOT_A);
     linear(b, b->rows, SLOT_A, block + FC1_WEIGHT, b->c->act, QV_NO_OPERAND, SLOT_B);
-    linear(b, b->rows, SLOT_B, block + FC2_WEIGHT, QV_ACT_NONE, SLOT_X, SLOT_X);
+    add_linear(b, SLOT_B, block + FC2_WEIGHT);
 }
 
 /* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. */
@@ -279,9 +289,9 @@ merge(struct builder *b, int64_t merger)
     int out = SLOT_TOKENS + (int)merger, y = convert_out ? SLOT_MERGED : out;
 
     if (merger)
-        norm(b, b->merged_rows, wide, SLOT_X, first + MERGER_NORM_WEIGHT, SLOT_A);
+        norm(b, b->merged_rows, wide, b->x, first + MERGER_NORM_WEIGHT, SLOT_A);
     else
-        norm(b, b->rows, b->c->hidden, SLOT_X, first + MERGER_NORM_WEIGHT, SLOT_A);
+        norm(b, b->rows, b->c->hidden, b->x, first + MERGER_NORM_WEIGHT, SLOT_A);
     linear(b, b->merged_rows, SLOT_A, first + MERGER_FC1_WEIGHT, QV_ACT_GELU_ERF, QV_NO_OPERAND,
            SLOT_B);
     linear(b, b->merged_rows, SLOT_B, first + MERGER_FC2_WEIGHT, QV_ACT_NONE, QV_NO_OPERAND, y);
@@ -334,7 +344,7 @@ qv_tower_build(const struct qv_config *c, const struct qv_tower_shape *s,
                const struct qv_conv3d_list *patch_embed_list, struct qv_steps *out, qv_error *err)
 {
     int64_t pair_rows = s->grid_h * s->grid_w, rows = s->pairs * pair_rows;
-    struct builder b = { c, s, out, pair_rows, rows, rows / (c->merge * c->merge) };
+    struct builder b = { c, s, out, pair_rows, rows, rows / (c->merge * c->merge), SLOT_X };
 
     position_embedding(&b);
     out->n_setup = out->n;

@@ -13,12 +13,13 @@ enum qv_tensor_form {
     QV_TENSOR_MATRIX, /* [n,k], packed, model's dtype */
     QV_TENSOR_TABLE,  /* [n,k], row-major, model's dtype */
     QV_TENSOR_VECTOR, /* [n], f32 */
+    QV_TENSOR_BIAS,   /* [n], model's dtype */
 };
 
 struct qv_tensor_spec {
     char name[96]; /* below "visual.": "blocks.0.attn.qkv.weight" */
     enum qv_tensor_form form;
-    int64_t n, k;   /* k is 1 for a vector */
+    int64_t n, k;   /* k is 1 for a vector or a bias */
     bool conv3d;    /* stored 5D, 2D or channels-last; also named linear_proj */
     bool sum_depth; /* of the Conv3d weight of that name: its depth slices summed */
 };
@@ -64,7 +65,8 @@ enum qv_slot {
     SLOT_SIN,
     SLOT_INDEX, /* taps of the position embedding */
     SLOT_WEIGHT,
-    SLOT_X,      /* the residual stream */
+    SLOT_X,      /* the residual stream, */
+    SLOT_X2,     /* and its other place where a sum must not go where it came from */
     SLOT_A,      /* normalised x, attention's output */
     SLOT_B,      /* qkv, the MLP's inside */
     SLOT_MERGED, /* a merger's output where it is not yet in the output's dtype */
@@ -99,6 +101,7 @@ struct qv_tower_shape {
     int64_t pairs, grid_h, grid_w;
     qv_input input;
     bool still, image_norm;
+    bool addend_apart; /* see qv_caps */
     qv_dtype dtype, output;
 };
 

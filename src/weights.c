@@ -106,8 +106,8 @@ check_shape(struct loader *l, struct source *s, qv_error *err)
     const struct qv_tensor_spec *spec = &s->spec;
     int64_t first[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
     int64_t last[] = { c->hidden, c->temporal, c->patch, c->patch, c->in_channels };
-    int64_t flat[] = { spec->n, spec->form == QV_TENSOR_VECTOR ? 1 : spec->k };
-    int dims = spec->form == QV_TENSOR_VECTOR ? 1 : 2;
+    int64_t flat[] = { spec->n, spec->k };
+    int dims = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS ? 1 : 2;
     if (spec->conv3d)
         flat[1] = qv_config_row_dim(c);
     s->file_k = flat[1];

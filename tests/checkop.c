@@ -203,7 +203,8 @@ static void
 run_op(struct report *report, const struct qv_op *op)
 {
     for (int fill = 0; fill < FILL_COUNT; fill++)
-        for (int alias = 0; alias <= can_alias(op) && fill_possible(op, (enum fill)fill); alias++)
+        for (int alias = 0;
+             alias <= can_alias(report->side, op) && fill_possible(op, (enum fill)fill); alias++)
             run_case(report, &(struct check_case){ *op, (enum fill)fill, alias,
                                                    (uint64_t)report->options->seed });
 }

@@ -104,7 +104,7 @@ struct check_case {
     bool alias; /* gemm: the addend is y */
     uint64_t seed;
 };
-bool can_alias(const struct qv_op *op);
+bool can_alias(const struct side *side, const struct qv_op *op);
 /* Runs the case on both sides and compares. */
 struct outcome judge(const struct side *ref, const struct side *side, const struct check_case *one);
 

@@ -354,7 +354,7 @@ run_faulty(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_erro
 }
 
 static qv_status
-prepare_faulty(struct qv_device *dev, const struct qv_op *op, struct qv_kernel **out,
+prepare_faulty(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
                size_t *scratch_bytes, qv_error *err)
 {
     struct qv_op bad = *op;
@@ -368,7 +368,7 @@ prepare_faulty(struct qv_device *dev, const struct qv_op *op, struct qv_kernel *
     case KERNEL_WITHOUT_BIAS: bad.u.finish.bias = 0; break;
     case KERNEL_RIGHT: break;
     }
-    qv_status status = now.base->prepare(dev, &bad, out, scratch_bytes, err);
+    qv_status status = now.base->prepare(dev, &bad, choice, out, scratch_bytes, err);
     now.scratch_bytes = *scratch_bytes;
     return status;
 }

@@ -176,7 +176,7 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     job->data = data;
     job->alias = alias;
     qv_status status =
-        side->backend->prepare(side->dev, &data->op, &job->kernel, &scratch_bytes, &err);
+        side->backend->prepare(side->dev, &data->op, 0, &job->kernel, &scratch_bytes, &err);
     bool ok = !status;
     if (status == QV_EUNSUPPORTED) {
         outcome->skipped = true;

@@ -284,7 +284,7 @@ test_operands(void **state)
     const char *gemm = legal[QV_OP_gemm];
     assert_operand(gemm, 0, "x", 760, 1536, QV_BF16, 760 * 1536 * 2);
     assert_operand(gemm, 1, "w", 1024, 1536, QV_BF16, 1024 * 1536 * 2);
-    assert_operand(gemm, 2, "bias", 1, 1024, QV_F32, 4096);
+    assert_operand(gemm, 2, "bias", 1, 1024, QV_BF16, 2048);
     assert_operand(gemm, 3, "addend", 380, 1024, QV_BF16, 380 * 1024 * 2);
     assert_operand(gemm, 4, "y", 760, 1024, QV_BF16, 760 * 1024 * 2);
     assert_operand("gemm m=1 n=1 k=1 dtype=f32", 2, "bias", 0, 0, QV_F32, 0);
@@ -306,14 +306,14 @@ test_operands(void **state)
     const char *conv = legal[QV_OP_conv];
     assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2); /* 5 frames apart, the last 4 */
     assert_operand(conv, 1, "w", 9, 54, QV_BF16, 9 * 54 * 2);
-    assert_operand(conv, 2, "bias", 1, 9, QV_F32, 36);
+    assert_operand(conv, 2, "bias", 1, 9, QV_BF16, 18);
     assert_operand(conv, 3, "addend", 12, 9, QV_BF16, 12 * 9 * 2);
     assert_operand(conv, 4, "y", 96, 9, QV_BF16, 96 * 9 * 2);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 left=1 right=1 alpha=1 sums=1", 4, "y", 8, 6,
                    QV_F32, 8 * 6 * 4);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 alpha=1 sums=1", 2, "bias", 0, 0, QV_F32, 0);
     assert_operand(legal[QV_OP_finish], 0, "x", 24, 33, QV_F32, 24 * 33 * 4);
-    assert_operand(legal[QV_OP_finish], 1, "bias", 1, 33, QV_F32, 132);
+    assert_operand(legal[QV_OP_finish], 1, "bias", 1, 33, QV_BF16, 66);
     assert_operand(legal[QV_OP_finish], 2, "addend", 8, 33, QV_BF16, 8 * 33 * 2);
     assert_operand(legal[QV_OP_finish], 3, "y", 24, 33, QV_BF16, 24 * 33 * 2);
     struct qv_op op = parsed(legal[QV_OP_taps]);
@@ -330,7 +330,7 @@ test_costs(void **state)
         double flops, bytes;
     } cases[] = {
         { "gemm m=3 n=5 k=7 dtype=f32", 210, 4 * (21 + 35 + 15) },
-        { "gemm m=4 n=5 k=7 bias=1 addend_rows=2 dtype=bf16", 280, 2 * (28 + 35 + 10 + 20) + 20 },
+        { "gemm m=4 n=5 k=7 bias=1 addend_rows=2 dtype=bf16", 280, 2 * (28 + 35 + 10 + 20) + 10 },
         { "attention batch=2 seq=5 heads=3 head_dim=16 dtype=f32", 4. * 2 * 3 * 25 * 16, 7680 },
         { "convert n=10 from=f32 dtype=bf16", 0, 60 },
         { "norm rows=3 cols=5 dtype=f32", 120, 4 * (15 + 5 + 5 + 15) },
@@ -340,12 +340,12 @@ test_costs(void **state)
         { "rows pairs=1 grid_h=2 grid_w=2 patch=2 temporal=2 merge=2 channels=3 dtype=bf16", 192,
           96 + 192 },
         { legal[QV_OP_unfold], 0, 2 * (8 * 270 + 64 * 90) },
-        { legal[QV_OP_conv], 2. * 96 * 9 * 54, 2 * (9 * 210 + 9 * 54 + 12 * 9 + 96 * 9) + 36 },
+        { legal[QV_OP_conv], 2. * 96 * 9 * 54, 2 * (9 * 210 + 9 * 54 + 12 * 9 + 96 * 9) + 18 },
         { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1", 2. * 8 * 6 * 36,
           4 * (3 * 64 + 6 * 36 + 8 * 6) },
         { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2", 2. * 8 * 6 * 36,
           4 * (3 * 64 + 6 * 36 + 2 * 8 * 6) },
-        { legal[QV_OP_finish], 2. * 24 * 33, 4 * (24 * 33 + 33) + 2 * (8 * 33 + 24 * 33) },
+        { legal[QV_OP_finish], 2. * 24 * 33, 4 * 24 * 33 + 2 * (33 + 8 * 33 + 24 * 33) },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct qv_op op = parsed(cases[i].text);
