@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * conv on cuDNN, channels last: with its epilogue in one graph where cuDNN has one, else as f32
+ * sums that our own kernel finishes, else on our own kernel alone.
+ */
+#include "cudnn_graph.h"
+#include "dtype.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensors of the graph; what lies between its operations comes behind. */
+enum { X = 1, W, BIAS, ADDEND, Y, ALPHA, BETWEEN };
+
+/* ---- weights ----------------------------------------------------------------------------------*/
+
+qv_status
+conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+                 qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    *out = (struct qv_layout){ (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
+                               matrix->n };
+    return QV_OK;
+}
+
+/* src[o, c/groups, taps] -> dst[o, taps, c/groups] */
+static void
+transpose(const struct qv_matrix *matrix, const char *src, char *dst)
+{
+    const struct qv_op_conv *op = &matrix->conv->u.conv;
+    size_t element = qv_dtype_bytes(matrix->dtype);
+    int64_t c = op->c / op->groups, taps = matrix->k / c;
+    for (int64_t o = 0; o < matrix->n; o++, src += (size_t)matrix->k * element)
+        for (int64_t t = 0; t < taps; t++)
+            for (int64_t i = 0; i < c; i++, dst += element)
+                memcpy(dst, src + (size_t)(i * taps + t) * element, element);
+}
+
+qv_status
+conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
+               void *dst, qv_error *err)
+{
+    size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    char *packed = malloc(bytes);
+    if (!packed)
+        return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
+    transpose(matrix, src, packed);
+    /* not cudaMemcpy: the work's stream does not wait for what that leaves under way */
+    qv_status status =
+        check_cuda(dev, cudaMemcpyAsync(dst, packed, bytes, cudaMemcpyHostToDevice, dev->stream),
+                   "cudaMemcpyAsync", err);
+    if (!status)
+        status = check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaStreamSynchronize", err);
+    free(packed);
+    return status;
+}
+
+/* ---- how much one run takes -------------------------------------------------------------------*/
+
+/* A kernel of depth 1 sees images, not volumes: cuDNN has more for these. */
+static bool
+is_flat(const struct qv_op_conv *op)
+{
+    return op->kd == 1;
+}
+
+static int64_t
+frames_of(const struct qv_op_conv *op)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    return out[0];
+}
+
+static int64_t
+frame_values(const struct qv_op_conv *op)
+{
+    return op->h * op->w * op->c;
+}
+
+/* Frames of x below `frames` of y. */
+static int64_t
+window(const struct qv_op_conv *op, int64_t frames)
+{
+    return (frames - 1) * op->sd + op->dd * (op->kd - 1) + 1;
+}
+
+/* Images of several samples must lie evenly. */
+static bool
+goes_together(const struct qv_op_conv *op, int64_t samples, int64_t frames)
+{
+    return !is_flat(op) || samples == 1 || frames == 1 || op->x_depth == frames * op->sd;
+}
+
+/* cuDNN's own indices have 32 bits in many a kernel. */
+static bool
+fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    int64_t x = ((samples - 1) * op->x_depth + window(op, frames)) * frame_values(op);
+    int64_t w = op->o * (op->c / op->groups) * op->kd * op->kh * op->kw;
+    int64_t y = samples * frames * out[1] * out[2] * op->o;
+    return x <= INT32_MAX && w <= INT32_MAX && y <= INT32_MAX;
+}
+
+/* The most that one run takes: equal parts of the samples, or of the frames of one sample. */
+static bool
+choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
+{
+    int64_t frames = frames_of(op);
+    for (int64_t i = 1; i <= op->n; i++)
+        if (op->n % i == 0 && goes_together(op, op->n / i, frames) && fits(op, op->n / i, frames)) {
+            out->samples = op->n / i;
+            out->frames = frames;
+            return true;
+        }
+    for (int64_t i = 2; i <= frames; i++)
+        if (frames % i == 0 && fits(op, 1, frames / i)) {
+            out->samples = 1;
+            out->frames = frames / i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- the graph --------------------------------------------------------------------------------*/
+
+/* What addresses that are multiples of so many bytes are aligned to. */
+static int64_t
+alignment_of(int64_t bytes)
+{
+    int64_t power = bytes & -bytes;
+    return power < TENSOR_ALIGNMENT ? power : TENSOR_ALIGNMENT;
+}
+
+static bool
+runs_once(const struct qv_op_conv *op, const struct conv_cuda *part)
+{
+    return part->samples == op->n && part->frames == frames_of(op);
+}
+
+/* Runs begin at any frame, and so do the depth taps that are summed up one by one. */
+static int64_t
+x_alignment(const struct qv_op_conv *op, const struct conv_cuda *part)
+{
+    return runs_once(op, part) && !op->sums
+               ? TENSOR_ALIGNMENT
+               : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->dtype));
+}
+
+/* Of y and of what is added to it, an f32 or bf16 value for each output. */
+static int64_t
+y_bytes(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t dtype)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    return part->samples * part->frames * out[1] * out[2] * op->o * (int64_t)qv_dtype_bytes(dtype);
+}
+
+static int64_t
+y_alignment(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t dtype)
+{
+    return runs_once(op, part) ? TENSOR_ALIGNMENT : alignment_of(y_bytes(op, part, dtype));
+}
+
+static int64_t
+y_dtype(const struct qv_op_conv *op, bool bare)
+{
+    return bare || op->sums ? QV_F32 : op->dtype;
+}
+
+/* n samples of c channels side by side; images have no depth. */
+static struct tensor_cuda
+channels_last(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t n, int64_t c,
+              const int64_t size[3])
+{
+    struct tensor_cuda out = { .id = id, .dtype = dtype, .n = 5 - is_flat(op), .dims = { n, c } };
+    int64_t stride = c;
+    out.strides[1] = 1;
+    for (int i = out.n - 1; i > 1; i--) {
+        out.dims[i] = size[i + 3 - out.n];
+        out.strides[i] = stride;
+        stride *= out.dims[i];
+    }
+    out.strides[0] = stride;
+    return out;
+}
+
+static struct tensor_cuda
+x_tensor(const struct qv_op_conv *op, const struct conv_cuda *part)
+{
+    int64_t n = part->samples * (is_flat(op) ? part->frames : 1);
+    struct tensor_cuda out = channels_last(op, X, op->dtype, n, op->c,
+                                           (int64_t[]){ window(op, part->frames), op->h, op->w });
+    if (is_flat(op) && part->frames > 1)
+        out.strides[0] = op->sd * frame_values(op);
+    else if (part->samples > 1)
+        out.strides[0] = op->x_depth * frame_values(op);
+    out.alignment = x_alignment(op, part);
+    return out;
+}
+
+static struct tensor_cuda
+y_tensor(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t id, int64_t dtype)
+{
+    int64_t out[3], n = part->samples * (is_flat(op) ? part->frames : 1);
+    qv_op_conv_output(op, out);
+    struct tensor_cuda tensor =
+        channels_last(op, id, dtype, n, op->o, (int64_t[]){ part->frames, out[1], out[2] });
+    tensor.is_virtual = id >= BETWEEN;
+    tensor.alignment = tensor.is_virtual ? 0 : y_alignment(op, part, dtype);
+    return tensor;
+}
+
+/* One value for each channel, or one for all. */
+static struct tensor_cuda
+vector(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t c)
+{
+    struct tensor_cuda out = channels_last(op, id, dtype, 1, c, (int64_t[]){ 1, 1, 1 });
+    out.by_value = id == ALPHA;
+    return out;
+}
+
+/* What follows the convolution: y = mode(y, b). */
+struct step {
+    cudnnPointwiseMode_t mode;
+    struct tensor_cuda b; /* id 0: an activation */
+};
+enum { MOST_STEPS = 4 };
+
+static int
+list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct step *steps)
+{
+    static const cudnnPointwiseMode_t acts[QV_ACT_COUNT] = {
+        [QV_ACT_GELU_TANH] = CUDNN_POINTWISE_GELU_APPROX_TANH_FWD,
+        [QV_ACT_GELU_ERF] = CUDNN_POINTWISE_GELU_FWD,
+    };
+    int n = 0;
+    if (part->bare)
+        return 0;
+    if (op->alpha != 1)
+        steps[n++] = (struct step){ CUDNN_POINTWISE_MUL, vector(op, ALPHA, QV_F32, 1) };
+    if (op->bias)
+        steps[n++] = (struct step){ CUDNN_POINTWISE_ADD, vector(op, BIAS, op->dtype, op->o) };
+    if (op->act)
+        steps[n++] = (struct step){ acts[op->act], { 0 } };
+    if (op->addend_rows || op->sums == 2)
+        steps[n++] =
+            (struct step){ CUDNN_POINTWISE_ADD, y_tensor(op, part, ADDEND, y_dtype(op, false)) };
+    return n;
+}
+
+/* A dilation of one tap means nothing, but would keep cuDNN from its best kernels. */
+static int64_t
+dilation_of(int64_t kernel, int64_t dilation)
+{
+    return kernel > 1 ? dilation : 1;
+}
+
+static cudnnBackendDescriptor_t
+describe_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op)
+{
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t before[] = { 0, op->top, op->left }, after[] = { 0, op->bottom, op->right };
+    const int64_t strides[] = { op->sd, op->sh, op->sw };
+    const int64_t dilations[] = { dilation_of(op->kd, op->dd), dilation_of(op->kh, op->dh),
+                                  dilation_of(op->kw, op->dw) };
+    const int64_t flat = is_flat(op), n = 3 - flat;
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision },
+        { CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode },
+        { CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n },
+        { CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, n, before + flat },
+        { CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, n, after + flat },
+        { CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, n, strides + flat },
+        { CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, n, dilations + flat },
+    };
+    return describe_cuda(sketch, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes,
+                         sizeof attributes / sizeof *attributes);
+}
+
+static void
+add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
+                const struct conv_cuda *part, cudnnBackendDescriptor_t y)
+{
+    const struct tensor_cuda x_is = x_tensor(op, part);
+    const struct tensor_cuda w_is = channels_last(op, W, op->dtype, op->o, op->c / op->groups,
+                                                  (int64_t[]){ op->kd, op->kh, op->kw });
+    const cudnnBackendDescriptor_t convolution = describe_convolution(sketch, op);
+    const cudnnBackendDescriptor_t x = describe_tensor_cuda(sketch, &x_is);
+    const cudnnBackendDescriptor_t w = describe_tensor_cuda(sketch, &w_is);
+    const float one = 1, zero = 0;
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+          &convolution },
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x },
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w },
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y },
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, 1, &one },
+        { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &zero },
+    };
+    operation_cuda(sketch, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, attributes,
+                   sizeof attributes / sizeof *attributes);
+}
+
+static void
+sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struct conv_cuda *part)
+{
+    struct step steps[MOST_STEPS];
+    cudnnBackendDescriptor_t values[MOST_STEPS + 1]; /* the last is y */
+    int n = list_steps(op, part, steps);
+    for (int i = 0; i <= n; i++) {
+        const struct tensor_cuda value = i < n ? y_tensor(op, part, BETWEEN + i, QV_F32)
+                                               : y_tensor(op, part, Y, y_dtype(op, part->bare));
+        values[i] = describe_tensor_cuda(sketch, &value);
+    }
+    add_convolution(sketch, op, part, values[0]);
+    for (int i = 0; i < n; i++)
+        pointwise_cuda(sketch, steps[i].mode, values[i],
+                       steps[i].b.id ? describe_tensor_cuda(sketch, &steps[i].b) : NULL,
+                       values[i + 1]);
+}
+
+/* ---- preparing --------------------------------------------------------------------------------*/
+
+static int64_t
+rows_of(const struct qv_op_conv *op)
+{
+    int64_t out[3];
+    qv_op_conv_output(op, out);
+    return op->n * out[0] * out[1] * out[2];
+}
+
+/* Rows that repeat are no tensor; bare sums are the whole already. */
+static bool
+has_form(const struct qv_op_conv *op, bool bare)
+{
+    return bare ? op->sums != 1 : !op->addend_rows || op->addend_rows == rows_of(op);
+}
+
+qv_status
+conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, int choice,
+               struct conv_cuda *out, int *usable, qv_error *err)
+{
+    qv_status status = QV_EUNSUPPORTED;
+    *usable = 0;
+    *out = (struct conv_cuda){ 0 };
+    if (!choose_part(op, out))
+        return qv_fail(err, status, "conv: cuDNN does not take it: a frame has 2^31 values");
+    for (int bare = 0; bare < 2 && status == QV_EUNSUPPORTED && !*usable; bare++) {
+        struct sketch_cuda sketch = { 0 };
+        if (!has_form(op, bare))
+            continue;
+        out->bare = bare;
+        sketch_conv(&sketch, op, out);
+        status = graph_open_cuda(&sketch, target, op->dtype, choice, &out->graph, usable, err);
+        sketch_close_cuda(&sketch);
+    }
+    return status;
+}
+
+static size_t
+sums_bytes(const struct qv_op_conv *op)
+{
+    return qv_aligned((size_t)(rows_of(op) * op->o) * sizeof(float));
+}
+
+qv_status
+conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                  size_t *scratch_bytes, qv_error *err)
+{
+    const struct target_cuda target = target_of_cuda(dev);
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    struct conv_cuda *conv = &kernel->u.conv;
+    size_t version = cudnnGetVersion();
+    qv_error failure = { 0 };
+    int usable;
+    if (op->dtype == QV_BF16 && op->kd > 1 && version >= 90800 && version < 91500)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "conv: a kernel of depth %lld, for which cuDNN 9.8 to 9.14 is wrong in bf16 "
+                       "(this is %zu)",
+                       (long long)op->kd, version);
+    qv_status status = conv_plan_cuda(&target, op, choice, conv, &usable, &failure);
+    if (status && (status != QV_EUNSUPPORTED || choice > 0))
+        return qv_fail(err, status, "%s", failure.text);
+    *scratch_bytes = qv_aligned(conv->graph.workspace_bytes);
+    if (conv->graph.plan && conv->bare)
+        *scratch_bytes += sums_bytes(op);
+    return QV_OK; /* without a plan, on our own kernel */
+}
+
+/* ---- running ----------------------------------------------------------------------------------*/
+
+/* One part; p has its operands, y of the graph in place of that of the operation. */
+static qv_status
+run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+         void *workspace, qv_error *err)
+{
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    const struct conv_cuda *conv = &kernel->u.conv;
+    const float alpha = (float)op->alpha;
+    int64_t y_aligned = y_alignment(op, conv, y_dtype(op, conv->bare));
+    const struct binding_cuda all[] = {
+        { X, "conv's x", p[0], x_alignment(op, conv) },
+        { W, "conv's w", p[1], TENSOR_ALIGNMENT },
+        { Y, "conv's y", p[4], y_aligned },
+        { BIAS, "conv's bias", p[2], TENSOR_ALIGNMENT },
+        { ADDEND, "conv's addend", op->sums == 2 ? p[4] : p[3], y_aligned },
+        { ALPHA, "conv's alpha", &alpha, 0 },
+    };
+    struct step steps[MOST_STEPS];
+    struct binding_cuda bindings[GRAPH_MOST_BINDINGS];
+    int n = 3, n_steps = list_steps(op, conv, steps);
+    memcpy(bindings, all, 3 * sizeof *all);
+    for (int i = 0; i < n_steps; i++)
+        for (size_t j = 3; j < sizeof all / sizeof *all; j++)
+            if (steps[i].b.id == all[j].id)
+                bindings[n++] = all[j];
+    return graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
+}
+
+/* All parts; `sums`: where a bare graph puts them. */
+static qv_status
+run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, char *sums,
+          void *workspace, qv_error *err)
+{
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    const struct conv_cuda *conv = &kernel->u.conv;
+    int64_t frames = frames_of(op);
+    int64_t frame = frame_values(op) * (int64_t)qv_dtype_bytes(op->dtype);
+    int64_t y_step = y_bytes(op, conv, y_dtype(op, conv->bare));
+    char *x = p[0], *addend = p[3], *y = conv->bare ? sums : p[4];
+    qv_status status = QV_OK;
+    for (int64_t n = 0; n < op->n; n += conv->samples)
+        for (int64_t f = 0; f < frames && !status; f += conv->frames) {
+            void *part[] = { x + (n * op->x_depth + f * op->sd) * frame, p[1], p[2], addend, y };
+            status = run_part(dev, kernel, part, workspace, err);
+            y += y_step;
+            if (addend)
+                addend += y_step;
+        }
+    return status;
+}
+
+/* What a bare graph leaves to do. */
+static qv_status
+finish(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p, const void *sums,
+       qv_error *err)
+{
+    const struct qv_op_finish epilogue = { rows_of(op), op->o,           op->alpha, op->bias,
+                                           op->act,     op->addend_rows, op->dtype };
+    if (op->sums)
+        return check_cuda(dev, add_cuda(dev->stream, rows_of(op) * op->o, sums, p[4]), "add_cuda",
+                          err);
+    return check_cuda(dev, finish_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
+                      "finish_cuda", err);
+}
+
+qv_status
+conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+              void *scratch, qv_error *err)
+{
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    const struct conv_cuda *conv = &kernel->u.conv;
+    if (!conv->graph.plan)
+        return check_cuda(dev, conv_plain_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                          "conv_plain_cuda", err);
+    char *sums = conv->bare ? scratch : NULL; /* in front of the workspace */
+    char *workspace = conv->bare ? sums + sums_bytes(op) : scratch;
+    qv_status status = run_parts(dev, kernel, p, sums, workspace, err);
+    return status || !conv->bare ? status : finish(dev, op, p, sums, err);
+}
+
+void
+conv_release_cuda(struct qv_kernel *kernel)
+{
+    graph_close_cuda(&kernel->u.conv.graph);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+#include "cudnn_graph.h"
+
+#include <string.h>
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* Of a heuristic: for f32 it names some 30 that compute in TF32 before the first that suits. */
+enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
+
+struct target_cuda
+target_of_cuda(struct qv_device_cuda *dev)
+{
+    return (struct target_cuda){ .dev = dev, .tf32 = dev->tf32 };
+}
+
+/* ---- the graph --------------------------------------------------------------------------------*/
+
+/* cuDNN's own words lead further than the name of a status; reading them clears them. */
+static void
+last_words(cudnnStatus_t status, const char *call, char *text, size_t size)
+{
+    char words[200] = "";
+    cudnnGetLastErrorString(words, sizeof words);
+    words[sizeof words - 1] = 0;
+    snprintf(text, size, "%s: %s%s%s", call, cudnnGetErrorString(status), *words ? ": " : "",
+             words);
+}
+
+static bool
+went_well(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
+{
+    if (status && !sketch->status) {
+        sketch->status = status;
+        last_words(status, call, sketch->words, sizeof sketch->words);
+    }
+    return !sketch->status;
+}
+
+static cudnnStatus_t
+set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda *attributes, int n)
+{
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (const struct attribute_cuda *a = attributes; a < attributes + n && !s; a++)
+        s = cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
+    return s;
+}
+
+cudnnBackendDescriptor_t
+describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+              const struct attribute_cuda *attributes, int n)
+{
+    cudnnBackendDescriptor_t out = NULL;
+    if (sketch->status)
+        return NULL;
+    if (sketch->n == SKETCH_MOST) {
+        went_well(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's descriptors");
+        return NULL;
+    }
+    if (!went_well(sketch, cudnnBackendCreateDescriptor(type, &out),
+                   "cudnnBackendCreateDescriptor"))
+        return NULL;
+    sketch->descriptors[sketch->n++] = out;
+    if (!went_well(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
+        !went_well(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
+        return NULL;
+    return out;
+}
+
+void
+operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+               const struct attribute_cuda *attributes, int n)
+{
+    cudnnBackendDescriptor_t operation = describe_cuda(sketch, type, attributes, n);
+    if (sketch->n_operations == SKETCH_MOST_OPERATIONS)
+        went_well(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's operations");
+    else if (operation)
+        sketch->operations[sketch->n_operations++] = operation;
+}
+
+cudnnBackendDescriptor_t
+describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *tensor)
+{
+    const cudnnDataType_t type = tensor->dtype == QV_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const int64_t alignment = tensor->alignment ? tensor->alignment : TENSOR_ALIGNMENT;
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &tensor->id },
+        { CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type },
+        { CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, tensor->n, tensor->dims },
+        { CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, tensor->n, tensor->strides },
+        { CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment },
+        { CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &tensor->is_virtual },
+        { CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &tensor->by_value },
+    };
+    return describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, LENGTH(attributes));
+}
+
+void
+pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
+               cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
+{
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    const struct attribute_cuda how[] = {
+        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
+        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
+    };
+    const cudnnBackendDescriptor_t pointwise =
+        describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, LENGTH(how));
+    const struct attribute_cuda what[] = {
+        { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+          &pointwise },
+        { CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x },
+        { CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y },
+        { CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b },
+    };
+    operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, LENGTH(what) - !b);
+}
+
+static void
+destroy_all(cudnnBackendDescriptor_t *descriptors, int n)
+{
+    while (n-- > 0)
+        if (descriptors[n])
+            cudnnBackendDestroyDescriptor(descriptors[n]);
+}
+
+void
+sketch_close_cuda(struct sketch_cuda *sketch)
+{
+    destroy_all(sketch->descriptors, sketch->n);
+    *sketch = (struct sketch_cuda){ 0 };
+}
+
+/* ---- configurations ---------------------------------------------------------------------------*/
+
+/* What must not happen to the operands: sums are in f32 over products that are exact in it, and two
+ * runs give equal bits. */
+enum { ALWAYS, F32, STRICT_F32 };
+static const struct {
+    cudnnBackendNumericalNote_t note;
+    int refused_for;
+} refused[] = {
+    { CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, ALWAYS },
+    { CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, ALWAYS },
+    { CUDNN_NUMERICAL_NOTE_FFT, ALWAYS },
+    { CUDNN_NUMERICAL_NOTE_WINOGRAD, ALWAYS },
+    { CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, F32 },
+    { CUDNN_NUMERICAL_NOTE_TENSOR_CORE, STRICT_F32 },
+};
+
+static bool
+suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
+{
+    const bool applies[] = {
+        [ALWAYS] = true, [F32] = dtype == QV_F32, [STRICT_F32] = dtype == QV_F32 && !tf32
+    };
+    for (int i = 0; i < LENGTH(refused); i++)
+        if (refused[i].note == note && applies[refused[i].refused_for])
+            return false;
+    return true;
+}
+
+/* Without its notes a configuration is not trusted. */
+static bool
+configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool tf32)
+{
+    cudnnBackendNumericalNote_t notes[MOST_NOTES];
+    cudnnBackendDescriptor_t engine = NULL;
+    int64_t n = 0;
+    cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
+    if (s)
+        return false;
+    s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+    if (!s)
+        s = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                     CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &n, notes);
+    cudnnBackendDestroyDescriptor(engine);
+    bool all = !s && n <= MOST_NOTES;
+    for (int64_t i = 0; all && i < n; i++)
+        all = suits(notes[i], dtype, tf32);
+    return all;
+}
+
+/* What a heuristic answers, best first; the caller destroys all of them. */
+struct configurations {
+    cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
+    int64_t n;
+};
+
+static cudnnStatus_t
+ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
+{
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < MOST_CONFIGURATIONS && !s; i++)
+        s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &out->all[i]);
+    if (!s)
+        s = cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGURATIONS, &out->n,
+                                     out->all);
+    return s;
+}
+
+/* One search for a plan. */
+struct search {
+    const struct target_cuda *target;
+    cudnnBackendDescriptor_t graph;
+    int64_t dtype;
+    int choice, usable;   /* configurations that became plans */
+    cudnnStatus_t status; /* of the last call that failed, and its words */
+    char words[300];
+};
+
+/* A heuristic that fails has nothing for this graph; the words say why. */
+static void
+find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct configurations *out)
+{
+    const cudnnBackendDescriptor_t properties = search->target->properties;
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &search->graph },
+        { CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode },
+        { CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties },
+    };
+    struct sketch_cuda sketch = { 0 };
+    cudnnBackendDescriptor_t heuristic =
+        describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
+                      LENGTH(attributes) - !properties);
+    *out = (struct configurations){ 0 };
+    if (heuristic)
+        went_well(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
+    if (out->n > MOST_CONFIGURATIONS)
+        out->n = MOST_CONFIGURATIONS;
+    if (sketch.status) {
+        out->n = 0;
+        search->status = sketch.status;
+        snprintf(search->words, sizeof search->words, "%s", sketch.words);
+    }
+    sketch_close_cuda(&sketch);
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------*/
+
+static cudnnStatus_t
+make_plan(const struct target_cuda *target, cudnnBackendDescriptor_t configuration,
+          struct graph_cuda *out)
+{
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+          &configuration },
+        { CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+          &target->properties },
+    };
+    int64_t bytes = 0, n;
+    *out = (struct graph_cuda){ 0 };
+    cudnnStatus_t s =
+        cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &out->plan);
+    if (!s)
+        s = set_attributes(out->plan, attributes, LENGTH(attributes) - !target->properties);
+    if (!s)
+        s = cudnnBackendFinalize(out->plan);
+    if (!s)
+        s = cudnnBackendGetAttribute(out->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                     CUDNN_TYPE_INT64, 1, &n, &bytes);
+    out->workspace_bytes = (size_t)bytes;
+    return s;
+}
+
+/* The configurations of one mode, in turn. */
+static bool
+take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda *out)
+{
+    const struct target_cuda *target = search->target;
+    struct configurations found;
+    bool taken = false;
+    find_configurations(search, mode, &found);
+    for (int64_t i = 0; i < found.n && !taken; i++) {
+        if (!configuration_suits(found.all[i], search->dtype, target->tf32)) {
+            snprintf(search->words, sizeof search->words, "some do not compute as they must");
+            continue;
+        }
+        cudnnStatus_t s = make_plan(target, found.all[i], out);
+        if (s) {
+            search->status = s;
+            last_words(s, "an execution plan", search->words, sizeof search->words);
+        }
+        bool good = !s || (target->excuses && target->excuses(target->user, s, search->words));
+        taken = good && search->usable++ == search->choice;
+        if (!taken)
+            graph_close_cuda(out);
+    }
+    destroy_all(found.all, MOST_CONFIGURATIONS);
+    return taken;
+}
+
+static cudnnBackendDescriptor_t
+describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
+{
+    /* without the handle heuristics of an open device name nothing */
+    const cudnnHandle_t handle = target->dev ? target->dev->cudnn : NULL;
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, sketch->n_operations,
+          sketch->operations },
+        { CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle },
+    };
+    return describe_cuda(sketch, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes,
+                         LENGTH(attributes) - !handle);
+}
+
+/* Not a word about the graph. */
+static bool
+is_lack_of_memory(cudnnStatus_t status)
+{
+    return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+           status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
+qv_status
+graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
+                int choice, struct graph_cuda *out, int *usable, qv_error *err)
+{
+    /* the second names what always works, slowly */
+    static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
+    struct search search = { .target = target,
+                             .graph = describe_graph(sketch, target),
+                             .dtype = dtype,
+                             .choice = choice,
+                             .status = sketch->status,
+                             .words = "its heuristics name none" };
+    bool taken = false;
+    *out = (struct graph_cuda){ 0 };
+    if (sketch->status)
+        snprintf(search.words, sizeof search.words, "%s", sketch->words);
+    for (int i = 0; i < LENGTH(modes) && !sketch->status && !search.usable; i++)
+        taken = take_plan(&search, modes[i], out);
+    *usable = search.usable;
+    if (taken)
+        return QV_OK;
+    if (search.usable)
+        return qv_fail(err, QV_EUNSUPPORTED, "cuDNN has %d usable configurations", search.usable);
+    return qv_fail(err, is_lack_of_memory(search.status) ? QV_ENOMEM : QV_EUNSUPPORTED,
+                   "cuDNN has no usable configuration: %s", search.words);
+}
+
+void
+graph_close_cuda(struct graph_cuda *graph)
+{
+    if (graph->plan)
+        cudnnBackendDestroyDescriptor(graph->plan);
+    *graph = (struct graph_cuda){ 0 };
+}
+
+/* ---- running ----------------------------------------------------------------------------------*/
+
+/* Kernels read misaligned operands wrongly without a word. */
+static qv_status
+check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
+{
+    for (const struct binding_cuda *b = bindings; b < bindings + n; b++)
+        if (b->alignment && (uintptr_t)b->p % (uintptr_t)b->alignment)
+            return qv_fail(err, QV_EBACKEND, "%s at %p is not aligned to %lld bytes for cuDNN",
+                           b->name, b->p, (long long)b->alignment);
+    return QV_OK;
+}
+
+qv_status
+graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
+               const struct binding_cuda *bindings, int n, void *workspace, qv_error *err)
+{
+    int64_t ids[GRAPH_MOST_BINDINGS];
+    const void *pointers[GRAPH_MOST_BINDINGS];
+    cudnnBackendDescriptor_t pack = NULL;
+    qv_status status = check_alignment(bindings, n, err);
+    if (status)
+        return status;
+    for (int i = 0; i < n; i++) {
+        ids[i] = bindings[i].id;
+        pointers[i] = bindings[i].p;
+    }
+    const struct attribute_cuda attributes[] = {
+        { CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids },
+        { CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers },
+        { CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace },
+    };
+    const char *call = "cudnnBackendCreateDescriptor";
+    cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+    if (!s) {
+        call = "cudnnBackendSetAttribute";
+        s = set_attributes(pack, attributes, LENGTH(attributes));
+    }
+    if (!s) {
+        call = "cudnnBackendFinalize";
+        s = cudnnBackendFinalize(pack);
+    }
+    if (!s) {
+        call = "cudnnBackendExecute";
+        s = cudnnBackendExecute(dev->cudnn, graph->plan, pack);
+    }
+    status = check_cudnn(dev, s, call, err);
+    destroy_all(&pack, 1);
+    return status;
+}

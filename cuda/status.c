@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* What CUDA, cuBLAS and cuDNN say, as our statuses and words. */
+#include "cuda.h"
+
+qv_status
+check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
+{
+    if (!dev->lost[0])
+        return QV_OK;
+    return qv_fail(err, QV_EBACKEND, "the CUDA context is lost since %s: close it and open another",
+                   dev->lost);
+}
+
+/* After these the driver's context answers every call with an error, until the process ends. */
+static bool
+is_sticky(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorMpsConnectionFailed:
+    case cudaErrorMpsServerNotReady:
+    case cudaErrorMpsRpcFailure:
+    case cudaErrorExternalDevice:
+    case cudaErrorContextIsDestroyed: return true;
+    default: return false;
+    }
+}
+
+/* The driver's own last error: libraries hide it behind a status of theirs. */
+static bool
+note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
+{
+    if (!is_sticky(error))
+        return false;
+    if (dev && !dev->lost[0])
+        snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call,
+                 cudaGetErrorString(error), cudaGetErrorName(error));
+    return true;
+}
+
+qv_status
+check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, qv_error *err)
+{
+    if (error == cudaSuccess)
+        return QV_OK;
+    cudaGetLastError(); /* errors that are not sticky are over */
+    if (note_loss(dev, error, call) && dev)
+        return check_device_cuda(dev, err);
+    qv_status status = error == cudaErrorMemoryAllocation ? QV_ENOMEM
+                       : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+                               error == cudaErrorInvalidDevice
+                           ? QV_ENODEVICE
+                       : error == cudaErrorNotSupported || error == cudaErrorNoKernelImageForDevice
+                           ? QV_EUNSUPPORTED
+                           : QV_EBACKEND;
+    return qv_fail(err, status, "%s: CUDA says \"%s\" (%s)", call, cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+}
+
+qv_status
+check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call, qv_error *err)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return QV_OK;
+    if (note_loss(dev, cudaPeekAtLastError(), call) && dev)
+        return check_device_cuda(dev, err);
+    return qv_fail(err,
+                   status == CUBLAS_STATUS_ALLOC_FAILED    ? QV_ENOMEM
+                   : status == CUBLAS_STATUS_NOT_SUPPORTED ? QV_EUNSUPPORTED
+                                                           : QV_EBACKEND,
+                   "%s: cuBLASLt says \"%s\"", call, cublasLtGetStatusString(status));
+}
+
+qv_status
+check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call, qv_error *err)
+{
+    if (status == CUDNN_STATUS_SUCCESS)
+        return QV_OK;
+    if (note_loss(dev, cudaPeekAtLastError(), call) && dev)
+        return check_device_cuda(dev, err);
+    char more[200] = "";
+    cudnnGetLastErrorString(more, sizeof more);
+    /* statuses come in classes of a thousand */
+    enum { CLASS = 1000 };
+    return qv_fail(err,
+                   status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                           status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+                       ? QV_ENOMEM
+                   : status / CLASS == CUDNN_STATUS_NOT_SUPPORTED / CLASS ? QV_EUNSUPPORTED
+                                                                          : QV_EBACKEND,
+                   "%s: cuDNN says \"%s\"%s%.150s", call, cudnnGetErrorString(status),
+                   *more ? ": " : "", more);
+}
