@@ -37,6 +37,9 @@ expect 2 'must be f32' "$qwenvit" info "$model" --dtype f64
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o a.safetensors --picture p.png
 [ -s a.safetensors ] && [ -s p.png ] || fail 'encode wrote nothing'
 expect 0 '"tokens":' "$qwenvit" encode grey.ppm --model "$model" -o b.safetensors --json
+for stage in wait_decode_s wait_device_s wait_write_s write_s frames_per_s; do
+    grep -q "\"$stage\":[0-9]" out.txt || fail "encode --json does not say $stage"
+done
 cmp a.safetensors b.safetensors || fail 'encoding twice gave other bytes'
 expect 0 'bf16' "$qwenvit" encode grey.ppm --model "$model" -o c.safetensors --dtype bf16
 expect 0 'f32' "$qwenvit" encode grey.ppm --model "$model" -o d.safetensors --backend ref --dtype f32
@@ -46,6 +49,8 @@ expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o ma
 expect 0 'deepstack' "$qwenvit" info "$model"
 expect 0 'conv3d     still' "$qwenvit" info grey.ppm --model "$model"
 expect 0 '"lowering":"still"' "$qwenvit" info grey.ppm --model "$model" --json
+grep -q '"chunks_ahead":[12],.*"device_bytes":[0-9]' out.txt || fail 'info lacks chunks or memory'
+expect 0 'on the device' "$qwenvit" info grey.ppm --model "$model" --tf32 --device 0
 
 # a checkpoint of its own making
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o synthetic --seed 3
@@ -70,13 +75,22 @@ grew=$((rss_768 - rss_16))
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors --num-frames 16 \
     --max-pixels 100000000
 cmp long.safetensors long_16.safetensors || fail 'encoding a clip twice gave other bytes'
+# chunks on their way at once, and a picture of each chunk's own frames
+expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o a.safetensors --num-frames 15 \
+    --chunk 1 --picture a.png
+expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o b.safetensors --num-frames 15 \
+    --chunk 1 --picture b.png
+cmp a.safetensors b.safetensors && cmp a.png b.png || fail 'small chunks gave other bytes'
 
 # measuring: tables for people, a record a line for machines, appended to a file
 quick='--repeats 1 --threads 1'
 for run in 1 2; do
     expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 $quick --json=r.json
 done
-[ "$(wc -l < r.json)" = 6 ] || fail 'two runs of encode, limit and floor are not six records'
+[ "$(wc -l < r.json)" = 10 ] || fail 'two runs of five ways are not ten records'
+expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
+    --no-limit $quick --json=r.json
+expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
@@ -96,6 +110,7 @@ expect 0 'not patchify' "$qwenvit" bench conv3d --shapes shapes.txt --lowering p
     --dtype f32
 expect 0 'times patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8 --dtype f32 $quick \
     --json=r.json
+grep -q 'GEMM alone' out.txt && grep -q 'times its floor' out.txt || fail 'no GEMM alone, no floor'
 expect 0 'of m=1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
 expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 $quick --json=r.json
 expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
@@ -115,8 +130,16 @@ for r in records:
     assert ("desc" in r and "chosen" in r) == (r["bench"] in ("conv3d", "patch-embed")), r
 assert {r["bench"] for r in records} == {"tower", "conv3d", "patch-embed", "gemm", "preprocess",
                                          "profile"}
-encode = [r for r in records if r["way"] == "encode"]
-assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in encode) and encode
+tower = {way: [r for r in records if r["bench"] == "tower" and r["way"] == way]
+         for way in ("encode", "whole call", "limit", "floor", "streamed")}
+assert [len(rs) for rs in tower.values()] == [3, 3, 2, 2, 3]
+assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in tower["encode"][:2])
+clip = tower["streamed"][-1]
+assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["us_per_patch"] > 0
+assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip
+embed = {r["way"]: r for r in records if r["bench"] == "patch-embed"}
+assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
+assert embed["patchify from bytes"]["over_floor"] > 0
 assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 2  # one for each dtype
 events = json.load(open("trace.json"))["traceEvents"]
 spans = [e for e in events if e["ph"] == "X"]
@@ -188,7 +211,10 @@ expect 3 'missing.mp4' "$qwenvit" encode missing.mp4 --model "$model" -o g.safet
 expect 3 '/nonexistent' "$qwenvit" encode grey.ppm --model /nonexistent -o g.safetensors
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o no/such/folder/g.safetensors
 expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm text.mp4 --model "$model" -o many
-expect 4 'not in this build' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend cuda
+expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors \
+    --picture no/such/folder/p.png
+expect 4 'not in this build' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend metal
+expect 4 'device 1000' "$qwenvit" info "$model" --device 1000 --backend ref
 [ ! -e g.safetensors ] || fail 'a failed encode left a file'
 [ -z "$(ls | grep tmp || true)" ] || fail "a temporary file was left: $(ls | grep tmp)"
 echo "$n commands, all as expected"

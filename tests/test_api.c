@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backends.h"
 #include "tiny.h"
 
 static const struct {
@@ -20,8 +21,14 @@ static const struct {
     { "cpu", QV_F32 },
     { "cpu", QV_BF16 },
 #endif
+#ifdef QV_WITH_CUDA
+    { "cuda", QV_F32 },
+    { "cuda", QV_BF16 },
+#endif
 };
-#define FOR_EACH_RUN(r) for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)
+#define FOR_EACH_RUN(r)                                                                            \
+    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)                                        \
+        if (backend_is_here(runs[r].backend))
 
 static void
 same_bits_every_time(void **state)
@@ -200,8 +207,15 @@ wrong_calls_are_refused_with_words(void **state)
     qv_plan *plan = NULL;
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "tpu" }, &ctx, &err), QV_ENODEVICE,
             "tpu");
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "metal" }, &ctx, &err), QV_ENODEVICE,
+            "not in this build");
+#ifdef QV_WITH_CUDA
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "cuda", .device = 99 }, &ctx, &err),
+            QV_ENODEVICE, backend_is_here("cuda") ? "device 99" : "no NVIDIA GPU can be used");
+#else
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), QV_ENODEVICE,
             "not in this build");
+#endif
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref", .device = 1 }, &ctx, &err),
             QV_ENODEVICE, "device 1");
     REFUSED(qv_context_open(&(qv_context_options){ .reserved = { 1 } }, &ctx, &err), QV_EINVAL,

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 
+#include "backends.h"
 #include "tiny.h"
 
 enum { FRAMES = 4, ROUNDS = 3 };
@@ -20,6 +21,9 @@ static const char *const backends[] = {
     "ref",
 #ifdef QV_WITH_CPU
     "cpu",
+#endif
+#ifdef QV_WITH_CUDA
+    "cuda",
 #endif
 };
 
@@ -51,6 +55,8 @@ two_contexts_in_two_threads(void **state)
 {
     (void)state;
     for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        if (!backend_is_here(backends[b]))
+            continue;
         struct worker alone[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
         struct worker together[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
         pthread_t threads[2];
@@ -90,6 +96,8 @@ a_context_moves_between_threads(void **state)
 {
     (void)state;
     for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        if (!backend_is_here(backends[b]))
+            continue;
         struct moved m = { .t = tiny_open(backends[b], QV_F32, 1) };
         m.frames = tiny_frames(&m.t, FRAMES, 4, 4, 3);
         encode_elsewhere(&m);

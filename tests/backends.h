@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* Which of the backends that are built in can be tried on this machine. Include after cmocka.h. */
+#ifndef QV_TESTS_BACKENDS_H
+#define QV_TESTS_BACKENDS_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "qwenvit.h"
+
+/* A GPU may be missing, unless QV_TEST_GPU says that there is one: then what is not tried fails. */
+static inline bool
+backend_is_here(const char *name)
+{
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    if (strcmp(name, "cuda") != 0)
+        return true;
+    qv_status status = qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err);
+    qv_context_close(&ctx);
+    if (status && (status != QV_ENODEVICE || getenv("QV_TEST_GPU")))
+        fail_msg("%s", err.text);
+    return !status;
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_plans LIBCUDA SHAPES...: the backend's cuDNN plans for GPUs that are not here, each as far
+ * as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library, which cuDNN asks
+ * for; it refuses to load anything, in words that tell: whatever cuDNN decides and compiles before
+ * has gone well. SHAPES are lists of convolutions as `bench conv3d` takes them; --all tries every
+ * choice instead of the first.
+ */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "conv3d.h"
+#include "cudnn_graph.h"
+
+/* What differs between GPUs and what plans may depend on. */
+static const struct gpu {
+    const char *name;
+    int version, processors, threads, blocks, shared_bytes;
+    long long l2_bytes, memory_bytes;
+    bool refused; /* too old for every plan here */
+} gpus[] = {
+    { "V100", 700, 80, 2048, 32, 98304, 6 << 20, 16LL << 30, true },
+    { "H200", 900, 132, 2048, 32, 232448, 60 << 20, 141LL << 30, false },
+    { "B200", 1000, 148, 2048, 32, 232448, 126 << 20, 180LL << 30, false },
+    { "RTX 5090", 1200, 170, 1536, 24, 101376, 96 << 20, 32LL << 30, false },
+};
+enum { N_GPUS = sizeof gpus / sizeof *gpus };
+
+enum { MOST_OPERATIONS = 256 };
+struct check {
+    const struct gpu *gpu;
+    struct target_cuda target;
+    bool all;            /* choices */
+    struct qv_op *tried; /* [MOST_OPERATIONS] */
+    int n_tried;
+    int right, wrong; /* plans */
+    int surprises;    /* configurations that failed, but not at loading */
+};
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- a GPU that is not here -------------------------------------------------------------------*/
+
+static void
+print_properties(const struct gpu *gpu, char *text, size_t size)
+{
+    snprintf(text, size,
+             "{\"deviceVer\":%d,\"deviceName\":\"%s\",\"driverVer\":13000,\"cudaDeviceId\":0,"
+             "\"multiProcessorCount\":%d,\"maxThreadsPerSM\":%d,\"maxCtasPerSM\":%d,"
+             "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":%d,"
+             "\"reservedSharedMemoryPerBlock\":1024,\"l2CacheSize\":%lld,\"totalGlobalMem\":%lld,"
+             "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
+             "\"maxThreadsPerBlock\":1024,\"regsPerBlock\":65536,\"maxRegistersPerSM\":65536,"
+             "\"warpSize\":32,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
+             "\"smClockRateKHz\":1980000,\"memClockRateKHz\":3000000}",
+             gpu->version, gpu->name, gpu->processors, gpu->threads, gpu->blocks, gpu->shared_bytes,
+             gpu->l2_bytes, gpu->memory_bytes);
+}
+
+/* The stub's error is CUDA_ERROR_STUB_LIBRARY, 34. */
+static bool
+is_stub_speaking(void *user, cudnnStatus_t status, const char *words)
+{
+    struct check *check = user;
+    bool stub = status == CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER &&
+                strstr(words, "cuLibraryLoadData returned error") && strstr(words, "(34)");
+    if (!stub) {
+        check->surprises++;
+        printf("FAIL  %-8s  a configuration: %s\n", check->gpu->name, words);
+    }
+    return stub;
+}
+
+static void
+open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gpu, bool all,
+           struct qv_op *tried)
+{
+    char text[1200];
+    print_properties(gpu, text, sizeof text);
+    const struct attribute_cuda json = { CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                         (int64_t)strlen(text), text };
+    *check = (struct check){ .gpu = gpu, .all = all, .tried = tried };
+    check->target = (struct target_cuda){
+        .properties = describe_cuda(sketch, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &json, 1),
+        .excuses = is_stub_speaking,
+        .user = check,
+    };
+}
+
+/* ---- plans ------------------------------------------------------------------------------------*/
+
+static const char *
+describe_kernel(const struct graph_cuda *graph)
+{
+    int64_t bytes, n;
+    if (!graph->plan)
+        return "our own";
+    return cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                    CUDNN_TYPE_INT64, 1, &n, &bytes)
+               ? "compiled"
+               : "ready-made";
+}
+
+/* One choice for one operation; says what the plan does. */
+static qv_status
+make_plan(struct check *check, const struct qv_op *op, int choice, char *text, size_t size,
+          qv_error *err)
+{
+    int usable;
+    if (op->kind == QV_OP_attention) {
+        struct graph_cuda graph;
+        qv_status status =
+            attention_plan_cuda(&check->target, &op->u.attention, choice, &graph, &usable, err);
+        snprintf(text, size, "%s", describe_kernel(&graph));
+        graph_close_cuda(&graph);
+        return status;
+    }
+    struct conv_cuda conv;
+    qv_status status = conv_plan_cuda(&check->target, &op->u.conv, choice, &conv, &usable, err);
+    snprintf(text, size, "%s%s, %lld x %lld frames at once", describe_kernel(&conv.graph),
+             conv.bare ? ", bare sums" : "", (long long)conv.samples, (long long)conv.frames);
+    graph_close_cuda(&conv.graph);
+    return status;
+}
+
+/* cuDNN has no f32 sums of bf16 values for some: depthwise, and channels in odd numbers. */
+static bool
+may_lack_plan(const struct qv_op *op)
+{
+    const struct qv_op_conv *c = &op->u.conv;
+    return op->kind == QV_OP_conv && c->sums && (c->groups > 1 || c->c % 8 || c->o % 8);
+}
+
+static void
+try_operation(struct check *check, const struct qv_op *op)
+{
+    char line[400], what[80];
+    qv_op_print(op, line, sizeof line);
+    for (int i = 0; i < check->n_tried; i++)
+        if (qv_op_equal(&check->tried[i], op))
+            return;
+    if (check->n_tried < MOST_OPERATIONS)
+        check->tried[check->n_tried++] = *op;
+    for (int choice = 0; choice < (check->all ? QV_MOST_CHOICES : 1); choice++) {
+        qv_error err = { 0 };
+        double began = now();
+        qv_status status = make_plan(check, op, choice, what, sizeof what, &err);
+        if (choice > 0 && status)
+            return;
+        bool none = status == QV_EUNSUPPORTED;
+        bool right = check->gpu->refused ? none : !status || (none && may_lack_plan(op));
+        check->right += right;
+        check->wrong += !right;
+        printf("%s  %-8s  %s  %d: %s%s%s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name,
+               line, choice, status ? "no plan" : what, status ? ": " : "", status ? err.text : "",
+               now() - began);
+        fflush(stdout);
+    }
+}
+
+/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large pictures. */
+static void
+try_attention(struct check *check)
+{
+    static const int64_t dims[] = { 64, 72, 80 }, lengths[] = { 64, 196, 760, 4096 },
+                         batches[] = { 1, 8 };
+    for (int i = 0; i < 3 * 4 * 2; i++) {
+        struct qv_op op = { QV_OP_attention,
+                            { .attention = { .batch = batches[i % 2],
+                                             .seq = lengths[i / 2 % 4],
+                                             .heads = 16,
+                                             .head_dim = dims[i / 8],
+                                             .scale = 0.125,
+                                             .dtype = QV_BF16 } } };
+        try_operation(check, &op);
+    }
+}
+
+/* The convolutions that a lowering comes down to. */
+static void
+try_lowering(struct check *check, const qv_conv3d_desc *desc, qv_lowering lowering)
+{
+    const struct qv_caps caps = { 0 };
+    struct qv_conv3d_list list;
+    char why[QV_REASON_BYTES];
+    if (!qv_conv3d_legal(desc, &caps, lowering, why, sizeof why))
+        return;
+    qv_conv3d_lower(desc, lowering, &list);
+    for (int i = 0; i < list.n; i++)
+        if (list.steps[i].op.kind == QV_OP_conv)
+            try_operation(check, &list.steps[i].op);
+}
+
+static qv_status
+try_line(struct check *check, const char *line, qv_error *err)
+{
+    static const qv_lowering lowerings[] = { QV_LOWERING_DIRECT, QV_LOWERING_BY_DEPTH };
+    const char *colon = strchr(line, ':');
+    qv_conv3d_desc desc;
+    qv_status status = qv_conv3d_parse(colon ? colon + 1 : line, &desc, err);
+    if (status)
+        return status;
+    desc = qv_conv3d_defaults(&desc, QV_BF16);
+    /* in depth whoever runs it pads with frames */
+    desc.d += desc.pad_front[0] + desc.pad_back[0];
+    desc.pad_front[0] = desc.pad_back[0] = 0;
+    desc.causal = QV_CAUSAL_NONE;
+    desc.layout = QV_LAYOUT_CHANNELS_LAST;
+    desc.frames_equal = false;
+    for (size_t i = 0; i < sizeof lowerings / sizeof *lowerings; i++)
+        try_lowering(check, &desc, lowerings[i]);
+    return QV_OK;
+}
+
+static bool
+try_list(struct check *check, const char *path)
+{
+    char line[1024];
+    qv_error err = { 0 };
+    qv_status status = QV_OK;
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        fprintf(stderr, "%s: cannot be opened\n", path);
+        return false;
+    }
+    while (!status && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "#\r\n")] = 0;
+        if (line[strspn(line, " \t")])
+            status = try_line(check, line, &err);
+    }
+    bool read = !ferror(f);
+    fclose(f);
+    if (status || !read)
+        fprintf(stderr, "%s: %s\n", path, status ? err.text : "cannot be read");
+    return !status && read;
+}
+
+static bool
+check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
+{
+    struct sketch_cuda sketch = { 0 };
+    struct qv_op tried[MOST_OPERATIONS];
+    struct check check;
+    double began = now();
+    open_check(&check, &sketch, gpu, all, tried);
+    bool good = check.target.properties;
+    if (!good)
+        fprintf(stderr, "%s: %s\n", gpu->name, sketch.words);
+    if (good)
+        try_attention(&check);
+    for (int i = 0; i < n && good; i++)
+        good = try_list(&check, lists[i]);
+    printf("%s: %d as they must be, %d not, %d failures before loading, in %.1f s\n", gpu->name,
+           check.right, check.wrong, check.surprises, now() - began);
+    sketch_close_cuda(&sketch);
+    return good && check.right && !check.wrong && !check.surprises;
+}
+
+int
+main(int argc, char **argv)
+{
+    bool all = argc > 1 && !strcmp(argv[1], "--all"), good = true;
+    argc -= all;
+    argv += all;
+    if (argc < 2) {
+        fprintf(stderr, "usage: cuda_plans [--all] LIBCUDA SHAPES...\n");
+        return 2;
+    }
+    /* by its soname it is what cuDNN finds when it looks for the driver */
+    if (!dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 2;
+    }
+    printf("cuDNN %zu\n", cudnnGetVersion());
+    for (int i = 0; i < N_GPUS; i++)
+        good = check_gpu(&gpus[i], all, argv + 2, argc - 2) && good;
+    return good ? 0 : 1;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a GPU alone can show: memory of the device and streams of the caller, chunks under way at
+ * once, memory as it was foretold, every CUDA call that makes something failing in turn, and last a
+ * device that is lost. Calls are taken in between by the linker (--wrap).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "backends.h"
+#include "tiny.h"
+
+cudaError_t trap_device(cudaStream_t stream);
+cudaError_t keep_busy(cudaStream_t stream, int blocks, long long cycles);
+
+/* ---- calls that are made to fail, and what is alive ------------------------------------------- */
+
+static long fail_at; /* the nth call from now; 0: none */
+static int alive;
+static const char *failed_call;
+
+static bool
+fails(const char *call)
+{
+    if (!fail_at || --fail_at)
+        return false;
+    failed_call = call;
+    return true;
+}
+
+/* X(status type, call, parameters, arguments, what it answers when it fails) */
+#define MAKERS(X)                                                                                  \
+    X(cudaError_t, cudaMalloc, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)            \
+    X(cudaError_t, cudaMallocHost, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)        \
+    X(cudaError_t, cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned f), (s, f),              \
+      cudaErrorMemoryAllocation)                                                                   \
+    X(cudaError_t, cudaEventCreate, (cudaEvent_t * e), (e), cudaErrorMemoryAllocation)             \
+    X(cudaError_t, cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned f), (e, f),                \
+      cudaErrorMemoryAllocation)                                                                   \
+    X(cudaError_t, cudaGraphInstantiate,                                                           \
+      (cudaGraphExec_t * e, cudaGraph_t g, unsigned long long f), (e, g, f),                       \
+      cudaErrorMemoryAllocation)                                                                   \
+    X(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * h), (h), CUBLAS_STATUS_ALLOC_FAILED)     \
+    X(cudnnStatus_t, cudnnCreate, (cudnnHandle_t * h), (h),                                        \
+      CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED)
+#define BREAKERS(X)                                                                                \
+    X(cudaError_t, cudaFree, (void *p), (p))                                                       \
+    X(cudaError_t, cudaFreeHost, (void *p), (p))                                                   \
+    X(cudaError_t, cudaStreamDestroy, (cudaStream_t s), (s))                                       \
+    X(cudaError_t, cudaEventDestroy, (cudaEvent_t e), (e))                                         \
+    X(cudaError_t, cudaGraphExecDestroy, (cudaGraphExec_t e), (e))                                 \
+    X(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t h), (h))                                  \
+    X(cudnnStatus_t, cudnnDestroy, (cudnnHandle_t h), (h))
+
+#define MAKE(type, call, parameters, arguments, failure)                                           \
+    type __real_##call parameters;                                                                 \
+    type __wrap_##call parameters;                                                                 \
+    type __wrap_##call parameters                                                                  \
+    {                                                                                              \
+        if (fails(#call))                                                                          \
+            return failure;                                                                        \
+        type status = __real_##call arguments;                                                     \
+        alive += status == 0;                                                                      \
+        return status;                                                                             \
+    }
+#define BREAK(type, call, parameters, arguments)                                                   \
+    type __real_##call parameters;                                                                 \
+    type __wrap_##call parameters;                                                                 \
+    type __wrap_##call parameters                                                                  \
+    {                                                                                              \
+        alive--;                                                                                   \
+        return __real_##call arguments;                                                            \
+    }
+MAKERS(MAKE)
+BREAKERS(BREAK)
+
+/* ---- device memory and streams ---------------------------------------------------------------- */
+
+enum { GRID_H = 4, GRID_W = 6, FRAMES = 8 };
+
+static size_t
+frame_bytes(const struct tiny *t)
+{
+    return (size_t)(GRID_H * GRID_W * t->info.patch_size * t->info.patch_size * 3);
+}
+
+static qv_plan_options
+one_chunk(void)
+{
+    return (qv_plan_options){ .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = FRAMES / 2 };
+}
+
+static struct tiny
+open_on(cudaStream_t stream)
+{
+    struct tiny t = { 0 };
+    qv_error err = { 0 };
+    qv_context_options o = { .backend = "cuda", .stream = stream };
+    if (qv_context_open(&o, &t.ctx, &err) ||
+        qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err))
+        fail_msg("%s", err.text);
+    qv_model_get_info(t.model, &t.info);
+    return t;
+}
+
+/* Frames and tokens in device memory, on our stream or the caller's: the bits of the host's. */
+static void
+device_memory_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        cudaStream_t stream = NULL;
+        qv_error err = { 0 };
+        qv_plan *plan = NULL;
+        void *frames_there, *tokens_there;
+        if (!own)
+            assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
+        struct tiny t = open_on(stream);
+        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 5);
+        size_t bytes, input = FRAMES * frame_bytes(&t);
+        float *expected = tiny_encode(&t, one_chunk(), frames, FRAMES, &bytes);
+        bytes /= (size_t)(1 + t.info.n_deepstack); /* tokens alone */
+        float *found = malloc(bytes);
+        assert_int_equal(cudaMalloc(&frames_there, input), 0);
+        assert_int_equal(cudaMalloc(&tokens_there, bytes), 0);
+        assert_int_equal(cudaMemcpy(frames_there, frames, input, cudaMemcpyDefault), 0);
+        qv_plan_options o = one_chunk();
+        assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+        qv_tokens out = { .tokens = tokens_there,
+                          .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
+        for (int round = 0; round < 5; round++) { /* without waiting, on the caller's stream */
+            if (qv_plan_push(plan, frames_there, FRAMES, &err) || qv_plan_pull(plan, &out, &err))
+                fail_msg("%s", err.text);
+        }
+        if (stream)
+            assert_int_equal(cudaStreamSynchronize(stream), 0);
+        assert_int_equal(cudaMemcpy(found, tokens_there, bytes, cudaMemcpyDefault), 0);
+        assert_memory_equal(found, expected, bytes);
+        qv_plan_free(&plan);
+        tiny_close(&t);
+        cudaFree(frames_there);
+        cudaFree(tokens_there);
+        if (stream)
+            cudaStreamDestroy(stream);
+        free(expected);
+        free(found);
+        free(frames);
+    }
+}
+
+static void
+conv3d_takes_device_memory(void **state)
+{
+    (void)state;
+    enum { N = 6 * 10 * 12 * 8, O = 16, Y = 6 * 10 * 12 * O };
+    qv_context *ctx = NULL;
+    qv_conv3d *conv = NULL;
+    qv_error err = { 0 };
+    qv_conv3d_desc d = { .d = 6,
+                         .h = 10,
+                         .w = 12,
+                         .c = 8,
+                         .o = O,
+                         .kernel = { 1, 3, 3 },
+                         .pad_front = { 0, 1, 1 },
+                         .pad_back = { 0, 1, 1 },
+                         .layout = QV_LAYOUT_CHANNELS_LAST,
+                         .dtype = QV_F32 };
+    static float x[N], weight[O * 8 * 9], y[Y], found[Y];
+    void *x_there, *y_there;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < O * 8 * 9; i++)
+        weight[i] = (float)(i % 5 - 2);
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
+    if (qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, &conv, &err) ||
+        qv_conv3d_run(conv, x, y, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaMalloc(&x_there, sizeof x), 0);
+    assert_int_equal(cudaMalloc(&y_there, sizeof y), 0);
+    assert_int_equal(cudaMemcpy(x_there, x, sizeof x, cudaMemcpyDefault), 0);
+    if (qv_conv3d_run(conv, x_there, y_there, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaMemcpy(found, y_there, sizeof y, cudaMemcpyDefault), 0);
+    assert_memory_equal(found, y, sizeof y);
+    cudaFree(x_there);
+    cudaFree(y_there);
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+}
+
+/* Chunks pushed ahead, while another stream keeps the device busy: the same bits. */
+static void
+chunks_under_way_at_once(void **state)
+{
+    (void)state;
+    enum { CHUNKS = 4 };
+    qv_error err = { 0 };
+    qv_plan *plan = NULL;
+    qv_plan_info info;
+    cudaStream_t other;
+    struct tiny t = open_on(NULL);
+    qv_plan_options o = { .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = 1 };
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 6);
+    size_t bytes, chunk = 2 * frame_bytes(&t);
+    float *expected = tiny_encode(&t, o, frames, FRAMES, &bytes);
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    qv_plan_get_info(plan, &info);
+    assert_int_equal(info.chunks_ahead, 2);
+    int64_t values = info.tokens_per_pair * t.info.out_hidden;
+    float *found = malloc((size_t)(CHUNKS * values) * sizeof *found);
+    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), 0);
+    assert_int_equal(keep_busy(other, 64, 100 * 1000 * 1000), 0);
+    for (int i = 0; i < CHUNKS + 1; i++) {
+        qv_tokens out = { .tokens = found + (i - 1) * values, .capacity = info.tokens_per_pair };
+        if (i < CHUNKS && qv_plan_push(plan, frames + (size_t)i * chunk, 2, &err))
+            fail_msg("%s", err.text);
+        if (i == 1) /* two are under way: a third is one too many */
+            assert_int_equal(qv_plan_push(plan, frames, 2, &err), QV_ESTATE);
+        if (i && qv_plan_pull(plan, &out, &err))
+            fail_msg("%s", err.text);
+    }
+    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
+    assert_memory_equal(found, expected, (size_t)(CHUNKS * values) * sizeof *found);
+    qv_plan_push(plan, frames, 2, &err); /* freed while under way, and taken up again */
+    qv_plan_free(&plan);
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
+    qv_plan_free(&plan);
+    cudaStreamDestroy(other);
+    tiny_close(&t);
+    free(expected);
+    free(found);
+    free(frames);
+}
+
+/* Black, white and the loudest frames: finite tokens. */
+static void
+extreme_frames_stay_finite(void **state)
+{
+    (void)state;
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 7);
+    for (int kind = 0; kind < 3; kind++) {
+        size_t bytes;
+        for (size_t i = 0; i < FRAMES * frame_bytes(&t); i++)
+            frames[i] = kind == 0 ? 0 : kind == 1 ? 255 : (uint8_t)(i % 2 * 255);
+        float *tokens = tiny_encode(&t, one_chunk(), frames, FRAMES, &bytes);
+        for (size_t i = 0; i < bytes / sizeof *tokens; i++)
+            assert_true(isfinite(tokens[i]));
+        free(tokens);
+    }
+    free(frames);
+    tiny_close(&t);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+static size_t
+memory_in_use(void)
+{
+    size_t left, total;
+    assert_int_equal(cudaMemGetInfo(&left, &total), 0);
+    return total - left;
+}
+
+/* Weights and arena of a tower of real size (QV_TEST_MODEL), as a described model foretells them. */
+static void
+memory_is_as_foretold(void **state)
+{
+    (void)state;
+    const char *dir = getenv("QV_TEST_MODEL");
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    qv_plan_info info;
+    qv_error err = { 0 };
+    qv_plan_options o = { .grid_h = 20, .grid_w = 38, .chunk_pairs = 32 };
+    if (!dir)
+        skip();
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
+    if (qv_model_load(ctx, dir, &(qv_model_options){ .describe = true }, &model, &err) ||
+        qv_plan_create(model, &o, &plan, &err))
+        fail_msg("%s", err.text);
+    qv_plan_get_info(plan, &info);
+    double foretold = (double)info.weight_bytes + (double)info.arena_bytes;
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    size_t before = memory_in_use();
+    if (qv_model_load(ctx, dir, NULL, &model, &err) || qv_plan_create(model, &o, &plan, &err))
+        fail_msg("%s", err.text);
+    double used = (double)(memory_in_use() - before);
+    printf("foretold %.1f MB, used %.1f MB\n", foretold * 1e-6, used * 1e-6);
+    assert_true(fabs(used - foretold) <= 0.05 * foretold);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+}
+
+/* ---- failures --------------------------------------------------------------------------------- */
+
+static qv_status
+whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    qv_plan_options o = one_chunk();
+    qv_tokens out = { .tokens = tokens, .capacity = capacity };
+    qv_status status = qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, err);
+    if (!status)
+        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
+    if (!status)
+        status = qv_plan_create(model, &o, &plan, err);
+    if (!status)
+        status = qv_plan_push(plan, frames, FRAMES, err);
+    if (!status)
+        status = qv_plan_pull(plan, &out, err);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return status;
+}
+
+/* Each call that makes something fails once: a status, words that name the call or the memory,
+ * nothing left alive, and the next job is done as if nothing had been. */
+static void
+every_failed_call_is_reported(void **state)
+{
+    (void)state;
+    enum { MOST = 1000, TOKENS = 4096 * 16 };
+    static float tokens[TOKENS], expected[TOKENS];
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
+    int64_t capacity = TOKENS / t.info.out_hidden, n = 0;
+    qv_error err = { 0 };
+    tiny_close(&t);
+    int before = alive;
+    assert_int_equal(whole_job(expected, frames, capacity, &err), QV_OK);
+    assert_int_equal(alive, before);
+    for (n = 1; n < MOST; n++) {
+        fail_at = n;
+        failed_call = NULL;
+        qv_status status = whole_job(tokens, frames, capacity, &err);
+        fail_at = 0;
+        if (!failed_call) /* there are no more */
+            break;
+        if (status != QV_ENOMEM)
+            fail_msg("call %lld, %s: %s: %s", (long long)n, failed_call, qv_status_name(status),
+                     err.text);
+        assert_non_null(strstr(err.text, "memory"));
+        assert_int_equal(alive, before);
+    }
+    assert_true(n > 20 && n < MOST);
+    printf("%lld calls failed in turn\n", (long long)n - 1);
+    assert_int_equal(whole_job(tokens, frames, capacity, &err), QV_OK);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    free(frames);
+}
+
+/* Last, since nothing on this device comes back in this process. */
+static void
+a_lost_device_is_said_in_words(void **state)
+{
+    (void)state;
+    cudaStream_t stream;
+    qv_error err = { 0 };
+    qv_plan *plan = NULL;
+    qv_context *again = NULL;
+    static float tokens[4096 * 16];
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
+    struct tiny t = open_on(stream);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 9);
+    qv_plan_options o = one_chunk();
+    qv_tokens out = { .tokens = tokens, .capacity = 4096 * 16 / t.info.out_hidden };
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    assert_int_equal(trap_device(stream), 0);
+    qv_status status = qv_plan_push(plan, frames, FRAMES, &err);
+    if (!status)
+        status = qv_plan_pull(plan, &out, &err);
+    assert_int_equal(status, QV_EBACKEND);
+    assert_non_null(strstr(err.text, "lost"));
+    qv_plan_free(&plan);
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
+    assert_non_null(strstr(err.text, "close it"));
+    tiny_close(&t);
+    assert_int_not_equal(
+        qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err), QV_OK);
+    assert_true(strlen(err.text) > 10);
+    free(frames);
+}
+
+int
+main(void)
+{
+    if (!getenv("QV_TEST_GPU")) {
+        printf("QV_TEST_GPU is not set: no GPU to test\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(device_memory_gives_the_same_bits),
+        cmocka_unit_test(conv3d_takes_device_memory),
+        cmocka_unit_test(chunks_under_way_at_once),
+        cmocka_unit_test(extreme_frames_stay_finite),
+        cmocka_unit_test(memory_is_as_foretold),
+        cmocka_unit_test(every_failed_call_is_reported),
+        cmocka_unit_test(a_lost_device_is_said_in_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
