@@ -23,13 +23,7 @@ bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_e
 void
 bench_close(struct bench *b)
 {
-    qv_context_info now;
-    if (b->ctx) {
-        qv_context_get_info(b->ctx, &now);
-        if (strcmp(now.warning, b->info.warning)) /* the tune file could not be written */
-            tool_complain("%s", now.warning);
-    }
-    qv_context_close(&b->ctx);
+    tool_close_context(&b->ctx, &b->info);
 }
 
 bool
@@ -83,27 +77,27 @@ bench_base_name(const char *path, char *name, size_t size)
 enum { MOST_SAMPLES = 1000, LEAST_MS_A_REPEAT = 30, MOST_MS = 10000 };
 
 struct samples {
-    double ms[MOST_SAMPLES], total_ms;
+    double ms[MOST_SAMPLES], spent_ms; /* spent: by the host's clock */
     int64_t n;
 };
 
 static bool
 enough(const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->total_ms >= MOST_MS ||
-           (s->n >= repeats && s->total_ms >= (double)(LEAST_MS_A_REPEAT * repeats));
+    return s->n == MOST_SAMPLES || s->spent_ms >= MOST_MS ||
+           (s->n >= repeats && s->spent_ms >= (double)(LEAST_MS_A_REPEAT * repeats));
 }
 
 /* A run that takes as long as all may counts, though it is the first. */
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
-    double began = tool_seconds();
-    qv_status status = run->work(run->user, err);
-    double ms = (tool_seconds() - began) * 1e3;
-    if (!status && (!warm_up || ms >= MOST_MS)) {
-        s->ms[s->n++] = ms;
-        s->total_ms += ms;
+    double began = tool_seconds(), ms = -1;
+    qv_status status = run->work(run->user, &ms, err);
+    double spent_ms = (tool_seconds() - began) * 1e3;
+    if (!status && (!warm_up || spent_ms >= MOST_MS)) {
+        s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
+        s->spent_ms += spent_ms;
     }
     return status;
 }

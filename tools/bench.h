@@ -39,7 +39,8 @@ struct bench_times {
     double median_ms, p90_ms;
     int64_t repeats;
 };
-typedef qv_status bench_work(void *user, qv_error *err);
+/* Sets *ms where it knows its time better than the host's clock does, as a mean of one run. */
+typedef qv_status bench_work(void *user, double *ms, qv_error *err);
 struct bench_run {
     bench_work *work;
     void *user;
@@ -78,6 +79,25 @@ int bench_preprocess(const struct tool_options *o);
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
 
+/* Calls that are timed by the device's own clock; ctx, calls and n are set, the rest is zero. Where
+ * the device can record, the first run records them, as often in one recording as makes launching
+ * it not count; until then calls may still be changed. */
+struct bench_list {
+    qv_context *ctx;
+    const struct qv_call *calls;
+    size_t n;
+    struct qv_recording *recording;
+    int64_t times; /* the calls in the recording; 0: there was no run yet */
+};
+qv_status bench_list_run(void *list, double *ms, qv_error *err); /* a bench_work */
+void bench_list_close(struct bench_list *list);
+
+/* Calls once, as they are. */
+qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms,
+                          qv_error *err);
+/* Waits for the mark QV_MARK_END, and gives the time since QV_MARK_BEGIN. */
+qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
+
 /* A list of operations on an arena of its own, where operand i of every operation is the same
  * memory, filled with small random values. Packed weights are the caller's to put into calls. */
 struct bench_ops {
@@ -85,13 +105,17 @@ struct bench_ops {
     size_t n, n_kernels;
     size_t *kernels;
     struct qv_call *calls;
+    struct bench_list list; /* of them */
     struct qv_memory *arena;
     double flops, bytes; /* of the list */
 };
 qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
                          qv_error *err);
 void bench_ops_close(struct bench_ops *ops);
-qv_status bench_ops_run(void *ops, qv_error *err); /* a bench_work; waits for the device */
+qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work */
+
+/* A gemm as it is without what is fused to it; any other operation as it is. */
+struct qv_op bench_bare(struct qv_op op);
 
 /* `copies` packed matrices [n, k] of random values, `stride` bytes apart. */
 qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies,
@@ -100,10 +124,9 @@ qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int6
 /* Random bytes, or values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
 
-/* A plan's operations one by one, each waited for: began_s and ms [qv_plan_steps]. The chunk must
- * have been pushed. */
-qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *began_s, double *ms,
-                             qv_error *err);
+/* A plan's operations one by one, each waited for: ms [qv_plan_steps] by the device's clock. A
+ * chunk must have been pushed. */
+qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
 
 /* Fills in the roof of a dtype, if it is not known. */
 qv_status bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err);

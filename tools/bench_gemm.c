@@ -10,8 +10,8 @@
 #include "dtype.h"
 #include "error.h"
 
-enum { STREAMED_BYTES = 64 << 20, MOST_COPIES = 1024, FEW_ROWS = 16 };
-#define LEAST_SAMPLE_MS 5 /* copies run in one sample: waiting for a device is not to count */
+enum { MOST_COPIES = 1024, FEW_ROWS = 16 };
+#define LEAST_SAMPLE_MS 5 /* where runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
@@ -35,20 +35,25 @@ struct gemm_bench {
     int64_t worst_step_from;
 };
 
-/* Runs some of the copies, the next time the ones behind them. */
+/* One product with each copy's weight, where the device records that; else with some of the copies,
+ * the next time with the ones behind them. */
 struct rotation {
+    struct bench_list all;
     struct bench_ops *ops; /* two rounds of all copies, so that a window may cross the end */
     size_t copies, group, at;
 };
 
 static qv_status
-run_window(void *user, qv_error *err)
+run_window(void *user, double *ms, qv_error *err)
 {
     struct rotation *r = user;
     qv_context *ctx = r->ops->ctx;
-    qv_status status = ctx->backend->run(ctx->dev, r->ops->calls + r->at, r->group, err);
+    qv_status status = ctx->backend->record
+                           ? bench_list_run(&r->all, ms, err)
+                           : bench_run_calls(ctx, r->ops->calls + r->at, r->group, ms, err);
     r->at = (r->at + r->group) % r->copies;
-    return status ? status : ctx->backend->sync(ctx->dev, err);
+    *ms /= (double)r->group;
+    return status;
 }
 
 static qv_status
@@ -82,21 +87,23 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
 static qv_status
 time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times *out, qv_error *err)
 {
-    struct rotation r = { .ops = ops, .copies = (size_t)g->copies, .group = (size_t)g->copies };
-    qv_status status = run_window(&r, err); /* to warm up */
-    double began = tool_seconds();
-    if (!status)
-        status = run_window(&r, err);
-    if (status)
-        return status;
-    double one_ms = (tool_seconds() - began) * 1e3 / (double)r.group;
-    double wanted = LEAST_SAMPLE_MS / one_ms + 1;
-    r.group = wanted < (double)r.copies ? (size_t)wanted : r.copies;
+    size_t copies = (size_t)g->copies;
+    struct rotation r = { .all = { .ctx = g->b.ctx, .calls = ops->calls, .n = copies },
+                          .ops = ops,
+                          .copies = copies,
+                          .group = copies };
     struct bench_run run = { .work = run_window, .user = &r };
-    status = bench_time(&g->b, &run, 1, err);
+    double ms = 0;
+    qv_status status = QV_OK;
+    for (int i = 0; i < 2 && !status; i++) /* the first to warm up */
+        status = run_window(&r, &ms, err);
+    double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
+    if (!g->b.ctx->backend->record && wanted < (double)copies)
+        r.group = (size_t)wanted;
+    if (!status)
+        status = bench_time(&g->b, &run, 1, err);
     *out = run.times;
-    out->median_ms /= (double)r.group;
-    out->p90_ms /= (double)r.group;
+    bench_list_close(&r.all);
     return status;
 }
 
@@ -138,11 +145,21 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     return bench_report(&g->b, &r, err);
 }
 
+/* More than a cache holds: what the device copies in a millisecond, within bounds. Where memory is
+ * fast, caches are large. */
+static int64_t
+streamed_bytes(const struct gemm_bench *g)
+{
+    static const double least = 64 << 20, most = 512 << 20;
+    double bytes = g->b.copy_bytes * 1e-3;
+    return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
+}
+
 static qv_status
 run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
     int64_t bytes = g->p->n * g->p->k * (int64_t)qv_dtype_bytes(dtype);
-    g->copies = STREAMED_BYTES / bytes + 1;
+    g->copies = streamed_bytes(g) / bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
     g->worst_step = 0;
     qv_status status =

@@ -32,9 +32,10 @@ open_clip(const struct preprocess_bench *p, qv_clip **out, qv_error *err)
 
 /* The clip from end to end, as encoding reads it, with nobody behind. */
 static qv_status
-decode(void *user, qv_error *err)
+decode(void *user, double *ms, qv_error *err)
 {
     struct decode *d = user;
+    (void)ms;
     qv_clip *clip = NULL;
     qv_status status = open_clip(d->p, &clip, err);
     for (int64_t n = 1; n && !status;)
@@ -87,9 +88,10 @@ time_decode(struct preprocess_bench *p, qv_error *err)
 /* ---- resize, rows ---------------------------------------------------------------------------- */
 
 static qv_status
-resize(void *user, qv_error *err)
+resize(void *user, double *ms, qv_error *err)
 {
     struct preprocess_bench *p = user;
+    (void)ms;
     return qv_resize_bicubic(p->src, p->h, p->w, p->w * 3, p->dst, p->out_h, p->out_w, err);
 }
 

@@ -76,8 +76,10 @@ print_model(const struct scene *s)
     printf("%s\n", m->n_deepstack ? "" : "none");
     print_preprocess("video", &m->video);
     print_preprocess("picture", &m->image);
-    printf("  backend    %s (%s, %d thread%s)\n", s->context.backend, s->context.device,
-           s->context.threads, s->context.threads == 1 ? "" : "s");
+    printf("  backend    %s (%s", s->context.backend, s->context.device);
+    if (s->context.threads)
+        printf(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
+    printf(")\n");
     printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
@@ -122,16 +124,17 @@ print_clip(const char *path, const qv_clip_info *c)
 static void
 print_cost(const qv_clip_info *c, const qv_model_info *m, const qv_plan_info *p)
 {
-    char arena[24], weights[24], traffic[24];
+    char arena[24], weights[24], both[24], traffic[24];
     double chunks = (double)((c->grid_thw[0] + p->chunk_pairs - 1) / p->chunk_pairs);
     printf("  tokens     %lld of %lld values\n", (long long)(c->grid_thw[0] * p->tokens_per_pair),
            (long long)m->out_hidden);
-    printf("  chunks     %.0f of %lld frame pair%s\n", chunks, (long long)p->chunk_pairs,
-           p->chunk_pairs == 1 ? "" : "s");
+    printf("  chunks     %.0f of %lld frame pair%s, %lld under way at a time\n", chunks,
+           (long long)p->chunk_pairs, p->chunk_pairs == 1 ? "" : "s", (long long)p->chunks_ahead);
     printf("  work       %.4g TFLOP, %s moved between memory and kernels\n",
            chunks * p->flops / 1e12, size_text(chunks * p->bytes, traffic));
-    printf("  memory     weights %s + arena %s\n", size_text((double)p->weight_bytes, weights),
-           size_text((double)p->arena_bytes, arena));
+    printf("  memory     weights %s + arena %s = %s on the device\n",
+           size_text((double)p->weight_bytes, weights), size_text((double)p->arena_bytes, arena),
+           size_text((double)p->weight_bytes + (double)p->arena_bytes, both));
     printf("  conv3d     %s: %s\n", p->lowering, p->lowering_reason);
 }
 
@@ -153,13 +156,15 @@ static void
 add_cost_json(json_t *j, const qv_clip_info *c, const qv_plan_info *p)
 {
     double chunks = (double)((c->grid_thw[0] + p->chunk_pairs - 1) / p->chunk_pairs);
-    json_object_update_new(j, json_pack("{s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:s}", "tokens",
-                                        (json_int_t)(c->grid_thw[0] * p->tokens_per_pair),
-                                        "chunk_pairs", (json_int_t)p->chunk_pairs, "flops",
-                                        chunks * p->flops, "bytes", chunks * p->bytes,
-                                        "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
-                                        (json_int_t)p->arena_bytes, "lowering", p->lowering,
-                                        "lowering_reason", p->lowering_reason));
+    json_object_update_new(j, json_pack("{s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}",
+                                        "tokens", (json_int_t)(c->grid_thw[0] * p->tokens_per_pair),
+                                        "chunk_pairs", (json_int_t)p->chunk_pairs, "chunks_ahead",
+                                        (json_int_t)p->chunks_ahead, "flops", chunks * p->flops,
+                                        "bytes", chunks * p->bytes, "weight_bytes",
+                                        (json_int_t)p->weight_bytes, "arena_bytes",
+                                        (json_int_t)p->arena_bytes, "device_bytes",
+                                        (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering",
+                                        p->lowering, "lowering_reason", p->lowering_reason));
 }
 
 static qv_status
@@ -239,6 +244,6 @@ tool_info(const struct tool_options *o)
             code = tool_fail(status, &err);
     }
     qv_model_free(&s.model);
-    qv_context_close(&s.ctx);
+    tool_close_context(&s.ctx, &s.context);
     return code;
 }

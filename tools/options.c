@@ -66,6 +66,8 @@ static const struct option options[] = {
       AT(trace), 0 },
     { "--grid", "T,H,W", "frame pairs, patch rows, patch columns (default 1,20,38)", TRIPLE,
       GROUP_BENCH | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
+    { "--chunk", "N", "frame pairs at a time, 0: chosen (tower; default: all of --grid)", INTEGER,
+      GROUP_BENCH, AT(bench_chunk), 0 },
     { "--shapes", "FILE", "convolutions to time, a line each (conv3d; default: a built-in list)",
       TEXT, GROUP_BENCH, AT(shapes), 0 },
     { "--lowering", "NAME", "time this lowering alone (conv3d)", TEXT, GROUP_BENCH, AT(lowering),
@@ -77,10 +79,12 @@ static const struct option options[] = {
       AT(repeats), 1 },
     { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
       AT(no_limit), 0 },
-    { "--backend", "NAME", "auto (default), cpu, ref", TEXT, GROUP_DEVICE, AT(backend), 0 },
+    { "--backend", "NAME", "auto (default), cuda, cpu, ref", TEXT, GROUP_DEVICE, AT(backend), 0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
     { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
+    { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
+      AT(tf32), 0 },
     { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
       0 },
     { "--tune", NULL, "measure choices that the tune file does not hold, and keep them", FLAG,
@@ -194,9 +198,12 @@ takes_value(const struct option *o)
 int
 tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out, bool *help)
 {
-    *out = (struct tool_options){
-        .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 }, .size = { 720, 1280 }
-    };
+    *out = (struct tool_options){ .seed = 1,
+                                  .shards = 1,
+                                  .repeats = 7,
+                                  .grid = { 1, 20, 38 },
+                                  .bench_chunk = -1,
+                                  .size = { 720, 1280 } };
     out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");
@@ -298,7 +305,8 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
                              .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
                              .tune_file =
                                  o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
-                             .tune = o->tune };
+                             .tune = o->tune,
+                             .tf32 = o->tf32 };
     if (o->tune && c.tune_file == file)
         make_folders(file);
     qv_status status = qv_context_open(&c, out, err);
@@ -309,6 +317,18 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
             tool_complain("%s", info.warning);
     }
     return status;
+}
+
+void
+tool_close_context(qv_context **ctx, const qv_context_info *opened)
+{
+    qv_context_info now;
+    if (*ctx) {
+        qv_context_get_info(*ctx, &now);
+        if (strcmp(now.warning, opened->warning))
+            tool_complain("%s", now.warning);
+    }
+    qv_context_close(ctx);
 }
 
 double

@@ -42,6 +42,7 @@ LOOKS = {
     "frames": ("#009e73", ""), "by depth": ("#8fd9c0", ""), "direct": ("#f0e442", ""),
     "encode": ("#0072b2", ""), "limit": ("#555555", ""), "floor": ("#aaaaaa", ""),
     "torch conv3d": ("#d55e00", "////"), "torch conv3d channels last": ("#f2b184", "\\\\\\\\"),
+    "torch conv2d by depth": ("#e69f00", "xxxx"),
     "torch linear": ("#cc79a7", "...."), "transformers": ("#d55e00", "////"),
     "transformers linear": ("#cc79a7", "...."), "compiled torch": ("#e69f00", "xxxx"),
     # kinds of operation
@@ -51,6 +52,7 @@ LOOKS = {
 }
 OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
           ("#4b4b8f", "**"), ("#e68310", "||")]
+COPIES = ("whole call", "streamed")  # time for copies is in them, the bytes are not
 MARKS = {"tower": "*", "conv3d": "s", "gemm": "o", "profile": "^"}
 
 
@@ -158,7 +160,7 @@ def roof_points(records):
         flops, moved = r.get("flops"), r.get("bytes")
         if tables.is_peer(r):
             flops, moved = work.get((r["bench"], r["case"]), (flops, moved))
-        if r["bench"] in MARKS and flops and moved:
+        if r["bench"] in MARKS and r["way"] not in COPIES and flops and moved:
             name = r.get("op", "?") if r["bench"] == "profile" else r["way"]
             key = r["bench"], name, r["case"], flops, moved
             calls.setdefault(key, []).append(r["median_ms"])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit profile: where a chunk's time goes, operation by operation and layer by layer. Each
- * operation is run and waited for on its own; the chunk as it is encoded is timed beside it.
+ * operation is run, timed by the device's clock and waited for on its own; the chunk as it is
+ * encoded is timed beside it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ struct profile {
     const struct qv_step *steps;
     size_t n; /* steps */
     struct row *rows;
-    double *began_s, *ms; /* of the last chunk, by step */
+    double *ms; /* of the last chunk, by step */
     uint8_t *frames;
     size_t frame_bytes;
     int64_t n_frames, n_read, n_chunks;
@@ -46,7 +47,7 @@ close_all(struct profile *p)
     qv_model_free(&p->model);
     bench_close(&p->b);
     free(p->rows);
-    free(p->began_s);
+    free(p->ms);
     free(p->frames);
     free(p->tokens.tokens);
 }
@@ -115,14 +116,13 @@ open_all(struct profile *p, const struct tool_options *o, qv_error *err)
     const struct qv_call *calls;
     p->n = qv_plan_steps(p->plan, &p->steps, &calls);
     p->rows = calloc(p->n, sizeof *p->rows);
-    p->began_s = calloc(2 * p->n, sizeof *p->began_s);
+    p->ms = calloc(p->n, sizeof *p->ms);
     size_t bytes = (size_t)p->info.chunk_frames * p->frame_bytes;
     p->frames = malloc(bytes);
     p->tokens.capacity = p->info.chunk_pairs * p->info.tokens_per_pair;
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
-    if (!p->rows || !p->began_s || !p->frames || !p->tokens.tokens)
+    if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
         return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
-    p->ms = p->began_s + p->n;
     p->n_frames = p->info.chunk_frames;
     bench_fill(p->frames, QV_U8, bytes);
     name_layers(p);
@@ -163,7 +163,7 @@ run_chunk(struct profile *p, double *encode_ms, qv_error *err)
     if (!status)
         status = qv_plan_pull(p->plan, &p->tokens, err);
     *encode_ms = (tool_seconds() - began) * 1e3;
-    return status ? status : bench_step_through(p->b.ctx, p->plan, p->began_s, p->ms, err);
+    return status ? status : bench_step_through(p->b.ctx, p->plan, p->ms, err);
 }
 
 static qv_status
@@ -320,20 +320,24 @@ name_event(const char *what, int track, const char *name)
                      track, "args", "name", name);
 }
 
-/* An event of a span of the last chunk; times in microseconds, as the format wants them. */
+/* An event of a span of the last chunk, in which each operation begins where the one before ended;
+ * times in microseconds, as the format wants them. */
 static json_t *
 span_event(const struct profile *p, const char *name, const char *category, int track, size_t first,
            size_t last)
 {
     struct sum s = { 0 };
-    for (size_t i = first; i <= last; i++)
+    double begin_ms = 0, ms = 0;
+    for (size_t i = 0; i < first; i++)
+        begin_ms += p->ms[i];
+    for (size_t i = first; i <= last; i++) {
         add(&s, &p->rows[i]);
-    double begin = p->began_s[first], end = p->began_s[last] + p->ms[last] * 1e-3;
+        ms += p->ms[i];
+    }
     return json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:f, s:f, s:f, s:f}}", "name", name,
-                     "cat", category, "ph", "X", "ts", (begin - p->began_s[0]) * 1e6, "dur",
-                     (end - begin) * 1e6, "pid", 1, "tid", track, "args", "flops", s.flops, "bytes",
-                     s.bytes, "median_ms", s.ms, "roof_share",
-                     bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, (end - begin) * 1e3));
+                     "cat", category, "ph", "X", "ts", begin_ms * 1e3, "dur", ms * 1e3, "pid", 1,
+                     "tid", track, "args", "flops", s.flops, "bytes", s.bytes, "median_ms", s.ms,
+                     "roof_share", bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, ms));
 }
 
 static json_t *

@@ -45,6 +45,104 @@ fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, 
     return status;
 }
 
+/* ---- timing by the device's clock ------------------------------------------------------------ */
+
+/* A recording is launched as one, which takes a GPU some microseconds: it is to be much longer. */
+#define LEAST_RECORDING_MS 0.5
+enum { MOST_RECORDED = 4096 }; /* calls */
+
+qv_status
+bench_elapsed(qv_context *ctx, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = ctx->backend;
+    qv_status status = be->wait(ctx->dev, QV_MARK_END, err); /* and so for what is before it */
+    return status ? status : be->elapsed(ctx->dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
+}
+
+/* The recording, or the calls where there is none. A recording is run twice: the first time keeps
+ * the device busy while that which is timed is launched. */
+static qv_status
+time_once(const struct bench_list *l, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = l->ctx->backend;
+    struct qv_device *dev = l->ctx->dev;
+    qv_status status = l->recording ? be->replay(dev, l->recording, err) : QV_OK;
+    if (!status)
+        status = be->mark(dev, QV_MARK_BEGIN, err);
+    if (!status && l->recording)
+        status = be->replay(dev, l->recording, err);
+    else if (!status)
+        status = be->run(dev, l->calls, l->n, err);
+    if (!status)
+        status = be->mark(dev, QV_MARK_END, err);
+    return status ? status : bench_elapsed(l->ctx, ms, err);
+}
+
+qv_status
+bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms, qv_error *err)
+{
+    struct bench_list list = { .ctx = ctx, .calls = calls, .n = n };
+    return time_once(&list, ms, err);
+}
+
+/* The calls so many times over in one recording, in place of the one that there is. */
+static qv_status
+record(struct bench_list *l, int64_t times, qv_error *err)
+{
+    struct qv_call *calls = malloc(((size_t)times * l->n + 1) * sizeof *calls);
+    if (!calls)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (int64_t i = 0; i < times; i++)
+        memcpy(calls + (size_t)i * l->n, l->calls, l->n * sizeof *calls);
+    bench_list_close(l);
+    qv_status status =
+        l->ctx->backend->record(l->ctx->dev, calls, (size_t)times * l->n, &l->recording, err);
+    l->times = times;
+    free(calls);
+    return status;
+}
+
+/* More of what is short. Launching is in the first times, so one look does not always do. */
+static qv_status
+record_enough(struct bench_list *l, qv_error *err)
+{
+    int64_t times = 1, most = l->n < MOST_RECORDED ? MOST_RECORDED / (int64_t)(l->n + !l->n) : 1;
+    for (;;) {
+        double ms = 0;
+        qv_status status = record(l, times, err);
+        for (int i = 0; i < 2 && !status; i++) /* the first to warm up */
+            status = time_once(l, &ms, err);
+        if (status || ms >= LEAST_RECORDING_MS || times == most)
+            return status;
+        double wanted = 1.2 * LEAST_RECORDING_MS / (ms + 1e-6) * (double)times + 1;
+        times = wanted < (double)most ? (int64_t)wanted : most;
+    }
+}
+
+qv_status
+bench_list_run(void *user, double *ms, qv_error *err)
+{
+    struct bench_list *l = user;
+    qv_status status = QV_OK;
+    if (!l->times && l->ctx->backend->record && l->n)
+        status = record_enough(l, err);
+    if (!l->times)
+        l->times = 1;
+    if (!status)
+        status = time_once(l, ms, err);
+    *ms /= (double)l->times;
+    return status;
+}
+
+void
+bench_list_close(struct bench_list *l)
+{
+    if (l->recording)
+        l->ctx->backend->forget(l->ctx->dev, l->recording);
+    l->recording = NULL;
+    l->times = 0;
+}
+
 /* ---- operations alone ------------------------------------------------------------------------ */
 
 struct slot {
@@ -112,6 +210,7 @@ open_ops(struct bench_ops *b, const struct qv_op *ops, qv_error *err)
                                  slots[j].dtype, slots[j].bytes, err);
     if (!status)
         wire(b, ops, slots, bytes);
+    b->list = (struct bench_list){ .ctx = b->ctx, .calls = b->calls, .n = b->n };
     return status;
 }
 
@@ -129,6 +228,7 @@ bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_
 void
 bench_ops_close(struct bench_ops *b)
 {
+    bench_list_close(&b->list);
     for (size_t i = 0; i < b->n_kernels; i++)
         qv_kernel_put(b->ctx, b->kernels[i]);
     if (b->arena)
@@ -139,11 +239,22 @@ bench_ops_close(struct bench_ops *b)
 }
 
 qv_status
-bench_ops_run(void *user, qv_error *err)
+bench_ops_run(void *user, double *ms, qv_error *err)
 {
     struct bench_ops *b = user;
-    qv_status status = b->ctx->backend->run(b->ctx->dev, b->calls, b->n, err);
-    return status ? status : b->ctx->backend->sync(b->ctx->dev, err);
+    return bench_list_run(&b->list, ms, err);
+}
+
+struct qv_op
+bench_bare(struct qv_op op)
+{
+    if (op.kind == QV_OP_gemm) {
+        op.u.gemm.alpha = 1;
+        op.u.gemm.bias = 0;
+        op.u.gemm.act = QV_ACT_NONE;
+        op.u.gemm.addend_rows = 0;
+    }
+    return op;
 }
 
 qv_status
@@ -175,54 +286,63 @@ bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies
     return status;
 }
 
+/* Enqueues what comes before step i, recorded: it keeps the device busy while the step, which may
+ * be shorter than launching it, is launched; and leaves the caches as the step will find them. */
+static qv_status
+lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_recording **lead,
+        qv_error *err)
+{
+    enum { STEPS = 8 };
+    size_t n = i < STEPS ? i : STEPS;
+    qv_status status =
+        ctx->backend->record(ctx->dev, n ? calls + i - n : calls, n ? n : 1, lead, err);
+    return status ? status : ctx->backend->replay(ctx->dev, *lead, err);
+}
+
 qv_status
-bench_step_through(qv_context *ctx, const qv_plan *plan, double *began_s, double *ms, qv_error *err)
+bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err)
 {
     const struct qv_step *steps;
     const struct qv_call *calls;
     size_t n = qv_plan_steps(plan, &steps, &calls);
-    for (size_t i = 0; i < n; i++) {
-        began_s[i] = tool_seconds();
-        qv_status status = ctx->backend->run(ctx->dev, &calls[i], 1, err);
+    qv_status status = ctx->backend->sync(ctx->dev, err);
+    for (size_t i = 0; i < n && !status; i++) {
+        struct qv_recording *lead = NULL;
+        if (ctx->backend->record)
+            status = lead_up(ctx, calls, i, &lead, err);
         if (!status)
-            status = ctx->backend->sync(ctx->dev, err);
-        if (status)
-            return status;
-        ms[i] = (tool_seconds() - began_s[i]) * 1e3;
+            status = bench_run_calls(ctx, &calls[i], 1, &ms[i], err);
+        if (lead)
+            ctx->backend->forget(ctx->dev, lead);
     }
-    return QV_OK;
+    return status;
 }
 
 /* ---- the roof -------------------------------------------------------------------------------- */
 
-enum { MOST_COPIES = 16 };
-
 /* Sizes grow until a run takes a good part of this. Few repeats are a wish for a quick answer. */
 static double
-long_s(const struct bench *b)
+long_ms(const struct bench *b)
 {
-    return b->o->repeats < 7 ? 0.1 * (double)b->o->repeats / 7 : 0.1;
+    return b->o->repeats < 7 ? 100 * (double)b->o->repeats / 7 : 100;
 }
 
 /* The shortest of a few runs after one to warm up. */
 static qv_status
-best_seconds(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
+best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
-    double total = 0, least = 0.04 * (double)b->o->repeats;
-    qv_status status = bench_ops_run(ops, err);
+    double began = tool_seconds(), least_s = 0.04 * (double)b->o->repeats, ms;
+    qv_status status = bench_ops_run(ops, &ms, err);
     *best = 1e30;
-    for (int i = 0; (i < 3 || total < least) && i < 100 && !status; i++) {
-        double began = tool_seconds();
-        status = bench_ops_run(ops, err);
-        double seconds = tool_seconds() - began;
-        total += seconds;
-        *best = seconds < *best ? seconds : *best;
+    for (int i = 0; (i < 3 || tool_seconds() - began < least_s) && i < 100 && !status; i++) {
+        status = bench_ops_run(ops, &ms, err);
+        *best = ms < *best ? ms : *best;
     }
     return status;
 }
 
 static qv_status
-time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *seconds, qv_error *err)
+time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *ms, qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_gemm };
     op.u.gemm = (struct qv_op_gemm){ .m = size, .n = size, .k = size, .alpha = 1, .dtype = dtype };
@@ -235,7 +355,7 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *seconds, 
     status = bench_pack(b->ctx, size, size, dtype, 1, &weight, &stride, err);
     if (!status) {
         ops.calls[0].operands[1] = (struct qv_buffer){ weight, 0 };
-        status = best_seconds(b, &ops, seconds, err);
+        status = best_ms(b, &ops, ms, err);
         b->ctx->backend->free(b->ctx->dev, weight);
     }
     bench_ops_close(&ops);
@@ -245,55 +365,59 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *seconds, 
 static qv_status
 measure_peak(struct bench *b, qv_dtype dtype, qv_error *err)
 {
-    double seconds = 0;
-    for (int64_t size = 256; size <= 8192 && seconds < long_s(b) / 4; size *= 2) {
-        qv_status status = time_gemm(b, dtype, size, &seconds, err);
+    double ms = 0;
+    for (int64_t size = 256; size <= 8192 && ms < long_ms(b) / 4; size *= 2) {
+        qv_status status = time_gemm(b, dtype, size, &ms, err);
         if (status)
             return status;
-        double rate = 2.0 * (double)size * (double)size * (double)size / seconds;
+        double rate = 2.0 * (double)size * (double)size * (double)size / ms * 1e3;
         if (rate > b->peak_flops[dtype])
             b->peak_flops[dtype] = rate;
     }
     return QV_OK;
 }
 
-/* `copies` of a buffer, there and back. */
+/* A copy of a buffer, the mean of one there and one back. */
 static qv_status
-time_copies(const struct bench *b, size_t bytes, size_t copies, double *one_s, qv_error *err)
+time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
 {
-    struct qv_op list[MOST_COPIES];
+    struct qv_op there_and_back[2];
     struct bench_ops ops;
-    memset(list, 0, sizeof list);
-    for (size_t i = 0; i < copies; i++) {
-        list[i].kind = QV_OP_convert;
-        list[i].u.convert = (struct qv_op_convert){ (int64_t)(bytes / 4), QV_F32, QV_F32 };
+    memset(there_and_back, 0, sizeof there_and_back);
+    for (int i = 0; i < 2; i++) {
+        there_and_back[i].kind = QV_OP_convert;
+        there_and_back[i].u.convert =
+            (struct qv_op_convert){ (int64_t)(bytes / 4), QV_F32, QV_F32 };
     }
-    qv_status status = bench_ops_open(b->ctx, list, copies, &ops, err);
+    qv_status status = bench_ops_open(b->ctx, there_and_back, 2, &ops, err);
     if (status)
         return status;
-    for (size_t i = 1; i < copies; i += 2) {
-        struct qv_buffer x = ops.calls[i].operands[0];
-        ops.calls[i].operands[0] = ops.calls[i].operands[1];
-        ops.calls[i].operands[1] = x;
-    }
-    status = best_seconds(b, &ops, one_s, err);
-    *one_s /= (double)copies;
+    struct qv_buffer x = ops.calls[1].operands[0];
+    ops.calls[1].operands[0] = ops.calls[1].operands[1];
+    ops.calls[1].operands[1] = x;
+    status = best_ms(b, &ops, ms, err);
+    *ms /= 2;
     bench_ops_close(&ops);
     return status;
 }
 
-/* Buffers far larger than any cache, unless the device is slow: then caches do not matter. One copy
- * is short for a GPU: there many are waited for at once. */
+/* Buffers far larger than any cache, unless the device is slow: then caches do not matter. The
+ * largest are for a GPU, which copies them in a fraction of a millisecond. */
 static qv_status
 measure_copy(struct bench *b, qv_error *err)
 {
-    double seconds = 0;
+    static const struct {
+        size_t mib;
+        double most; /* of long_ms(), that the size before may have taken */
+    } sizes[] = { { 16, 1 }, { 64, 0.125 }, { 256, 0.125 }, { 512, 0.01 } };
+    double ms = 0;
     qv_status status = QV_OK;
-    for (size_t mib = 16; mib <= 256 && seconds < long_s(b) / 8 && !status; mib *= 4) {
-        status = time_copies(b, mib << 20, 2, &seconds, err);
-        if (!status && seconds < 1e-3)
-            status = time_copies(b, mib << 20, MOST_COPIES, &seconds, err);
-        b->copy_bytes = 2.0 * (double)(mib << 20) / seconds;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !status; i++) {
+        if (ms >= sizes[i].most * long_ms(b))
+            break;
+        status = time_copy(b, sizes[i].mib << 20, &ms, err);
+        if (!status)
+            b->copy_bytes = 2.0 * (double)(sizes[i].mib << 20) / ms * 1e3;
     }
     return status;
 }

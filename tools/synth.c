@@ -56,7 +56,7 @@ spread(const struct qv_tensor_spec *spec, size_t id, float *mean)
 {
     bool norm_weight = strstr(spec->name, "norm") && strstr(spec->name, ".weight");
     *mean = norm_weight ? 1 : 0;
-    if (spec->form == QV_TENSOR_VECTOR)
+    if (spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS)
         return norm_weight ? 0.2f : 0.1f;
     return id == POSITIONS ? 0.5f : 1 / sqrtf((float)spec->k);
 }
@@ -70,7 +70,8 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec)
     snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->name);
     t->name = s->names[i];
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", s->o->dtype == QV_F32 ? "F32" : "BF16");
-    t->n_dims = spec->conv3d ? 5 : spec->form == QV_TENSOR_VECTOR ? 1 : 2;
+    bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
+    t->n_dims = spec->conv3d ? 5 : line ? 1 : 2;
     t->shape[0] = spec->n;
     t->shape[1] = spec->k;
     if (spec->conv3d)

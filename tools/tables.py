@@ -119,6 +119,11 @@ def over(a, b):
     return f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}"
 
 
+def field(record, name):
+    """A number of a record's own, to two decimals; empty where it has none."""
+    return f"{record[name]:.2f}" if record and name in record else ""
+
+
 def bold(text):
     return f"**{text}**" if text else ""
 
@@ -144,15 +149,17 @@ def patch_embed_table(records, towers=None):
     """towers: names of those to show; None: all."""
     rows = []
     for key, ways in groups(records, "patch-embed", first_word, lambda r: r["rows"]).items():
-        gemm, pixels, own, peer, linear = (ways.get(w) for w in (
-            "patchify", "patchify from bytes", "direct", "torch conv3d", "torch linear"))
+        gemm, pixels, bare, own, peer, linear = (ways.get(w) for w in (
+            "patchify", "patchify from bytes", "GEMM alone", "direct", "torch conv3d",
+            "torch linear"))
         if gemm is None or (towers and key[0] not in towers):
             continue
         rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm),
-                     ms(pixels), ms(own), ms(peer), ms(linear), bold(over(own, gemm)),
-                     bold(over(peer, gemm))])
+                     ms(pixels), ms(bare), over(gemm, bare), field(pixels, "over_floor"), ms(own),
+                     ms(peer), ms(linear), bold(over(own, gemm)), bold(over(peer, gemm))])
     return rows and table(*drop_empty(
         ["tower", "rows", "dtype", "machine", "as GEMM ms", "the same from bytes ms",
+         "bare GEMM ms", "over bare GEMM", "from bytes over its floor",
          "library's Conv3d ms", "torch's Conv3d ms", "torch's Linear ms",
          "times faster than the library's Conv3d", "times faster than torch's Conv3d"], rows))
 
@@ -160,17 +167,22 @@ def patch_embed_table(records, towers=None):
 def tower_table(records):
     rows = []
     for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
-        ours, limit, floor = (ways.get(w) for w in ("encode", "limit", "floor"))
+        chunk, call, stream, limit, floor = (ways.get(w) for w in (
+            "encode", "whole call", "streamed", "limit", "floor"))
+        ours = chunk or stream  # of a clip of several chunks there is the stream alone
         if ours is None:
             continue
         peers = [ways.get(w) for w in ("transformers", "transformers linear", "compiled torch")]
-        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(ours), ms(limit),
-                     over(ours, limit), over(ours, floor)] + [ms(p) for p in peers]
+        rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(chunk), ms(call),
+                     ms(stream), field(stream, "us_per_patch"), ms(limit),
+                     over(ours, limit) or field(ours, "over_limit"),
+                     over(ours, floor) or field(ours, "over_floor")] + [ms(p) for p in peers]
                     + [bold(over(peers[0], ours)), bold(over(peers[2], ours))])
     return rows and table(*drop_empty(
-        ["tower", "patches", "dtype", "machine", "qwenvit ms", "limit ms", "over limit",
-         "over floor", "transformers ms", "with its linear patch embedding", "compiled torch ms",
-         "times faster than transformers", "than compiled torch"], rows))
+        ["tower", "patches", "dtype", "machine", "qwenvit ms", "whole call ms", "in a stream ms",
+         "of it us a patch", "limit ms", "over limit", "over floor", "transformers ms",
+         "with its linear patch embedding", "compiled torch ms", "times faster than transformers",
+         "than compiled torch"], rows))
 
 
 WAYS = ["patchify", "still", "pointwise", "frames", "by depth", "direct"]
@@ -366,19 +378,23 @@ def versions(root):
 PAGE = [
     ("Patch embedding",
      "Rows of one frame pair's pixels through the Conv3d of the checkpoint: as one GEMM, which "
-     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians, one "
-     "way after the other.",
+     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians, on data "
+     "that lies on the device. Bare GEMM: without the bias. Floor of it from bytes: the bare GEMM, "
+     "and reading bytes and writing rows at the copy rate.",
      "qwenvit bench patch-embed --model DIR --json=FILE.jsonl && "
      "python tools/peers/peers.py patch-embed --model DIR --json FILE.jsonl",
      patch_embed_table, None),
     ("Conv3d",
      "Each case by every lowering that is legal for it; bold is the one that qwenvit picks, and "
-     "torch's is the faster of its two memory formats; medians, one way after the other.",
+     "torch's is the fastest of its two memory formats and of 2D convolutions, one for each depth "
+     "tap, summed; medians, on data that lies on the device.",
      "qwenvit bench conv3d --shapes SHAPES --json=FILE.jsonl && "
      "python tools/peers/peers.py conv3d --shapes SHAPES --json FILE.jsonl",
      conv3d_tables, "lowering"),
     ("Tower",
-     "A chunk of frame pairs from pixels to tokens. Limit: the same GEMMs and the same attention "
+     "A chunk of frame pairs from pixels to tokens, its work on the device. Whole call: the same "
+     "from host memory to host memory; in a stream: with the next chunk pushed ahead, and for more "
+     "patches than a chunk has that alone. Limit: the same GEMMs and the same attention "
      "alone, each layer with its own weights; floor: limit and the bytes of everything between "
      "them over the copy rate. Compiled torch: the best mode of `torch.compile` on transformers' "
      "layers with a linear patch embedding.",

@@ -22,7 +22,7 @@ struct tool_options {
     const char *backend;
     qv_dtype dtype;
     int64_t device, threads;
-    bool json, quiet;
+    bool tf32, json, quiet;
     const char *json_file; /* or stdout */
     const char *tune_file;
     bool tune;
@@ -37,6 +37,7 @@ struct tool_options {
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], repeats, rows;
+    int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     bool no_limit;
     const char *shapes, *lowering, *trace, *verify_clip, *against, *against_backend;
     /* what is left: files, or a bench's name */
@@ -45,7 +46,7 @@ struct tool_options {
 };
 
 enum tool_group {
-    GROUP_DEVICE = 1, /* backend, dtype, device, threads */
+    GROUP_DEVICE = 1, /* backend, dtype, device, threads, what was measured on it */
     GROUP_MODEL = 2,
     GROUP_OUTPUT = 4,
     GROUP_CLIP = 8,
@@ -88,6 +89,8 @@ int tool_exit_code(qv_status status);
 
 /* With the tune file of the options, or that in the user's cache folder; says its warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+/* Says a warning that came since the context was opened: the tune file could not be written. */
+void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
 /* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
 struct tool_progress {

@@ -303,11 +303,14 @@ against_backend(const struct verify_job *job, struct report *r, qv_error *err)
 {
     struct tool_options other = *r->o;
     qv_context *ctx = NULL;
+    qv_context_info info;
     other.backend = r->o->against_backend;
     qv_status status = tool_open_context(&other, &ctx, err);
-    if (!status)
-        status = verify_against_backend(job, ctx, &r->input, &r->table, err);
-    qv_context_close(&ctx);
+    if (status)
+        return status;
+    qv_context_get_info(ctx, &info);
+    status = verify_against_backend(job, ctx, &r->input, &r->table, err);
+    tool_close_context(&ctx, &info);
     return status;
 }
 
@@ -318,9 +321,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
     double began = tool_seconds();
     qv_status status = tool_open_context(o, &job.ctx, err);
     if (!status)
-        status = qv_config_read(o->model, &r->config, err);
-    if (!status)
         qv_context_get_info(job.ctx, &r->context);
+    if (!status)
+        status = qv_config_read(o->model, &r->config, err);
     if (!status && o->against) {
         snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
         status = verify_against_file(&job, o->against, &r->input, &r->table, err);
@@ -332,7 +335,7 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
             status = o->against_backend ? against_backend(&job, r, err)
                                         : verify_model(&job, &r->input, &r->table, err);
     }
-    qv_context_close(&job.ctx);
+    tool_close_context(&job.ctx, &r->context);
     r->seconds = tool_seconds() - began;
     return status;
 }

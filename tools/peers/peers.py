@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 
 GRAPH_MS = 1.0  # on CUDA so much work goes into one graph, or launches are what is timed
+MOST_CALLS = 500  # in one
 
 
 # ---- time and records --------------------------------------------------------------------------
@@ -34,17 +35,19 @@ def quantile(values, q):
     return sorted(values)[int(q * (len(values) - 1) + 0.5)]
 
 
-def wait(args):
-    if args.device == "cuda":
-        torch.cuda.synchronize()
-
-
 def once_ms(args, function):
-    wait(args)
-    start = time.perf_counter()
+    """By the device's own clock: what launching leaves it idle counts, waiting for it does not."""
+    if args.device != "cuda":
+        start = time.perf_counter()
+        function()
+        return 1e3 * (time.perf_counter() - start)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
     function()
-    wait(args)
-    return 1e3 * (time.perf_counter() - start)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
 
 
 def as_graph(args, function):
@@ -52,15 +55,22 @@ def as_graph(args, function):
     if args.device != "cuda":
         return function, 1
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # libraries choose and allocate before the capture
-        function()
-    wait(args)
-    calls = max(1, min(200, int(GRAPH_MS / once_ms(args, function))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(calls):
+        for _ in range(2):
             function()
-    return graph.replay, calls
+    torch.cuda.synchronize()
+    calls = 1
+    while True:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(calls):
+                function()
+        graph.replay()
+        taken_ms = once_ms(args, graph.replay)
+        if taken_ms >= GRAPH_MS or calls == MOST_CALLS:
+            return graph.replay, calls
+        calls = min(MOST_CALLS, int(1.2 * calls * GRAPH_MS / taken_ms) + 1)
 
 
 @torch.no_grad()
@@ -219,14 +229,15 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
             began = time.perf_counter()
             run = torch.compile(bare, fullgraph=True, dynamic=False,
                                 mode="default" if mode == "freezing" else mode)
-            with compiler_setting(args, mode), torch.no_grad():
+            with compiler_setting(args, mode), torch.no_grad():  # one without graphs gets ours
                 with contextlib.redirect_stderr(io.StringIO()):  # statistics of the search
                     tokens = run(pixels)[0]
                 compiled_s = time.perf_counter() - began
                 worst = common.mean_and_worst(tokens, truth)[1]
                 if not worst < (1e-4 if dtype == "f32" else 0.1):
                     raise ValueError(f"its tokens are wrong: worst distance {worst:.1e}")
-                times = measure(args, lambda: run(pixels))
+                graph = args.device == "cuda" and mode.endswith("no-cudagraphs")
+                times = measure(args, lambda: run(pixels), graph)
         except Exception as error:  # no compiler, or one that cannot compile this
             left_out(case, dtype, f"compiled torch, {mode}", reason(error))
             continue
@@ -404,7 +415,45 @@ def make_conv(d, x, weight, bias):
     return run
 
 
+def make_conv_by_depth(d, x, weight, bias):
+    """A 2D convolution for each depth tap, over all frames at once, and their sum; channels last.
+    Padding in depth is a copy before it, and is timed with it."""
+    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
+    for axis in (1, 2):
+        if front[axis] == back[axis]:
+            same[axis], front[axis], back[axis] = front[axis], 0, 0
+    x = x.permute(0, 2, 3, 4, 1).contiguous()  # [n, d, h, w, c]
+    taps = [weight[:, :, i].contiguous(memory_format=torch.channels_last)
+            for i in range(d["kernel"][0])]
+    pads = [0, 0, front[2], back[2], front[1], back[1]]
+    step, dilation = d["stride"], d["dilation"]
+    frames = front[0] + x.shape[1] + back[0]
+    out = (frames - dilation[0] * (len(taps) - 1) - 1) // step[0] + 1
+
+    def padded():
+        y = x
+        if front[0] or back[0]:
+            first = d["causal"] == "first"
+            parts = [(y[:, :1] if first else torch.zeros_like(y[:, :1])).expand(
+                -1, front[0], -1, -1, -1), y,
+                torch.zeros_like(y[:, :1]).expand(-1, back[0], -1, -1, -1)]
+            y = torch.cat([p for p in parts if p.shape[1]], 1)
+        return F.pad(y, pads) if any(pads) else y
+
+    def run():
+        y, total = padded(), None
+        for i, tap in enumerate(taps):
+            at = i * dilation[0]
+            z = y[:, at:at + (out - 1) * step[0] + 1:step[0]].flatten(0, 1).permute(0, 3, 1, 2)
+            z = F.conv2d(z, tap, None if i else bias, step[1:], same[1:], dilation[1:],
+                         d["groups"])
+            total = z if total is None else total.add_(z)
+        return total
+    return run
+
+
 def bench_conv3d(args):
+    torch.backends.cudnn.benchmark = True  # the rest runs as it is shipped, without
     for d in read_shapes(args.shapes):
         for dtype in args.dtype:
             if d["dtype"] not in ("auto", dtype):
@@ -435,10 +484,13 @@ def time_conv(args, d, dtype):
     cells = shape[0] * out[0] * out[1] * out[2]
     flops = 2.0 * cells * weight.numel()
     moved = float(x.element_size() * (x.numel() + weight.numel() + cells * d["o"]))
-    for way, order in (("torch conv3d", torch.contiguous_format),
-                       ("torch conv3d channels last", torch.channels_last_3d)):
-        run = make_conv(d, x.contiguous(memory_format=order),
-                        weight.contiguous(memory_format=order), bias)
+    last = torch.channels_last_3d
+    for way, make in (
+            ("torch conv3d", lambda: make_conv(d, x, weight, bias)),
+            ("torch conv3d channels last", lambda: make_conv(
+                d, x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)),
+            ("torch conv2d by depth", lambda: make_conv_by_depth(d, x, weight, bias))):
+        run = make()
         try:
             times = measure(args, run, graph=True)
         except RuntimeError as error:  # no memory, or no kernel for it
@@ -491,7 +543,8 @@ def main():
                        help="frame pairs, patch rows, patch columns (1,20,38); repeatable")
     tower.add_argument("--modes", metavar="LIST",
                        help='of torch.compile, the best is reported; "" for none (cpu: default,'
-                            "freezing,max-autotune; cuda: reduce-overhead,max-autotune)")
+                            "freezing,max-autotune; cuda: reduce-overhead,"
+                            "max-autotune-no-cudagraphs)")
     tower.set_defaults(run=bench_tower)
     embed = benches.add_parser("patch-embed", parents=[shared],
                                help="torch's Conv3d and its matrix product")
@@ -506,7 +559,7 @@ def main():
     args = parser.parse_args()
     if args.bench == "tower":
         usual = ("default,freezing,max-autotune" if args.device == "cpu"
-                 else "reduce-overhead,max-autotune")
+                 else "reduce-overhead,max-autotune-no-cudagraphs")
         args.modes = [m for m in (usual if args.modes is None else args.modes).split(",") if m]
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("--device cuda: torch finds no CUDA device here")
