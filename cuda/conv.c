@@ -40,19 +40,14 @@ transpose(const struct qv_matrix *matrix, const char *src, char *dst)
 
 qv_status
 conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
-               void *dst, qv_error *err)
+               struct qv_buffer dst, qv_error *err)
 {
     size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
     char *packed = malloc(bytes);
     if (!packed)
         return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
     transpose(matrix, src, packed);
-    /* not cudaMemcpy: the work's stream does not wait for what that leaves under way */
-    qv_status status =
-        check_cuda(dev, cudaMemcpyAsync(dst, packed, bytes, cudaMemcpyHostToDevice, dev->stream),
-                   "cudaMemcpyAsync", err);
-    if (!status)
-        status = check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaStreamSynchronize", err);
+    qv_status status = qv_backend_cuda.upload(&dev->base, dst, packed, bytes, err);
     free(packed);
     return status;
 }
@@ -335,11 +330,15 @@ rows_of(const struct qv_op_conv *op)
     return op->n * out[0] * out[1] * out[2];
 }
 
-/* Rows that repeat are no tensor; bare sums are the whole already. */
+/* Rows that repeat are no tensor, and cuDNN's activations are not good enough for f32; bare sums
+ * are the whole already. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
 {
-    return bare ? op->sums != 1 : !op->addend_rows || op->addend_rows == rows_of(op);
+    if (bare)
+        return op->sums != 1;
+    return (!op->addend_rows || op->addend_rows == rows_of(op)) &&
+           !(op->act && op->dtype == QV_F32);
 }
 
 qv_status

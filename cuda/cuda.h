@@ -106,7 +106,7 @@ void attention_release_cuda(struct qv_kernel *kernel);
 qv_status conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                            struct qv_layout *out, qv_error *err);
 qv_status conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                         const void *src, void *dst, qv_error *err);
+                         const void *src, struct qv_buffer dst, qv_error *err);
 qv_status conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
                             size_t *scratch_bytes, qv_error *err);
 qv_status conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,

@@ -447,7 +447,7 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
     qv_status status = enter(dev, err);
     if (status)
         return status;
-    return matrix->conv ? conv_pack_cuda(dev, matrix, src, address(dst), err)
+    return matrix->conv ? conv_pack_cuda(dev, matrix, src, dst, err)
                         : gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 

@@ -2,8 +2,6 @@
 /* Operations bound by memory: vectors of 16 bytes, several on their way per thread. */
 #include "kernels.cuh"
 
-enum { WARP = 32 };
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 struct rows_shape {
@@ -60,7 +58,6 @@ rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
     int64_t pair = divide(frame, s.per_pair, &t);
     int64_t in = ((line * 16 + lane / 2) * s.grid_w.by + col) * 48 + lane % 2 * 24;
     int64_t out = (pair * s.frame_patches + row_of(s, row, col)) * s.row_dim + t * 256 + lane * 8;
-    wait_for_earlier();
 
     uint32_t bytes[6];
 #pragma unroll
@@ -93,7 +90,6 @@ rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
     int64_t line = divide(item, s.grid_w, &col), pair = divide(line, s.grid_h, &row);
     int64_t first = (pair * s.frames * height + row * size) * width + col * size;
     int64_t out = (pair * s.frame_patches + row_of(s, row, col)) * s.row_dim;
-    wait_for_earlier();
 
     for (int64_t i = threadIdx.x % WARP; i < s.row_dim; i += WARP) {
         int64_t x, below, t;
@@ -112,7 +108,7 @@ rows_typed(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
     struct rows_shape s = rows_shape_of(op);
     bool fast = op->patch == 16 && op->channels == 3;
     int64_t warps = fast ? s.items * s.frames : s.items;
-    return launch(stream, DEPENDENT, ceil_div(warps, THREADS / WARP), dim3(THREADS),
+    return launch(stream, ceil_div(warps, THREADS / WARP), dim3(THREADS),
                   fast ? rows16_kernel<T> : rows_kernel<T>, s, (const uint8_t *)frames, (T *)y);
 }
 
@@ -125,10 +121,11 @@ rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames, 
 
 /* ---- convert, add ---------------------------------------------------------------------------- */
 
-/* A vector fills a word of the narrower type; a thread loads 64 bytes before it stores. */
+/* A vector fills a word of the wider type, so that neighbours write side by side; a thread loads
+ * four before it stores. */
 template <typename From, typename To> struct convert_size {
-    static constexpr int N = sizeof(From) < sizeof(To) ? LANES<From> : LANES<To>;
-    static constexpr int AHEAD = 64 / (N * (int)sizeof(From));
+    static constexpr int N = sizeof(From) > sizeof(To) ? LANES<From> : LANES<To>;
+    static constexpr int AHEAD = 4;
 };
 
 /* Between equal types all bits are kept. */
@@ -171,7 +168,7 @@ static cudaError_t
 convert_typed(cudaStream_t stream, int64_t n, const void *x, void *y)
 {
     typedef convert_size<From, To> size;
-    return launch(stream, ORDERED, ceil_div(n, THREADS * size::AHEAD * size::N), dim3(THREADS),
+    return launch(stream, ceil_div(n, THREADS * size::AHEAD * size::N), dim3(THREADS),
                   convert_kernel<From, To>, n, (const From *)x, (To *)y);
 }
 
@@ -214,135 +211,137 @@ add_kernel(int64_t n, const float *x, float *y)
 cudaError_t
 add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
 {
-    return launch(stream, ORDERED, ceil_div(n, THREADS * ADD_AHEAD * LANES<float>), dim3(THREADS),
+    return launch(stream, ceil_div(n, THREADS * ADD_AHEAD * LANES<float>), dim3(THREADS),
                   add_kernel, n, (const float *)x, (float *)y);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-enum { NORM_THREADS = 128, NORM_WIDE = 512 }; /* of a block; of one row's, at most */
-#define NORM_BLOCK __launch_bounds__(WIDE ? NORM_WIDE : NORM_THREADS)
-
-/* The sum over a warp, or with WIDE over the block, in every thread; always in the same order. */
-template <bool WIDE>
-static __device__ __forceinline__ float
-total(float v)
+/* Sums over a warp, or with WIDE over the block, in every thread and always in the same order. */
+template <bool WIDE, int ROWS>
+static __device__ __forceinline__ void
+total(float (&v)[ROWS])
 {
+    __shared__ float sums[ROWS][WARP];
 #pragma unroll
-    for (int offset = WARP / 2; offset; offset /= 2)
-        v += __shfl_xor_sync(0xffffffffu, v, offset);
-    if (WIDE) {
-        __shared__ float sums[WARP];
-        __syncthreads(); /* those of the call before are read */
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int offset = WARP / 2; offset; offset /= 2)
+            v[r] += __shfl_xor_sync(0xffffffffu, v[r], offset);
+    if (!WIDE)
+        return;
+    __syncthreads(); /* those of the call before are read */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
         if (threadIdx.x % WARP == 0)
-            sums[threadIdx.x / WARP] = v;
-        __syncthreads();
-        v = 0;
-        for (int i = 0; i < (int)blockDim.x / WARP; i++)
-            v += sums[i];
-    }
-    return v;
-}
-
-/* sum / cols by way of share = 1 / cols, rounded as a division's: equal values have no variance. */
-static __device__ __forceinline__ float
-average(float sum, int64_t cols, float share)
-{
-    float mean = sum * share;
-    return fmaf(fmaf(-mean, (float)cols, sum), share, mean);
-}
-
-static __device__ __forceinline__ void
-prefetch(const float *p, int64_t n, int thread, int threads)
-{
-    for (int64_t i = thread * 32; i < n; i += threads * 32) { /* 128 bytes */
-#ifdef __CUDA_ARCH__
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
-#endif
-    }
-}
-
-template <int FOURS>
-static __device__ __forceinline__ void
-load_weights(float4 (&w)[FOURS], float4 (&b)[FOURS], const float *weight, const float *bias,
-             bool rms, int vector)
-{
+            sums[r][threadIdx.x / WARP] = v[r];
+    __syncthreads();
 #pragma unroll
-    for (int j = 0; j < FOURS; j++) {
-        w[j] = reinterpret_cast<const float4 *>(weight)[vector * FOURS + j];
-        b[j] = {};
-        if (!rms)
-            b[j] = reinterpret_cast<const float4 *>(bias)[vector * FOURS + j];
+    for (int r = 0; r < ROWS; r++) {
+        v[r] = 0;
+        for (int i = 0; i < (int)blockDim.x / WARP; i++)
+            v[r] += sums[r][i];
     }
+}
+
+struct norm_shape {
+    int64_t rows, cols;
+    float share, eps; /* share: 1 / cols */
+    bool rms;
+    const float *weight, *bias;
+};
+
+/* The weights of a vector of columns. */
+template <int N>
+static __device__ __forceinline__ void
+norm_weights(const struct norm_shape &s, int64_t i, float (&by)[N], float (&plus)[N])
+{
+    load(by, s.weight + i * N);
+    if (!s.rms)
+        load(plus, s.bias + i * N);
+    else
+        for (int j = 0; j < N; j++)
+            plus[j] = 0;
 }
 
 /*
- * A row in the registers of a warp, or with WIDE of a block: VECTORS per thread. Few rows take as
- * long as one does: so no branches but around loads and stores of x and y, and weights are asked
- * for AHEAD vectors before they are needed, the first ones before x. share: 1 / cols.
+ * ROWS rows in the registers of a warp, or with WIDE of a block: VECTORS of each per thread. Few
+ * rows take as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory:
+ * then registers are better spent on more rows at once, which share the weights.
  */
-template <typename T, int VECTORS, bool WIDE>
-static __global__ NORM_BLOCK void
-norm_kernel(int64_t rows, int cols, float share, float eps, bool rms, const T *x,
-            const float *weight, const float *bias, T *y)
+template <typename T, int VECTORS, int ROWS, bool WIDE, bool EARLY>
+static __global__ void
+norm_kernel(const struct norm_shape s, const T *x, T *y)
 {
-    constexpr int N = LANES<T>, AHEAD = 2;
-    int step = blockDim.x, vectors = cols / N, thread_x = threadIdx.x;
-    int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    prefetch(weight, cols, thread, threads);
-    prefetch(bias, rms ? 0 : cols, thread, threads);
-    float4 w[VECTORS][N / 4], b[VECTORS][N / 4];
+    constexpr int N = LANES<T>, KEPT = EARLY ? VECTORS : 1;
+    int64_t groups = gridDim.x * (int64_t)blockDim.y, vectors = s.cols / N;
+    int64_t first = (blockIdx.x * (int64_t)blockDim.y + threadIdx.y) * ROWS;
+    for (; first < s.rows; first += groups * ROWS) {
+        raw<T, N> in[ROWS][VECTORS];
+        float by[KEPT][N], plus[KEPT][N], mean[ROWS] = {}, scale[ROWS] = {};
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-        load_weights(w[k], b[k], weight, bias, rms, min(thread_x + k * step, vectors - 1));
-    wait_for_earlier();
-
-    for (int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y; row < rows;
-         row += gridDim.x * (int64_t)blockDim.y) {
-        raw<T, N> in[VECTORS];
-        float mean = 0, var = 0;
-#pragma unroll
-        for (int k = 0; k < VECTORS; k++) {
-            int i = thread_x + k * step;
-            in[k] = {};
-            if (i < vectors)
-                in[k] = fetch<N>(x + row * cols + i * N);
-        }
-        if (!rms) {
+        for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int k = 0; k < VECTORS; k++) {
-                float v[N];
-                unpack(v, in[k]);
+                int64_t i = threadIdx.x + k * blockDim.x;
+                in[r][k] = {};
+                if (i < vectors && first + r < s.rows)
+                    in[r][k] = fetch<N>(x + (first + r) * s.cols + i * N);
+            }
+        if constexpr (EARLY) {
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                int64_t i = threadIdx.x + k * blockDim.x;
+                if (i < vectors)
+                    norm_weights(s, i, by[k], plus[k]);
+            }
+        }
+        if (!s.rms) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int k = 0; k < VECTORS; k++) {
+                    float v[N];
+                    unpack(v, in[r][k]);
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+                        mean[r] += v[j];
+                }
+            total<WIDE>(mean);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            mean[r] *= s.share;
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                float v[N], centre = threadIdx.x + k * blockDim.x < vectors ? mean[r] : 0;
+                unpack(v, in[r][k]);
 #pragma unroll
                 for (int j = 0; j < N; j++)
-                    mean += v[j];
+                    scale[r] = fmaf(v[j] - centre, v[j] - centre, scale[r]);
             }
-            mean = average(total<WIDE>(mean), cols, share);
         }
+        total<WIDE>(scale);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            scale[r] = __frsqrt_rn(fmaf(scale[r], s.share, s.eps));
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            float v[N], centre = thread_x + k * step < vectors ? mean : 0;
-            unpack(v, in[k]);
+            int64_t i = threadIdx.x + k * blockDim.x;
+            if (i >= vectors)
+                break;
+            if constexpr (!EARLY)
+                norm_weights(s, i, by[0], plus[0]);
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                var = fmaf(v[j] - centre, v[j] - centre, var);
-        }
-        float scale = __frsqrt_rn(fmaf(total<WIDE>(var), share, eps));
+            for (int r = 0; r < ROWS; r++) {
+                float v[N];
+                unpack(v, in[r][k]);
 #pragma unroll
-        for (int k = 0; k < VECTORS; k++) {
-            int i = thread_x + k * step;
-            float v[N], by[N], plus[N];
-            if (k + AHEAD < VECTORS)
-                load_weights(w[k + AHEAD], b[k + AHEAD], weight, bias, rms,
-                             min(i + AHEAD * step, vectors - 1));
-            unpack(v, in[k]);
-            memcpy(by, w[k], sizeof by);
-            memcpy(plus, b[k], sizeof plus);
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                v[j] = fmaf((v[j] - mean) * scale, by[j], plus[j]);
-            if (i < vectors)
-                store(y + row * cols + i * N, v);
+                for (int j = 0; j < N; j++)
+                    v[j] = fmaf((v[j] - mean[r]) * scale[r], by[k % KEPT][j], plus[k % KEPT][j]);
+                if (first + r < s.rows)
+                    store(y + (first + r) * s.cols + i * N, v);
+            }
         }
     }
 }
@@ -350,61 +349,72 @@ norm_kernel(int64_t rows, int cols, float share, float eps, bool rms, const T *x
 /* Any number of columns. */
 template <typename T>
 static __global__ BLOCK void
-norm_any_kernel(int64_t rows, int64_t cols, float share, float eps, bool rms, const T *x,
-                const float *weight, const float *bias, T *y)
+norm_any_kernel(const struct norm_shape s, const T *x, T *y)
 {
-    wait_for_earlier();
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T *from = x + row * cols;
-        float mean = 0, var = 0;
-        for (int64_t i = threadIdx.x; i < cols && !rms; i += THREADS)
-            mean += value(from + i);
-        mean = average(total<true>(mean), cols, share);
-        for (int64_t i = threadIdx.x; i < cols; i += THREADS) {
-            float d = value(from + i) - mean;
-            var = fmaf(d, d, var);
+    for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+        const T *from = x + row * s.cols;
+        float mean[1] = {}, scale[1] = {};
+        for (int64_t i = threadIdx.x; i < s.cols && !s.rms; i += THREADS)
+            mean[0] += value(from + i);
+        total<true>(mean);
+        mean[0] *= s.share;
+        for (int64_t i = threadIdx.x; i < s.cols; i += THREADS) {
+            float d = value(from + i) - mean[0];
+            scale[0] = fmaf(d, d, scale[0]);
         }
-        float scale = __frsqrt_rn(fmaf(total<true>(var), share, eps));
-        for (int64_t i = threadIdx.x; i < cols; i += THREADS)
-            set(y + row * cols + i,
-                fmaf((value(from + i) - mean) * scale, weight[i], rms ? 0 : bias[i]));
+        total<true>(scale);
+        scale[0] = __frsqrt_rn(fmaf(scale[0], s.share, s.eps));
+        for (int64_t i = threadIdx.x; i < s.cols; i += THREADS)
+            set(y + row * s.cols + i,
+                fmaf((value(from + i) - mean[0]) * scale[0], s.weight[i], s.rms ? 0 : s.bias[i]));
     }
+}
+
+/* Rows of VECTORS per lane of a warp. */
+template <typename T, int VECTORS>
+static cudaError_t
+norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
+{
+    enum { FEW = 2048, ROWS = 2, WARPS = 8 }; /* where both take as long on an H200 */
+    if (s.rows <= FEW)
+        return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, 1, false, true>, s, x, y);
+    return launch(stream, ceil_div(s.rows, ROWS * WARPS), dim3(WARP, WARPS),
+                  norm_kernel<T, VECTORS, ROWS, false, false>, s, x, y);
 }
 
 template <typename T>
 static cudaError_t
-norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const void *px, const float *weight,
-           const float *bias, void *py)
+norm_typed(cudaStream_t stream, const struct norm_shape &s, const void *px, void *py)
 {
-    enum { ROWS = NORM_THREADS / WARP, WIDE = 4 };
+    enum { FEW = 512, WIDE_VECTORS = 2, MOST_THREADS = 1024 };
     const T *x = (const T *)px;
     T *y = (T *)py;
-    float eps = (float)op->eps, share = 1 / (float)op->cols;
-    const int lanes = LANES<T>, cols = (int)op->cols, vectors = cols / lanes;
-    if (op->cols % lanes || op->cols / lanes > NORM_WIDE * WIDE)
-        return launch(stream, DEPENDENT, op->rows, dim3(THREADS), norm_any_kernel<T>, op->rows,
-                      op->cols, share, eps, op->rms != 0, x, weight, bias, y);
-    if (vectors > 8 * WARP) {
-        int threads = (int)ceil_div(ceil_div(vectors, WIDE), WARP) * WARP;
-        return launch(stream, DEPENDENT, op->rows, dim3((unsigned)threads),
-                      norm_kernel<T, WIDE, true>, op->rows, cols, share, eps, op->rms != 0, x,
-                      weight, bias, y);
-    }
-    return launch(stream, DEPENDENT, ceil_div(op->rows, ROWS), dim3(WARP, ROWS),
-                  vectors <= 2 * WARP   ? norm_kernel<T, 2, false>
-                  : vectors <= 4 * WARP ? norm_kernel<T, 4, false>
-                  : vectors <= 5 * WARP ? norm_kernel<T, 5, false>
-                                        : norm_kernel<T, 8, false>,
-                  op->rows, cols, share, eps, op->rms != 0, x, weight, bias, y);
+    int64_t vectors = s.cols / LANES<T>;
+    if (s.cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS)
+        return launch(stream, s.rows, dim3(THREADS), norm_any_kernel<T>, s, x, y);
+    if (vectors <= 2 * WARP)
+        return norm_narrow<T, 2>(stream, s, x, y);
+    if (vectors <= 4 * WARP)
+        return norm_narrow<T, 4>(stream, s, x, y);
+    if (vectors <= 5 * WARP)
+        return norm_narrow<T, 5>(stream, s, x, y);
+    unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
+    if (s.rows <= FEW)
+        return launch(stream, s.rows, dim3(threads), norm_kernel<T, WIDE_VECTORS, 1, true, true>, s,
+                      x, y);
+    return launch(stream, ceil_div(s.rows, 2), dim3(threads),
+                  norm_kernel<T, WIDE_VECTORS, 2, true, false>, s, x, y);
 }
 
 cudaError_t
 norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
           const void *bias, void *y)
 {
-    const float *w = (const float *)weight, *b = (const float *)bias;
-    return op->dtype == QV_F32 ? norm_typed<float>(stream, op, x, w, b, y)
-                               : norm_typed<bf16>(stream, op, x, w, b, y);
+    const struct norm_shape s = { op->rows,           op->cols,     1 / (float)op->cols,
+                                  (float)op->eps,     op->rms != 0, (const float *)weight,
+                                  (const float *)bias };
+    return op->dtype == QV_F32 ? norm_typed<float>(stream, s, x, y)
+                               : norm_typed<bf16>(stream, s, x, y);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -435,7 +445,6 @@ rope_kernel(const struct rope_shape s, const float *cosines, const float *sines,
         load(sn, sines + angle * s.half + at * N);
         T *first = qkv + row * s.width + group * 2 * s.half + at * N;
         int64_t step = s.groups * 2 * s.half;
-        wait_for_earlier();
 
         raw<T, N> in[ROPE_HEADS][2];
 #pragma unroll
@@ -476,7 +485,7 @@ rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
     };
     unsigned x = (unsigned)(items < THREADS ? items : (int64_t)THREADS);
     unsigned y = x < AIM ? (AIM + x / 2) / x : 1;
-    return launch(stream, DEPENDENT, ceil_div(op->rows, y), dim3(x, y), rope_kernel<T, N>, s,
+    return launch(stream, ceil_div(op->rows, y), dim3(x, y), rope_kernel<T, N>, s,
                   (const float *)cosines, (const float *)sines, (T *)qkv);
 }
 
@@ -526,8 +535,8 @@ taps_vectors(cudaStream_t stream, const struct qv_op_taps *op, const void *table
              const void *weight, void *y)
 {
     int64_t vectors = op->rows * (op->cols / N);
-    return launch(stream, ORDERED, ceil_div(vectors, THREADS), dim3(THREADS), taps_kernel<T, N>,
-                  vectors, divisor_of(op->cols / N), (const T *)table, (const int4 *)index,
+    return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), taps_kernel<T, N>, vectors,
+                  divisor_of(op->cols / N), (const T *)table, (const int4 *)index,
                   (const float4 *)weight, (T *)y);
 }
 
@@ -562,7 +571,6 @@ finish_kernel(const struct finish_shape s, const float *x, const T *bias, const 
     int64_t first = blockIdx.x * (int64_t)(THREADS * FINISH_AHEAD) + threadIdx.x;
     raw<float, N> in[FINISH_AHEAD];
     raw<T, N> shift[FINISH_AHEAD], plus[FINISH_AHEAD];
-    wait_for_earlier();
 #pragma unroll
     for (int k = 0; k < FINISH_AHEAD; k++) {
         int64_t i = first + k * THREADS, at, from;
@@ -606,7 +614,7 @@ finish_vectors(cudaStream_t stream, const struct qv_op_finish *op, const void *x
                               (int)op->act,
                               op->bias != 0,
                               op->addend_rows != 0 };
-    return launch(stream, DEPENDENT, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
+    return launch(stream, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
                   finish_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)addend,
                   (T *)y);
 }
@@ -620,268 +628,4 @@ finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x, c
                             : finish_vectors<float, 4>(stream, op, x, bias, addend, y);
     return op->cols % 8 ? finish_vectors<bf16, 1>(stream, op, x, bias, addend, y)
                         : finish_vectors<bf16, 8>(stream, op, x, bias, addend, y);
-}
-
-/* ---- pad_rows -------------------------------------------------------------------------------- */
-
-/* Out: a word of y; In: the widest word that divides it and a row of x. Both counts are of In. */
-template <typename In, typename Out>
-static __global__ BLOCK void
-pad_rows_kernel(int64_t n, int64_t from, const struct divisor per_row, const In *x, Out *y)
-{
-    constexpr int PARTS = sizeof(Out) / sizeof(In);
-    int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, col;
-    if (i >= n)
-        return;
-    int64_t row = divide(i, per_row, &col);
-    In parts[PARTS] = {};
-    Out word;
-#pragma unroll
-    for (int k = 0; k < PARTS; k++)
-        if (col * PARTS + k < from)
-            parts[k] = x[row * from + col * PARTS + k];
-    memcpy(&word, parts, sizeof word);
-    put_word(y + i, word);
-}
-
-template <typename In, typename Out>
-static cudaError_t
-pad_rows(cudaStream_t stream, int64_t rows, int64_t from_bytes, int64_t to_bytes, const void *x,
-         void *y)
-{
-    int64_t words = to_bytes / (int64_t)sizeof(Out);
-    return launch(stream, ORDERED, ceil_div(rows * words, THREADS), dim3(THREADS),
-                  pad_rows_kernel<In, Out>, rows * words, from_bytes / (int64_t)sizeof(In),
-                  divisor_of(words), (const In *)x, (Out *)y);
-}
-
-/* The widest word, in bytes, in which both can be counted. */
-static int
-common_word(int64_t a, int64_t b)
-{
-    int width = 16;
-    while (a % width || b % width)
-        width /= 2;
-    return width;
-}
-
-cudaError_t
-pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
-              const void *x, void *y)
-{
-    int64_t element = dtype == QV_F32 ? 4 : 2, a = from * element, b = to * element;
-    int width = common_word(a, b);
-    if (b % 16 == 0)
-        return width == 2   ? pad_rows<uint16_t, uint4>(stream, rows, a, b, x, y)
-               : width == 4 ? pad_rows<uint32_t, uint4>(stream, rows, a, b, x, y)
-               : width == 8 ? pad_rows<uint2, uint4>(stream, rows, a, b, x, y)
-                            : pad_rows<uint4, uint4>(stream, rows, a, b, x, y);
-    return width == 2   ? pad_rows<uint16_t, uint16_t>(stream, rows, a, b, x, y)
-           : width == 4 ? pad_rows<uint32_t, uint32_t>(stream, rows, a, b, x, y)
-                        : pad_rows<uint2, uint2>(stream, rows, a, b, x, y);
-}
-
-/* ---- unfold ---------------------------------------------------------------------------------- */
-
-enum { UNFOLD_AHEAD = 4 };
-
-/* Where a value of y comes from is the sum of what its row and its column say. Words of the width
- * at which runs (what is contiguous in both) can be moved; a line is one of w in x. */
-struct unfold_shape {
-    int64_t rows, words;         /* of y */
-    int64_t line, plane, volume; /* of x: w, h*w, d*h*w, in words */
-    int64_t step_d, step_h, step_w, sample;
-    struct divisor tiles, run, kh, kd, hs, ws, ds;
-};
-
-template <typename W>
-static __global__ BLOCK void
-unfold_kernel(const struct unfold_shape s, const W *x, W *y)
-{
-    __shared__ int64_t from[THREADS * UNFOLD_AHEAD]; /* of each row of the tile */
-    int64_t tile, within, i, j, z, r, q;
-    int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * UNFOLD_AHEAD);
-    int64_t col = tile * blockDim.x + threadIdx.x;
-    for (int k = threadIdx.y * blockDim.x + threadIdx.x; k < (int)blockDim.y * UNFOLD_AHEAD;
-         k += blockDim.x * blockDim.y)
-        if (row + k < s.rows) {
-            int64_t n = divide(divide(divide(row + k, s.ws, &q), s.hs, &r), s.ds, &z);
-            from[k] = n * s.sample + z * s.step_d + r * s.step_h + q * s.step_w;
-        }
-    int64_t c = divide(divide(divide(col, s.run, &within), s.kh, &j), s.kd, &i);
-    int64_t below = c * s.volume + i * s.plane + j * s.line + within;
-    __syncthreads();
-
-    W word[UNFOLD_AHEAD];
-#pragma unroll
-    for (int k = 0; k < UNFOLD_AHEAD; k++) {
-        int at = threadIdx.y + k * blockDim.y;
-        if (col < s.words && row + at < s.rows)
-            word[k] = x[from[at] + below];
-    }
-#pragma unroll
-    for (int k = 0; k < UNFOLD_AHEAD; k++) {
-        int at = threadIdx.y + k * blockDim.y;
-        if (col < s.words && row + at < s.rows)
-            put_word(y + (row + at) * s.words + col, word[k]);
-    }
-}
-
-template <typename W>
-static cudaError_t
-unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
-{
-    int64_t element = op->dtype == QV_F32 ? 4 : 2, planes = op->channels_first ? op->c : 1;
-    int64_t pixel = (op->channels_first ? 1 : op->c) * element, word = sizeof(W);
-    int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
-    int64_t ws = (op->w - op->kw) / op->sw + 1, run = op->kw * pixel / word;
-    int64_t rows = op->n * ds * hs * ws, words = planes * op->kd * op->kh * run;
-    int64_t line = op->w * pixel / word, plane = op->h * line, volume = op->d * plane;
-    int64_t tiles = ceil_div(words, THREADS), width = ceil_div(words, tiles);
-    int64_t height = THREADS / width;
-    struct unfold_shape s = { rows,
-                              words,
-                              line,
-                              plane,
-                              volume,
-                              op->sd * plane,
-                              op->sh * line,
-                              op->sw * pixel / word,
-                              planes * volume,
-                              divisor_of(tiles),
-                              divisor_of(run),
-                              divisor_of(op->kh),
-                              divisor_of(op->kd),
-                              divisor_of(hs),
-                              divisor_of(ws),
-                              divisor_of(ds) };
-    return launch(stream, ORDERED, ceil_div(rows, height * UNFOLD_AHEAD) * tiles,
-                  dim3((unsigned)width, (unsigned)height), unfold_kernel<W>, s, (const W *)x,
-                  (W *)y);
-}
-
-/* A kernel of one makes channels last: x[n, c, positions] -> y[n, positions, c]. */
-struct transpose_shape {
-    int64_t c, positions, plane; /* positions of y, plane: all of x, per sample and channel */
-    int64_t tiles, step_d, step_h, step_w;
-    bool dense; /* every position of x is one of y */
-    struct divisor c_tiles, p_tiles, ws, hs;
-};
-
-/* Tiles of 128 bytes of channels by 64 positions, turned in shared memory, whose rows are one word
- * longer than a multiple of 32 so that columns lie in different banks. WIDE: 16 bytes at once. */
-template <typename E, bool WIDE_IN, bool WIDE_OUT>
-static __global__ BLOCK void
-transpose_kernel(const struct transpose_shape s, const E *x, E *y)
-{
-    constexpr int N = LANES<E>, CHANNELS = 128 / (int)sizeof(E), POSITIONS = 64;
-    constexpr int WORDS = POSITIONS * (int)sizeof(E) / 4 + 1, PITCH = WORDS * 4 / (int)sizeof(E);
-    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* of a thread */
-    constexpr int SINGLES = CHANNELS * POSITIONS / THREADS;
-    __shared__ uint32_t words[CHANNELS * WORDS];
-    E *elements = reinterpret_cast<E *>(words);
-    int thread = threadIdx.x;
-
-    for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
-        int64_t c0, p0, n = divide(divide(tile, s.c_tiles, &c0), s.p_tiles, &p0);
-        c0 *= CHANNELS;
-        p0 *= POSITIONS;
-        const E *sample = x + n * s.c * s.plane;
-        if (WIDE_IN) {
-            uint4 in[VECTORS];
-#pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                int v = thread + k * THREADS, c = v / (POSITIONS / N), p = v % (POSITIONS / N) * N;
-                in[k] = {};
-                if (c0 + c < s.c && p0 + p < s.positions)
-                    in[k] = *reinterpret_cast<const uint4 *>(sample + (c0 + c) * s.plane + p0 + p);
-            }
-#pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                int v = thread + k * THREADS, c = v / (POSITIONS / N), p = v % (POSITIONS / N) * 4;
-                words[c * WORDS + p] = in[k].x;
-                words[c * WORDS + p + 1] = in[k].y;
-                words[c * WORDS + p + 2] = in[k].z;
-                words[c * WORDS + p + 3] = in[k].w;
-            }
-        } else {
-            E in[SINGLES];
-            int c = thread / POSITIONS, p = thread % POSITIONS;
-            int64_t from = p0 + p, r, q;
-            if (!s.dense) {
-                int64_t z = divide(divide(from, s.ws, &q), s.hs, &r);
-                from = z * s.step_d + r * s.step_h + q * s.step_w;
-            }
-#pragma unroll
-            for (int k = 0; k < SINGLES; k++) {
-                int64_t channel = c0 + c + k * (THREADS / POSITIONS);
-                in[k] = 0;
-                if (channel < s.c && p0 + p < s.positions)
-                    in[k] = sample[channel * s.plane + from];
-            }
-#pragma unroll
-            for (int k = 0; k < SINGLES; k++)
-                elements[(c + k * (THREADS / POSITIONS)) * PITCH + p] = in[k];
-        }
-        __syncthreads();
-        if (WIDE_OUT) {
-#pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                int v = thread + k * THREADS, c = v % (CHANNELS / N) * N, p = v / (CHANNELS / N);
-                E out[N];
-                raw<E, N> word;
-#pragma unroll
-                for (int j = 0; j < N; j++)
-                    out[j] = elements[(c + j) * PITCH + p];
-                memcpy(&word, out, sizeof word);
-                if (c0 + c < s.c && p0 + p < s.positions)
-                    put(y + (n * s.positions + p0 + p) * s.c + c0 + c, word);
-            }
-        } else {
-            int c = thread % CHANNELS, p = thread / CHANNELS;
-#pragma unroll
-            for (int k = 0; k < SINGLES; k++, p += THREADS / CHANNELS)
-                if (c0 + c < s.c && p0 + p < s.positions)
-                    y[(n * s.positions + p0 + p) * s.c + c0 + c] = elements[c * PITCH + p];
-        }
-        __syncthreads();
-    }
-}
-
-template <typename E>
-static cudaError_t
-transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
-{
-    int64_t ds = (op->d - 1) / op->sd + 1, hs = (op->h - 1) / op->sh + 1;
-    int64_t ws = (op->w - 1) / op->sw + 1, positions = ds * hs * ws;
-    int64_t plane = op->d * op->h * op->w;
-    int64_t c_tiles = ceil_div(op->c, 128 / (int)sizeof(E)), p_tiles = ceil_div(positions, 64);
-    bool dense = positions == plane;
-    struct transpose_shape s = {
-        op->c,          positions,     plane, op->n * c_tiles * p_tiles, op->sd * op->h * op->w,
-        op->sh * op->w, op->sw,        dense, divisor_of(c_tiles),       divisor_of(p_tiles),
-        divisor_of(ws), divisor_of(hs)
-    };
-    bool in = dense && plane % LANES<E> == 0, out = op->c % LANES<E> == 0;
-    return launch(stream, ORDERED, s.tiles, dim3(THREADS),
-                  in ? (out ? transpose_kernel<E, true, true> : transpose_kernel<E, true, false>)
-                     : (out ? transpose_kernel<E, false, true> : transpose_kernel<E, false, false>),
-                  s, (const E *)x, (E *)y);
-}
-
-cudaError_t
-unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
-{
-    int64_t element = op->dtype == QV_F32 ? 4 : 2;
-    int64_t pixel = (op->channels_first ? 1 : op->c) * element;
-    if (op->channels_first && op->kd * op->kh * op->kw == 1)
-        return op->dtype == QV_F32 ? transpose<uint32_t>(stream, op, x, y)
-                                   : transpose<uint16_t>(stream, op, x, y);
-    /* steps count only where there are several: the last one taken along w is sw * (w' - 1) */
-    int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
-    int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);
-    return width == 2   ? unfold_words<uint16_t>(stream, op, x, y)
-           : width == 4 ? unfold_words<uint32_t>(stream, op, x, y)
-           : width == 8 ? unfold_words<uint2>(stream, op, x, y)
-                        : unfold_words<uint4>(stream, op, x, y);
 }

@@ -11,23 +11,8 @@
 
 #include "kernels.h"
 
-/* Kernels launched as dependent may start while the one before them drains. Before
- * wait_for_earlier() they read only what no kernel writes, and write nothing. 0: switched off. */
-enum { DEPENDENT_LAUNCH = 1 };
-
-enum launch_kind { ORDERED, DEPENDENT };
-
-enum { THREADS = 256 };                  /* of a block, unless said */
+enum { WARP = 32, THREADS = 256 };       /* of a block, unless said */
 #define BLOCK __launch_bounds__(THREADS) /* a macro because clang-format trips over the brackets */
-
-static __device__ __forceinline__ void
-wait_for_earlier(void)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (DEPENDENT_LAUNCH)
-        cudaGridDependencySynchronize();
-#endif
-}
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
@@ -40,28 +25,15 @@ ceil_div(int64_t a, int64_t b)
 /* A grid has at most 2^31 - 1 blocks; kernels that could need more take further tiles in a loop. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
-launch(cudaStream_t stream, enum launch_kind kind, int64_t blocks, dim3 threads,
-       void (*kernel)(Parameters...), Arguments... arguments)
+launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Parameters...),
+       Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
     if (blocks <= 0)
         return cudaSuccess;
     config.gridDim = dim3((unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX));
     config.blockDim = threads;
     config.stream = stream;
-    if (DEPENDENT_LAUNCH && kind == DEPENDENT) {
-        int device = 0, major = 0;
-        cudaError_t error = cudaGetDevice(&device);
-        if (!error)
-            error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        if (error)
-            return error;
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-        config.attrs = &attribute;
-        config.numAttrs = major >= 9; /* older devices have no such launches */
-    }
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
     if (error)
         (void)cudaGetLastError(); /* told here, and not again to who asks next */

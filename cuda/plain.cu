@@ -195,7 +195,7 @@ attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const voi
         op->batch * op->heads * q_tiles, op->seq,           op->heads,       divisor_of(q_tiles),
         divisor_of(op->heads),           (int)op->head_dim, (float)op->scale
     };
-    return launch(stream, ORDERED, s.tiles, dim3(THREADS),
+    return launch(stream, s.tiles, dim3(THREADS),
                   op->head_dim <= 64    ? attention_kernel<T, 4>
                   : op->head_dim <= 80  ? attention_kernel<T, 5>
                   : op->head_dim <= 128 ? attention_kernel<T, 8>
@@ -385,9 +385,9 @@ conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, cons
                             divisor_of(o),
                             divisor_of(op->addend_rows ? op->addend_rows : 1) };
     bool narrow = o < NARROW;
-    return launch(stream, ORDERED, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles,
-                  dim3(THREADS), narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x,
-                  (const T *)w, (const T *)bias, (const T *)addend, y);
+    return launch(stream, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles, dim3(THREADS),
+                  narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x, (const T *)w,
+                  (const T *)bias, (const T *)addend, y);
 }
 
 cudaError_t

@@ -5,7 +5,7 @@
 static __global__ void
 trap_kernel(void)
 {
-    asm("trap;");
+    asm volatile("trap;");
 }
 
 static __global__ void
