@@ -217,156 +217,133 @@ add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-/* Sums over a warp, or with WIDE over the block, in every thread and always in the same order. */
-template <bool WIDE, int ROWS>
-static __device__ __forceinline__ void
-total(float (&v)[ROWS])
+/* The sum over a warp, or with WIDE over the block, in every thread and always in the same order. */
+template <bool WIDE>
+static __device__ __forceinline__ float
+total(float v)
 {
-    __shared__ float sums[ROWS][WARP];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int offset = WARP / 2; offset; offset /= 2)
-            v[r] += __shfl_xor_sync(0xffffffffu, v[r], offset);
-    if (!WIDE)
-        return;
-    __syncthreads(); /* those of the call before are read */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int offset = WARP / 2; offset; offset /= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, offset);
+    if constexpr (WIDE) {
+        __shared__ float sums[WARP];
+        __syncthreads(); /* those of the call before are read */
         if (threadIdx.x % WARP == 0)
-            sums[r][threadIdx.x / WARP] = v[r];
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        v[r] = 0;
+            sums[threadIdx.x / WARP] = v;
+        __syncthreads();
+        v = 0;
         for (int i = 0; i < (int)blockDim.x / WARP; i++)
-            v[r] += sums[r][i];
+            v += sums[i];
     }
+    return v;
 }
 
 struct norm_shape {
-    int64_t rows, cols;
+    int64_t rows;
+    int cols;
     float share, eps; /* share: 1 / cols */
     bool rms;
     const float *weight, *bias;
 };
 
-/* The weights of a vector of columns. */
+/* Those of N columns. */
 template <int N>
 static __device__ __forceinline__ void
-norm_weights(const struct norm_shape &s, int64_t i, float (&by)[N], float (&plus)[N])
+norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N])
 {
-    load(by, s.weight + i * N);
+    load(by, s.weight + i);
     if (!s.rms)
-        load(plus, s.bias + i * N);
+        load(plus, s.bias + i);
     else
         for (int j = 0; j < N; j++)
             plus[j] = 0;
 }
 
 /*
- * ROWS rows in the registers of a warp, or with WIDE of a block: VECTORS of each per thread. Few
- * rows take as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory:
- * then registers are better spent on more rows at once, which share the weights.
+ * A row in the registers of a warp, or with WIDE of a block: VECTORS of it per thread. Few rows take
+ * as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory: then the
+ * registers are better spent on more rows at once.
  */
-template <typename T, int VECTORS, int ROWS, bool WIDE, bool EARLY>
+template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
 norm_kernel(const struct norm_shape s, const T *x, T *y)
 {
     constexpr int N = LANES<T>, KEPT = EARLY ? VECTORS : 1;
-    int64_t groups = gridDim.x * (int64_t)blockDim.y, vectors = s.cols / N;
-    int64_t first = (blockIdx.x * (int64_t)blockDim.y + threadIdx.y) * ROWS;
-    for (; first < s.rows; first += groups * ROWS) {
-        raw<T, N> in[ROWS][VECTORS];
-        float by[KEPT][N], plus[KEPT][N], mean[ROWS] = {}, scale[ROWS] = {};
+    const int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
+    raw<T, N> in[VECTORS];
+    float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
+    if (row >= s.rows)
+        return;
+    x += row * s.cols;
+    y += row * s.cols;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+    for (int k = 0; k < VECTORS; k++) {
+        int i = threadIdx.x + k * step;
+        in[k] = {};
+        if (i < vectors)
+            in[k] = fetch<N>(x + i * N);
+    }
+    if constexpr (EARLY) {
 #pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                int64_t i = threadIdx.x + k * blockDim.x;
-                in[r][k] = {};
-                if (i < vectors && first + r < s.rows)
-                    in[r][k] = fetch<N>(x + (first + r) * s.cols + i * N);
-            }
-        if constexpr (EARLY) {
-#pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                int64_t i = threadIdx.x + k * blockDim.x;
-                if (i < vectors)
-                    norm_weights(s, i, by[k], plus[k]);
-            }
-        }
-        if (!s.rms) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int k = 0; k < VECTORS; k++) {
-                    float v[N];
-                    unpack(v, in[r][k]);
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-                        mean[r] += v[j];
-                }
-            total<WIDE>(mean);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            mean[r] *= s.share;
-#pragma unroll
-            for (int k = 0; k < VECTORS; k++) {
-                float v[N], centre = threadIdx.x + k * blockDim.x < vectors ? mean[r] : 0;
-                unpack(v, in[r][k]);
-#pragma unroll
-                for (int j = 0; j < N; j++)
-                    scale[r] = fmaf(v[j] - centre, v[j] - centre, scale[r]);
-            }
-        }
-        total<WIDE>(scale);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            scale[r] = __frsqrt_rn(fmaf(scale[r], s.share, s.eps));
+        for (int k = 0; k < VECTORS; k++)
+            norm_weights(s, min((int)threadIdx.x + k * step, vectors - 1) * N, by[k], plus[k]);
+    }
+    if (!s.rms) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            int64_t i = threadIdx.x + k * blockDim.x;
-            if (i >= vectors)
-                break;
-            if constexpr (!EARLY)
-                norm_weights(s, i, by[0], plus[0]);
+            float v[N];
+            unpack(v, in[k]);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float v[N];
-                unpack(v, in[r][k]);
-#pragma unroll
-                for (int j = 0; j < N; j++)
-                    v[j] = fmaf((v[j] - mean[r]) * scale[r], by[k % KEPT][j], plus[k % KEPT][j]);
-                if (first + r < s.rows)
-                    store(y + (first + r) * s.cols + i * N, v);
-            }
+            for (int j = 0; j < N; j++)
+                mean += v[j];
         }
+        mean = total<WIDE>(mean) * s.share;
+    }
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        float v[N], centre = (int)threadIdx.x + k * step < vectors ? mean : 0;
+        unpack(v, in[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            square = fmaf(v[j] - centre, v[j] - centre, square);
+    }
+    const float scale = __frsqrt_rn(fmaf(total<WIDE>(square), s.share, s.eps));
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        int i = threadIdx.x + k * step;
+        float v[N];
+        if (i >= vectors)
+            break;
+        if constexpr (!EARLY)
+            norm_weights(s, i * N, by[0], plus[0]);
+        unpack(v, in[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = fmaf((v[j] - mean) * scale, by[k % KEPT][j], plus[k % KEPT][j]);
+        store(y + i * N, v);
     }
 }
 
-/* Any number of columns. */
+/* Any number of rows and columns. */
 template <typename T>
 static __global__ BLOCK void
-norm_any_kernel(const struct norm_shape s, const T *x, T *y)
+norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
 {
     for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
-        const T *from = x + row * s.cols;
-        float mean[1] = {}, scale[1] = {};
-        for (int64_t i = threadIdx.x; i < s.cols && !s.rms; i += THREADS)
-            mean[0] += value(from + i);
-        total<true>(mean);
-        mean[0] *= s.share;
-        for (int64_t i = threadIdx.x; i < s.cols; i += THREADS) {
-            float d = value(from + i) - mean[0];
-            scale[0] = fmaf(d, d, scale[0]);
+        const T *from = x + row * cols;
+        float mean = 0, square = 0;
+        for (int64_t i = threadIdx.x; i < cols && !s.rms; i += THREADS)
+            mean += value(from + i);
+        mean = total<true>(mean) * s.share;
+        for (int64_t i = threadIdx.x; i < cols; i += THREADS) {
+            float d = value(from + i) - mean;
+            square = fmaf(d, d, square);
         }
-        total<true>(scale);
-        scale[0] = __frsqrt_rn(fmaf(scale[0], s.share, s.eps));
-        for (int64_t i = threadIdx.x; i < s.cols; i += THREADS)
-            set(y + row * s.cols + i,
-                fmaf((value(from + i) - mean[0]) * scale[0], s.weight[i], s.rms ? 0 : s.bias[i]));
+        const float scale = __frsqrt_rn(fmaf(total<true>(square), s.share, s.eps));
+        for (int64_t i = threadIdx.x; i < cols; i += THREADS)
+            set(y + row * cols + i,
+                fmaf((value(from + i) - mean) * scale, s.weight[i], s.rms ? 0 : s.bias[i]));
     }
 }
 
@@ -375,23 +352,27 @@ template <typename T, int VECTORS>
 static cudaError_t
 norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
 {
-    enum { FEW = 2048, ROWS = 2, WARPS = 8 }; /* where both take as long on an H200 */
+    enum { FEW = 2048, WARPS = 4 }; /* up to few an H200 holds a warp for each at once */
     if (s.rows <= FEW)
-        return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, 1, false, true>, s, x, y);
-    return launch(stream, ceil_div(s.rows, ROWS * WARPS), dim3(WARP, WARPS),
-                  norm_kernel<T, VECTORS, ROWS, false, false>, s, x, y);
+        return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);
+    return launch(stream, ceil_div(s.rows, WARPS), dim3(WARP, WARPS),
+                  norm_kernel<T, VECTORS, false, false>, s, x, y);
 }
 
 template <typename T>
 static cudaError_t
-norm_typed(cudaStream_t stream, const struct norm_shape &s, const void *px, void *py)
+norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight, const float *bias,
+           const void *px, void *py)
 {
-    enum { FEW = 512, WIDE_VECTORS = 2, MOST_THREADS = 1024 };
+    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024 };
     const T *x = (const T *)px;
     T *y = (T *)py;
-    int64_t vectors = s.cols / LANES<T>;
-    if (s.cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS)
-        return launch(stream, s.rows, dim3(THREADS), norm_any_kernel<T>, s, x, y);
+    int64_t vectors = op->cols / LANES<T>;
+    const struct norm_shape s = {
+        op->rows, (int)op->cols, 1 / (float)op->cols, (float)op->eps, op->rms != 0, weight, bias
+    };
+    if (op->cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS || op->rows > INT32_MAX)
+        return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, x, y);
     if (vectors <= 2 * WARP)
         return norm_narrow<T, 2>(stream, s, x, y);
     if (vectors <= 4 * WARP)
@@ -399,22 +380,17 @@ norm_typed(cudaStream_t stream, const struct norm_shape &s, const void *px, void
     if (vectors <= 5 * WARP)
         return norm_narrow<T, 5>(stream, s, x, y);
     unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
-    if (s.rows <= FEW)
-        return launch(stream, s.rows, dim3(threads), norm_kernel<T, WIDE_VECTORS, 1, true, true>, s,
-                      x, y);
-    return launch(stream, ceil_div(s.rows, 2), dim3(threads),
-                  norm_kernel<T, WIDE_VECTORS, 2, true, false>, s, x, y);
+    return launch(stream, op->rows, dim3(threads), norm_kernel<T, WIDE_VECTORS, true, true>, s, x,
+                  y);
 }
 
 cudaError_t
 norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
           const void *bias, void *y)
 {
-    const struct norm_shape s = { op->rows,           op->cols,     1 / (float)op->cols,
-                                  (float)op->eps,     op->rms != 0, (const float *)weight,
-                                  (const float *)bias };
-    return op->dtype == QV_F32 ? norm_typed<float>(stream, s, x, y)
-                               : norm_typed<bf16>(stream, s, x, y);
+    const float *w = (const float *)weight, *b = (const float *)bias;
+    return op->dtype == QV_F32 ? norm_typed<float>(stream, op, w, b, x, y)
+                               : norm_typed<bf16>(stream, op, w, b, x, y);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */

@@ -18,12 +18,10 @@ static const struct {
 } runs[] = {
     { "ref", QV_F32 },
 #ifdef QV_WITH_CPU
-    { "cpu", QV_F32 },
-    { "cpu", QV_BF16 },
+    { "cpu", QV_F32 },  { "cpu", QV_BF16 },
 #endif
 #ifdef QV_WITH_CUDA
-    { "cuda", QV_F32 },
-    { "cuda", QV_BF16 },
+    { "cuda", QV_F32 }, { "cuda", QV_BF16 },
 #endif
 };
 #define FOR_EACH_RUN(r)                                                                            \

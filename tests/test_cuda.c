@@ -77,7 +77,7 @@ fails(const char *call)
     type __wrap_##call parameters;                                                                 \
     type __wrap_##call parameters                                                                  \
     {                                                                                              \
-        alive--;                                                                                   \
+        alive -= arguments != NULL;                                                                \
         return __real_##call arguments;                                                            \
     }
 MAKERS(MAKE)
@@ -388,14 +388,14 @@ a_lost_device_is_said_in_words(void **state)
     qv_status status = qv_plan_push(plan, frames, FRAMES, &err);
     if (!status)
         status = qv_plan_pull(plan, &out, &err);
-    assert_int_equal(status, QV_EBACKEND);
-    assert_non_null(strstr(err.text, "lost"));
+    if (status != QV_EBACKEND || !strstr(err.text, "lost"))
+        fail_msg("%s: %s", qv_status_name(status), err.text);
     qv_plan_free(&plan);
     assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
     assert_non_null(strstr(err.text, "close it"));
     tiny_close(&t);
-    assert_int_not_equal(
-        qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err), QV_OK);
+    assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
+                         QV_OK);
     assert_true(strlen(err.text) > 10);
     free(frames);
 }

@@ -41,15 +41,12 @@ static const struct {
     const char *backend;
     qv_dtype dtype;
 } runs[] = {
-    { "ref", QV_F32 },
-    { "ref", QV_BF16 },
+    { "ref", QV_F32 },  { "ref", QV_BF16 },
 #ifdef QV_WITH_CPU
-    { "cpu", QV_F32 },
-    { "cpu", QV_BF16 },
+    { "cpu", QV_F32 },  { "cpu", QV_BF16 },
 #endif
 #ifdef QV_WITH_CUDA
-    { "cuda", QV_F32 },
-    { "cuda", QV_BF16 },
+    { "cuda", QV_F32 }, { "cuda", QV_BF16 },
 #endif
 };
 
@@ -214,8 +211,8 @@ every_family_on_every_backend(void **state)
 {
     (void)state;
     for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)
-        for (size_t i = 0; i < sizeof families / sizeof *families && backend_is_here(runs[r].backend);
-             i++)
+        for (size_t i = 0;
+             i < sizeof families / sizeof *families && backend_is_here(runs[r].backend); i++)
             check_family(families[i], runs[r].backend, runs[r].dtype);
 }
 

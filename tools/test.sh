@@ -1,10 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what is missing, builds, and runs every test: with address and undefined sanitizers, in
-# release, the thread rules under the thread sanitizer, and the smallest build.
+# release, the thread rules under the thread sanitizer, the smallest build, and with the CUDA
+# toolkit the CUDA backend as far as it goes without a GPU.
+# --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
+# checkop; nothing else.
+# QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
 set -eu
 cd "$(dirname "$0")/.."
-sh tools/deps.sh
+case ${1:-} in
+--gpu) gpu=1 ;;
+'') gpu= ;;
+*) echo "test.sh: what is $1? (--gpu, or nothing)" >&2; exit 2 ;;
+esac
+[ "${QV_DEPS:-}" = no ] || sh tools/deps.sh
 passed=0 failed=0
 say() { printf '\n== %s\n' "$*"; }
 mkdir -p build
@@ -44,6 +53,29 @@ run() {
 export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.txt:print_suppressions=0"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.txt"
 
+finish() {
+    printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+if [ -n "$gpu" ]; then
+    export QV_TEST_GPU=1
+    check build cuda
+    model=build/cuda/tower-m # of real size, random weights: 0.8 GB
+    [ -e $model/config.json ] ||
+        build/cuda/qwenvit synth --config tools/demo/qwen3-vl-2b -o $model > /dev/null
+    export QV_TEST_MODEL=$PWD/$model
+    run cuda -LE absent
+    for tool in memcheck racecheck initcheck synccheck; do
+        say "compute-sanitizer, $tool"
+        # cuDNN keeps its kernels, which initcheck calls unused memory: leaks are test_cuda's to see
+        check compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 \
+            build/cuda/tests/checkop --backend cuda --count 12 --seed 7
+    done
+    finish
+fi
+
 check build dev
 run dev
 check build release
@@ -51,14 +83,20 @@ run release
 check build tsan --target test_threads
 run tsan -R '^threads$'
 check build min # the core and ref, with jansson alone
+PATH=$PATH:/usr/local/cuda/bin
+if command -v nvcc > /dev/null; then
+    check build cuda
+    run cuda -L absent # what a machine without a GPU can say
+else
+    say 'CUDA: no nvcc here, skipped'
+fi
 
 say 'Format'
 # its rules change from version to version: only that of Debian 12 counts
 if clang-format --version 2> /dev/null | grep -q 'version 14\.'; then
-    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h')
+    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 else
     echo 'clang-format 14 is not here: skipped'
 fi
 
-printf '\n%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" -eq 0 ]
+finish

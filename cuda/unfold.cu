@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+/* Copies of values to other places: rows with zeros behind, what lies below a kernel, transposes. */
+#include "kernels.cuh"
+
+/* ---- pad_rows -------------------------------------------------------------------------------- */
+
+/* Out: a word of y; In: the widest word that divides it and a row of x. Both counts are of In. */
+template <typename In, typename Out>
+static __global__ BLOCK void
+pad_rows_kernel(int64_t n, int64_t from, const struct divisor per_row, const In *x, Out *y)
+{
+    constexpr int PARTS = sizeof(Out) / sizeof(In);
+    int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, col;
+    if (i >= n)
+        return;
+    int64_t row = divide(i, per_row, &col);
+    In parts[PARTS] = {};
+    Out word;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++)
+        if (col * PARTS + k < from)
+            parts[k] = x[row * from + col * PARTS + k];
+    memcpy(&word, parts, sizeof word);
+    put_word(y + i, word);
+}
+
+template <typename In, typename Out>
+static cudaError_t
+pad_rows(cudaStream_t stream, int64_t rows, int64_t from_bytes, int64_t to_bytes, const void *x,
+         void *y)
+{
+    int64_t words = to_bytes / (int64_t)sizeof(Out);
+    return launch(stream, ceil_div(rows * words, THREADS), dim3(THREADS), pad_rows_kernel<In, Out>,
+                  rows * words, from_bytes / (int64_t)sizeof(In), divisor_of(words), (const In *)x,
+                  (Out *)y);
+}
+
+/* The widest word, in bytes, in which both can be counted. */
+static int
+common_word(int64_t a, int64_t b)
+{
+    int width = 16;
+    while (a % width || b % width)
+        width /= 2;
+    return width;
+}
+
+cudaError_t
+pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
+              const void *x, void *y)
+{
+    int64_t element = dtype == QV_F32 ? 4 : 2, a = from * element, b = to * element;
+    int width = common_word(a, b);
+    if (b % 16 == 0)
+        return width == 2   ? pad_rows<uint16_t, uint4>(stream, rows, a, b, x, y)
+               : width == 4 ? pad_rows<uint32_t, uint4>(stream, rows, a, b, x, y)
+               : width == 8 ? pad_rows<uint2, uint4>(stream, rows, a, b, x, y)
+                            : pad_rows<uint4, uint4>(stream, rows, a, b, x, y);
+    return width == 2   ? pad_rows<uint16_t, uint16_t>(stream, rows, a, b, x, y)
+           : width == 4 ? pad_rows<uint32_t, uint32_t>(stream, rows, a, b, x, y)
+                        : pad_rows<uint2, uint2>(stream, rows, a, b, x, y);
+}
+
+/* ---- unfold ---------------------------------------------------------------------------------- */
+
+enum { UNFOLD_AHEAD = 4 };
+
+/* Where a value of y comes from is the sum of what its row and its column say. Words of the width
+ * at which runs (what is contiguous in both) can be moved; a line is one of w in x. */
+struct unfold_shape {
+    int64_t rows, words;         /* of y */
+    int64_t line, plane, volume; /* of x: w, h*w, d*h*w, in words */
+    int64_t step_d, step_h, step_w, sample;
+    struct divisor tiles, run, kh, kd, hs, ws, ds;
+};
+
+template <typename W>
+static __global__ BLOCK void
+unfold_kernel(const struct unfold_shape s, const W *x, W *y)
+{
+    __shared__ int64_t from[THREADS * UNFOLD_AHEAD]; /* of each row of the tile */
+    int64_t tile, within, i, j, z, r, q;
+    int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * UNFOLD_AHEAD);
+    int64_t col = tile * blockDim.x + threadIdx.x;
+    for (int k = threadIdx.y * blockDim.x + threadIdx.x; k < (int)blockDim.y * UNFOLD_AHEAD;
+         k += blockDim.x * blockDim.y)
+        if (row + k < s.rows) {
+            int64_t n = divide(divide(divide(row + k, s.ws, &q), s.hs, &r), s.ds, &z);
+            from[k] = n * s.sample + z * s.step_d + r * s.step_h + q * s.step_w;
+        }
+    int64_t c = divide(divide(divide(col, s.run, &within), s.kh, &j), s.kd, &i);
+    int64_t below = c * s.volume + i * s.plane + j * s.line + within;
+    __syncthreads();
+
+    W word[UNFOLD_AHEAD];
+#pragma unroll
+    for (int k = 0; k < UNFOLD_AHEAD; k++) {
+        int at = threadIdx.y + k * blockDim.y;
+        if (col < s.words && row + at < s.rows)
+            word[k] = x[from[at] + below];
+    }
+#pragma unroll
+    for (int k = 0; k < UNFOLD_AHEAD; k++) {
+        int at = threadIdx.y + k * blockDim.y;
+        if (col < s.words && row + at < s.rows)
+            put_word(y + (row + at) * s.words + col, word[k]);
+    }
+}
+
+template <typename W>
+static cudaError_t
+unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+{
+    int64_t element = op->dtype == QV_F32 ? 4 : 2, planes = op->channels_first ? op->c : 1;
+    int64_t pixel = (op->channels_first ? 1 : op->c) * element, word = sizeof(W);
+    int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
+    int64_t ws = (op->w - op->kw) / op->sw + 1, run = op->kw * pixel / word;
+    int64_t rows = op->n * ds * hs * ws, words = planes * op->kd * op->kh * run;
+    int64_t line = op->w * pixel / word, plane = op->h * line, volume = op->d * plane;
+    int64_t tiles = ceil_div(words, THREADS), width = ceil_div(words, tiles);
+    int64_t height = THREADS / width;
+    struct unfold_shape s = { rows,
+                              words,
+                              line,
+                              plane,
+                              volume,
+                              op->sd * plane,
+                              op->sh * line,
+                              op->sw * pixel / word,
+                              planes * volume,
+                              divisor_of(tiles),
+                              divisor_of(run),
+                              divisor_of(op->kh),
+                              divisor_of(op->kd),
+                              divisor_of(hs),
+                              divisor_of(ws),
+                              divisor_of(ds) };
+    return launch(stream, ceil_div(rows, height * UNFOLD_AHEAD) * tiles,
+                  dim3((unsigned)width, (unsigned)height), unfold_kernel<W>, s, (const W *)x,
+                  (W *)y);
+}
+
+/* A kernel of one makes channels last: x[n, c, positions] -> y[n, positions, c]. */
+struct transpose_shape {
+    int64_t c, positions, plane; /* positions of y, plane: all of x, per sample and channel */
+    int64_t tiles, step_d, step_h, step_w;
+    bool dense; /* every position of x is one of y */
+    struct divisor c_tiles, p_tiles, ws, hs;
+};
+
+/* Tiles of 128 bytes of channels by 64 positions, turned in shared memory, whose rows are one word
+ * longer than a multiple of 32 so that columns lie in different banks. WIDE: 16 bytes at once. */
+template <typename E, bool WIDE_IN, bool WIDE_OUT>
+static __global__ BLOCK void
+transpose_kernel(const struct transpose_shape s, const E *x, E *y)
+{
+    constexpr int N = LANES<E>, CHANNELS = 128 / (int)sizeof(E), POSITIONS = 64;
+    constexpr int WORDS = POSITIONS * (int)sizeof(E) / 4 + 1, PITCH = WORDS * 4 / (int)sizeof(E);
+    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* of a thread */
+    constexpr int SINGLES = CHANNELS * POSITIONS / THREADS;
+    __shared__ uint32_t words[CHANNELS * WORDS];
+    E *elements = reinterpret_cast<E *>(words);
+    int thread = threadIdx.x;
+
+    for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
+        int64_t c0, p0, n = divide(divide(tile, s.c_tiles, &c0), s.p_tiles, &p0);
+        c0 *= CHANNELS;
+        p0 *= POSITIONS;
+        const E *sample = x + n * s.c * s.plane;
+        if (WIDE_IN) {
+            uint4 in[VECTORS];
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                int v = thread + k * THREADS, c = v / (POSITIONS / N), p = v % (POSITIONS / N) * N;
+                in[k] = {};
+                if (c0 + c < s.c && p0 + p < s.positions)
+                    in[k] = *reinterpret_cast<const uint4 *>(sample + (c0 + c) * s.plane + p0 + p);
+            }
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                int v = thread + k * THREADS, c = v / (POSITIONS / N), p = v % (POSITIONS / N) * 4;
+                words[c * WORDS + p] = in[k].x;
+                words[c * WORDS + p + 1] = in[k].y;
+                words[c * WORDS + p + 2] = in[k].z;
+                words[c * WORDS + p + 3] = in[k].w;
+            }
+        } else {
+            E in[SINGLES];
+            int c = thread / POSITIONS, p = thread % POSITIONS;
+            int64_t from = p0 + p, r, q;
+            if (!s.dense) {
+                int64_t z = divide(divide(from, s.ws, &q), s.hs, &r);
+                from = z * s.step_d + r * s.step_h + q * s.step_w;
+            }
+#pragma unroll
+            for (int k = 0; k < SINGLES; k++) {
+                int64_t channel = c0 + c + k * (THREADS / POSITIONS);
+                in[k] = 0;
+                if (channel < s.c && p0 + p < s.positions)
+                    in[k] = sample[channel * s.plane + from];
+            }
+#pragma unroll
+            for (int k = 0; k < SINGLES; k++)
+                elements[(c + k * (THREADS / POSITIONS)) * PITCH + p] = in[k];
+        }
+        __syncthreads();
+        if (WIDE_OUT) {
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                int v = thread + k * THREADS, c = v % (CHANNELS / N) * N, p = v / (CHANNELS / N);
+                E out[N];
+                raw<E, N> word;
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    out[j] = elements[(c + j) * PITCH + p];
+                memcpy(&word, out, sizeof word);
+                if (c0 + c < s.c && p0 + p < s.positions)
+                    put(y + (n * s.positions + p0 + p) * s.c + c0 + c, word);
+            }
+        } else {
+            int c = thread % CHANNELS, p = thread / CHANNELS;
+#pragma unroll
+            for (int k = 0; k < SINGLES; k++, p += THREADS / CHANNELS)
+                if (c0 + c < s.c && p0 + p < s.positions)
+                    y[(n * s.positions + p0 + p) * s.c + c0 + c] = elements[c * PITCH + p];
+        }
+        __syncthreads();
+    }
+}
+
+template <typename E>
+static cudaError_t
+transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+{
+    int64_t ds = (op->d - 1) / op->sd + 1, hs = (op->h - 1) / op->sh + 1;
+    int64_t ws = (op->w - 1) / op->sw + 1, positions = ds * hs * ws;
+    int64_t plane = op->d * op->h * op->w;
+    int64_t c_tiles = ceil_div(op->c, 128 / (int)sizeof(E)), p_tiles = ceil_div(positions, 64);
+    bool dense = positions == plane;
+    struct transpose_shape s = {
+        op->c,          positions,     plane, op->n * c_tiles * p_tiles, op->sd * op->h * op->w,
+        op->sh * op->w, op->sw,        dense, divisor_of(c_tiles),       divisor_of(p_tiles),
+        divisor_of(ws), divisor_of(hs)
+    };
+    bool in = dense && plane % LANES<E> == 0, out = op->c % LANES<E> == 0;
+    return launch(stream, s.tiles, dim3(THREADS),
+                  in ? (out ? transpose_kernel<E, true, true> : transpose_kernel<E, true, false>)
+                     : (out ? transpose_kernel<E, false, true> : transpose_kernel<E, false, false>),
+                  s, (const E *)x, (E *)y);
+}
+
+cudaError_t
+unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+{
+    int64_t element = op->dtype == QV_F32 ? 4 : 2;
+    int64_t pixel = (op->channels_first ? 1 : op->c) * element;
+    if (op->channels_first && op->kd * op->kh * op->kw == 1)
+        return op->dtype == QV_F32 ? transpose<uint32_t>(stream, op, x, y)
+                                   : transpose<uint16_t>(stream, op, x, y);
+    /* steps count only where there are several: the last one taken along w is sw * (w' - 1) */
+    int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
+    int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);
+    return width == 2   ? unfold_words<uint16_t>(stream, op, x, y)
+           : width == 4 ? unfold_words<uint32_t>(stream, op, x, y)
+           : width == 8 ? unfold_words<uint2>(stream, op, x, y)
+                        : unfold_words<uint4>(stream, op, x, y);
+}
