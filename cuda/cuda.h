@@ -24,11 +24,12 @@ struct staging_cuda {
 
 struct qv_device_cuda {
     struct qv_device base;
-    int ordinal, sm;       /* sm: 90 for compute capability 9.0 */
-    bool own_stream;       /* else the caller's */
-    bool tf32;             /* allowed for f32 */
-    cudaStream_t stream;   /* of the work */
-    cudaStream_t recorder; /* where lists are captured */
+    int ordinal, sm;               /* sm: 90 for compute capability 9.0 */
+    bool own_stream;               /* else the caller's */
+    bool tf32;                     /* allowed for f32 */
+    cudaStream_t stream;           /* of the work */
+    cudaStream_t recorder, beside; /* where lists are captured */
+    cudaEvent_t fork, join;        /* between them */
     struct staging_cuda in, out;
     cudaEvent_t marks[QV_MARKS], uploaded;
     bool uploads; /* since the last run: the work waits for them */

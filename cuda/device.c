@@ -54,8 +54,14 @@ close_cuda(struct qv_device *device)
         cudnnDestroy(dev->cudnn);
     if (dev->lt)
         cublasLtDestroy(dev->lt);
+    if (dev->fork)
+        cudaEventDestroy(dev->fork);
+    if (dev->join)
+        cudaEventDestroy(dev->join);
     if (dev->recorder)
         cudaStreamDestroy(dev->recorder);
+    if (dev->beside)
+        cudaStreamDestroy(dev->beside);
     if (dev->own_stream && dev->stream)
         cudaStreamDestroy(dev->stream);
     cudaGetLastError();
@@ -172,13 +178,17 @@ open_parts(struct qv_device_cuda *dev, qv_error *err)
         status = check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
                             "cudaStreamCreate", err);
     if (!status)
+        status = check_cuda(dev, cudaStreamCreateWithFlags(&dev->beside, cudaStreamNonBlocking),
+                            "cudaStreamCreate", err);
+    if (!status)
         status = open_staging(dev, &dev->in, err);
     if (!status)
         status = open_staging(dev, &dev->out, err);
     for (int i = 0; i < QV_MARKS && !status; i++)
         status = check_cuda(dev, cudaEventCreate(&dev->marks[i]), "cudaEventCreate", err);
-    if (!status)
-        status = check_cuda(dev, cudaEventCreateWithFlags(&dev->uploaded, cudaEventDisableTiming),
+    cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
+    for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
+        status = check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
                             "cudaEventCreate", err);
     if (!status)
         status = check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
@@ -229,6 +239,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .wrong_conv3d_bf16 = cudnn_is_wrong(),
                              .chunks = 2,
                              .has_choices = true,
+                             .beside = true,
                              .addend_apart = true,
                              .tanh_error = 0x1p-11 }; /* PTX ISA, tanh.approx.f32 */
     snprintf(out->device, sizeof out->device,
@@ -516,25 +527,65 @@ run_own(struct qv_device_cuda *dev, const struct qv_op *op, void *const *p)
     return cudaErrorNotSupported;
 }
 
+/* On dev->stream. */
+static qv_status
+run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
+{
+    const struct qv_kernel *kernel = call->kernel;
+    void *p[QV_MAX_OPERANDS], *scratch = address(call->scratch);
+    for (int i = 0; i < QV_MAX_OPERANDS; i++)
+        p[i] = address(call->operands[i]);
+    if (kernel->op.kind == QV_OP_gemm)
+        return gemm_run_cuda(dev, kernel, p, scratch, err);
+    if (kernel->op.kind == QV_OP_attention)
+        return attention_run_cuda(dev, kernel, p, scratch, err);
+    if (kernel->op.kind == QV_OP_conv)
+        return conv_run_cuda(dev, kernel, p, scratch, err);
+    return check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
+}
+
 static qv_status
 run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
     qv_status status = QV_OK;
-    for (const struct qv_call *call = calls; call < calls + n && !status; call++) {
-        const struct qv_kernel *kernel = call->kernel;
-        void *p[QV_MAX_OPERANDS], *scratch = address(call->scratch);
-        for (int i = 0; i < QV_MAX_OPERANDS; i++)
-            p[i] = address(call->operands[i]);
-        if (kernel->op.kind == QV_OP_gemm)
-            status = gemm_run_cuda(dev, kernel, p, scratch, err);
-        else if (kernel->op.kind == QV_OP_attention)
-            status = attention_run_cuda(dev, kernel, p, scratch, err);
-        else if (kernel->op.kind == QV_OP_conv)
-            status = conv_run_cuda(dev, kernel, p, scratch, err);
-        else
+    for (size_t i = 0; i < n && !status; i++)
+        status = run_call(dev, &calls[i], err);
+    return status;
+}
+
+/* What is enqueued on `after` from now on waits for what is on `before`. */
+static qv_status
+order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
+      qv_error *err)
+{
+    qv_status status = check_cuda(dev, cudaEventRecord(event, before), "cudaEventRecord", err);
+    if (!status)
+        status = check_cuda(dev, cudaStreamWaitEvent(after, event, 0), "cudaStreamWaitEvent", err);
+    return status;
+}
+
+/* The list with a branch of the graph for calls beside the others. */
+static qv_status
+branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    bool forked = false;
+    for (size_t i = 0; i < n && !status; i++) {
+        bool beside = calls[i].beside, fork = beside && (i == 0 || !calls[i - 1].beside);
+        if (fork)
+            status = order(dev, dev->recorder, dev->fork, dev->beside, err);
+        else if (forked && calls[i].waits)
+            status = order(dev, dev->beside, dev->join, dev->recorder, err);
+        forked = forked || fork;
+        dev->stream = beside ? dev->beside : dev->recorder;
+        if (!status)
             status =
-                check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
+                check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
+        if (!status)
+            status = run_call(dev, &calls[i], err);
     }
+    if (forked && !status)
+        status = order(dev, dev->beside, dev->join, dev->recorder, err);
     return status;
 }
 
@@ -565,15 +616,11 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
 {
     cudaStream_t work = dev->stream;
     qv_status status =
-        check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->recorder), "cudnnSetStream", err);
-    if (!status)
-        status =
-            check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
-                       "cudaStreamBeginCapture", err);
+        check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture", err);
     if (status)
         return status;
-    dev->stream = dev->recorder;
-    status = run_list(dev, calls, n, err);
+    status = branch_list(dev, calls, n, err);
     dev->stream = work;
     cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also after a failure */
     if (!status)

@@ -364,7 +364,7 @@ static cudaError_t
 norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight, const float *bias,
            const void *px, void *py)
 {
-    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024 };
+    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
     const T *x = (const T *)px;
     T *y = (T *)py;
     int64_t vectors = op->cols / LANES<T>;
@@ -380,8 +380,10 @@ norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight
     if (vectors <= 5 * WARP)
         return norm_narrow<T, 5>(stream, s, x, y);
     unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
-    return launch(stream, op->rows, dim3(threads), norm_kernel<T, WIDE_VECTORS, true, true>, s, x,
-                  y);
+    return launch(stream, op->rows, dim3(threads),
+                  op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
+                                  : norm_kernel<T, WIDE_VECTORS, true, false>,
+                  s, x, y);
 }
 
 cudaError_t

@@ -32,6 +32,7 @@ struct qv_caps {
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;  /* of kernels: prepare takes more than choice 0 */
+    bool beside;       /* calls that may run beside others gain by it */
     bool addend_apart; /* a gemm's addend must not be its y: that would be rounded twice */
     double tanh_error; /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
     char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
@@ -49,10 +50,13 @@ struct qv_layout {
     int64_t row_multiple; /* pack() takes slices that start at multiples of this */
 };
 
-/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. */
+/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call beside the
+ * others starts when all before it are done; nothing waits for it but calls beside that follow, a
+ * call that waits, and the end of the list. A device may run all in their order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
+    bool beside, waits;
 };
 
 struct qv_device_options {

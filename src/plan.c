@@ -91,6 +91,7 @@ choose_shape(struct qv_plan *plan)
                                            .still = o->still,
                                            .image_norm = o->image_norm,
                                            .addend_apart = plan->model->ctx->caps.addend_apart,
+                                           .beside = plan->model->ctx->caps.beside,
                                            .dtype = plan->model->dtype,
                                            .output = o->output ? o->output : QV_F32 };
 }
@@ -119,22 +120,23 @@ build(struct qv_plan *plan, qv_error *err)
     return qv_tower_build(&plan->model->config, &plan->shape, &list, &plan->steps, err);
 }
 
+/* scratch: of calls in turn, and of those beside them. */
 static qv_status
-prepare(struct qv_plan *plan, size_t *scratch, qv_error *err)
+prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     plan->kernels = calloc(plan->steps.n, sizeof *plan->kernels);
     plan->calls = calloc((size_t)plan->n_chunks * plan->steps.n, sizeof *plan->calls);
     if (!plan->kernels || !plan->calls)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
-    *scratch = 0;
     for (size_t i = 0; i < plan->steps.n; i++) {
+        size_t *most = &scratch[plan->steps.steps[i].beside];
         qv_status status = qv_kernel_get(ctx, &plan->steps.steps[i].op, &plan->kernels[i], err);
         if (status)
             return status;
         plan->n_kernels++;
         size_t bytes = ctx->kernels.entries[plan->kernels[i]].scratch_bytes;
-        *scratch = bytes > *scratch ? bytes : *scratch;
+        *most = bytes > *most ? bytes : *most;
     }
     return QV_OK;
 }
@@ -148,7 +150,7 @@ is_own(int slot)
 
 /* Each slot is as large as its largest use; scratch comes last. */
 static void
-lay_out(struct qv_plan *plan, size_t scratch)
+lay_out(struct qv_plan *plan, const size_t scratch[2])
 {
     for (size_t i = 0; i < plan->steps.n; i++) {
         const struct qv_step *step = &plan->steps.steps[i];
@@ -168,10 +170,10 @@ lay_out(struct qv_plan *plan, size_t scratch)
             plan->slots[chunk][slot] = plan->arena_bytes;
             plan->arena_bytes += qv_aligned(plan->slot_bytes[slot]);
         }
-    struct qv_buffer at = { NULL, plan->arena_bytes };
+    const size_t places[2] = { plan->arena_bytes, plan->arena_bytes + qv_aligned(scratch[0]) };
     for (size_t i = 0; i < (size_t)plan->n_chunks * plan->steps.n; i++)
-        plan->calls[i].scratch = at;
-    plan->arena_bytes += qv_aligned(scratch);
+        plan->calls[i].scratch.offset = places[plan->steps.steps[i % plan->steps.n].beside];
+    plan->arena_bytes = places[1] + qv_aligned(scratch[1]);
 }
 
 static struct qv_buffer
@@ -192,6 +194,8 @@ wire(struct qv_plan *plan, int chunk)
         struct qv_call *call = &plan->calls[(size_t)chunk * plan->steps.n + i];
         call->kernel = plan->model->ctx->kernels.entries[plan->kernels[i]].kernel;
         call->scratch.memory = plan->arena;
+        call->beside = step->beside;
+        call->waits = step->waits;
         for (int j = 0; j < qv_op_n_operands(step->op.kind); j++)
             call->operands[j] = operand(plan, chunk, step->operands[j]);
     }
@@ -276,10 +280,10 @@ static qv_status
 make(struct qv_plan *plan, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    size_t scratch = 0;
+    size_t scratch[2] = { 0, 0 };
     qv_status status = build(plan, err);
     if (!status)
-        status = prepare(plan, &scratch, err);
+        status = prepare(plan, scratch, err);
     if (status)
         return status;
     lay_out(plan, scratch);

@@ -279,25 +279,33 @@ mlp(struct builder *b, size_t block)
     add_linear(b, SLOT_B, block + FC2_WEIGHT);
 }
 
-/* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. */
+/* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. Nothing waits for a
+ * DeepStack's output, so what follows its norm may run beside the next blocks. */
 static void
 merge(struct builder *b, int64_t merger)
 {
     size_t first = merger_id(b->c, merger, 0);
     int64_t wide = merged_dim(b->c);
-    bool convert_out = b->s->output != b->s->dtype;
-    int out = SLOT_TOKENS + (int)merger, y = convert_out ? SLOT_MERGED : out;
+    bool convert_out = b->s->output != b->s->dtype, beside = merger && b->s->beside;
+    int a = beside ? SLOT_BESIDE_A : SLOT_A, inner = beside ? SLOT_BESIDE_B : SLOT_B;
+    int out = SLOT_TOKENS + (int)merger, merged = beside ? SLOT_BESIDE_MERGED : SLOT_MERGED;
+    int y = convert_out ? merged : out;
 
     if (merger)
-        norm(b, b->merged_rows, wide, b->x, first + MERGER_NORM_WEIGHT, SLOT_A);
+        norm(b, b->merged_rows, wide, b->x, first + MERGER_NORM_WEIGHT, a);
     else
-        norm(b, b->rows, b->c->hidden, b->x, first + MERGER_NORM_WEIGHT, SLOT_A);
-    linear(b, b->merged_rows, SLOT_A, first + MERGER_FC1_WEIGHT, QV_ACT_GELU_ERF, QV_NO_OPERAND,
-           SLOT_B);
-    linear(b, b->merged_rows, SLOT_B, first + MERGER_FC2_WEIGHT, QV_ACT_NONE, QV_NO_OPERAND, y);
+        norm(b, b->rows, b->c->hidden, b->x, first + MERGER_NORM_WEIGHT, a);
+    size_t n = b->out->n;
+    linear(b, b->merged_rows, a, first + MERGER_FC1_WEIGHT, QV_ACT_GELU_ERF, QV_NO_OPERAND, inner);
+    linear(b, b->merged_rows, inner, first + MERGER_FC2_WEIGHT, QV_ACT_NONE, QV_NO_OPERAND, y);
     completes(b, merger ? "deepstack_merger_list" : "merger", merger - 1, b->c->out_hidden);
     if (convert_out)
         convert(b, b->merged_rows * b->c->out_hidden, b->s->dtype, b->s->output, y, out);
+    if (!beside || b->out->status)
+        return;
+    b->out->steps[n - 1].waits = true; /* for the merger before, whose input it overwrites */
+    for (; n < b->out->n; n++)
+        b->out->steps[n].beside = true;
 }
 
 qv_conv3d_desc

@@ -65,11 +65,14 @@ enum qv_slot {
     SLOT_SIN,
     SLOT_INDEX, /* taps of the position embedding */
     SLOT_WEIGHT,
-    SLOT_X,      /* the residual stream, */
-    SLOT_X2,     /* and its other place where a sum must not go where it came from */
-    SLOT_A,      /* normalised x, attention's output */
-    SLOT_B,      /* qkv, the MLP's inside */
-    SLOT_MERGED, /* a merger's output where it is not yet in the output's dtype */
+    SLOT_X,        /* the residual stream, */
+    SLOT_X2,       /* and its other place where a sum must not go where it came from */
+    SLOT_A,        /* normalised x, attention's output */
+    SLOT_B,        /* qkv, the MLP's inside */
+    SLOT_MERGED,   /* a merger's output where it is not yet in the output's dtype */
+    SLOT_BESIDE_A, /* the same three for mergers that run beside the blocks */
+    SLOT_BESIDE_B,
+    SLOT_BESIDE_MERGED,
     SLOT_TOKENS, /* outputs: tokens, then each DeepStack's */
     SLOT_COUNT = SLOT_TOKENS + 1 + QV_MAX_DEEPSTACK
 };
@@ -87,6 +90,7 @@ struct qv_step {
     int operands[QV_MAX_OPERANDS];
     char layer[40];     /* set where this step completes a layer: "blocks.0" */
     int64_t layer_cols; /* of its output */
+    bool beside, waits; /* see qv_call */
 };
 
 struct qv_steps {
@@ -101,7 +105,7 @@ struct qv_tower_shape {
     int64_t pairs, grid_h, grid_w;
     qv_input input;
     bool still, image_norm;
-    bool addend_apart; /* see qv_caps */
+    bool addend_apart, beside; /* see qv_caps */
     qv_dtype dtype, output;
 };
 

@@ -243,6 +243,36 @@ chunks_under_way_at_once(void **state)
     free(frames);
 }
 
+static void
+look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
+{
+    (void)name, (void)rows, (void)n_rows, (void)n_cols;
+    ++*(int *)user;
+}
+
+/* The graph, in which DeepStack's mergers run beside the blocks, and one operation after the other. */
+static void
+recorded_is_step_by_step(void **state)
+{
+    (void)state;
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
+    qv_plan_options o = { .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = 2 };
+    size_t n, m;
+    int layers = 0;
+    float *recorded = tiny_encode(&t, o, frames, FRAMES, &n);
+    o.tap = look;
+    o.tap_user = &layers;
+    float *stepped = tiny_encode(&t, o, frames, FRAMES, &m);
+    assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
+    assert_int_equal(n, m);
+    assert_memory_equal(recorded, stepped, n);
+    free(recorded);
+    free(stepped);
+    free(frames);
+    tiny_close(&t);
+}
+
 /* Black, white and the loudest frames: finite tokens. */
 static void
 extreme_frames_stay_finite(void **state)
@@ -390,9 +420,11 @@ a_lost_device_is_said_in_words(void **state)
         status = qv_plan_pull(plan, &out, &err);
     if (status != QV_EBACKEND || !strstr(err.text, "lost"))
         fail_msg("%s: %s", qv_status_name(status), err.text);
-    qv_plan_free(&plan);
-    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
+    assert_int_equal(qv_plan_push(plan, frames, FRAMES, &err), QV_EBACKEND);
     assert_non_null(strstr(err.text, "close it"));
+    qv_plan_free(&plan);
+    o.chunk_pairs = 1; /* a shape that is not remembered */
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
     tiny_close(&t);
     assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
                          QV_OK);
@@ -411,6 +443,7 @@ main(void)
         cmocka_unit_test(device_memory_gives_the_same_bits),
         cmocka_unit_test(conv3d_takes_device_memory),
         cmocka_unit_test(chunks_under_way_at_once),
+        cmocka_unit_test(recorded_is_step_by_step),
         cmocka_unit_test(extreme_frames_stay_finite),
         cmocka_unit_test(memory_is_as_foretold),
         cmocka_unit_test(every_failed_call_is_reported),

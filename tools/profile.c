@@ -91,7 +91,8 @@ name_layers(struct profile *p)
         const struct qv_step *step = &p->steps[i];
         p->rows[i].flops = qv_op_flops(&step->op);
         p->rows[i].bytes = qv_op_bytes(&step->op);
-        if (step->operands[0] == SLOT_MERGED && first == i && i) {
+        bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_BESIDE_MERGED;
+        if (merged && first == i && i) {
             memcpy(p->rows[i].layer, p->rows[i - 1].layer, sizeof p->rows[i].layer);
             first = i + 1;
         }
