@@ -144,6 +144,9 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     model->dtype = o->dtype ? o->dtype : ctx->caps.dtype;
     model->describe = o->describe;
     qv_status status = qv_config_read(dir, &model->config, err);
+    int64_t multiple = ctx->caps.width_multiple;
+    if (!status && multiple)
+        model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
     if (!status)
         status = qv_weights_load(ctx->dev, &model->config, dir, model->dtype, o->describe,
                                  &model->weights, err);

@@ -31,10 +31,11 @@ struct qv_caps {
     bool wrong_conv3d_bf16; /* library with known wrong bf16 Conv3d (cuDNN 9.8-9.14): no `direct` */
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
-    bool has_choices;  /* of kernels: prepare takes more than choice 0 */
-    bool beside;       /* calls that may run beside others gain by it */
-    bool addend_apart; /* a gemm's addend must not be its y: that would be rounded twice */
-    double tanh_error; /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool has_choices;       /* of kernels: prepare takes more than choice 0 */
+    int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
+    bool beside;            /* calls that may run beside others gain by it */
+    bool addend_apart;      /* a gemm's addend must not be its y: that would be rounded twice */
+    double tanh_error;      /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
     char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
 };
 

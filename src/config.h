@@ -8,6 +8,7 @@
 struct qv_config {
     char model_type[64]; /* of the whole model: "qwen3_vl" */
     int64_t depth, hidden, heads, intermediate, out_hidden;
+    int64_t mlp_padding; /* values of 0 behind `intermediate`, for the device (not from the file) */
     int64_t in_channels, patch, temporal, merge;
     int64_t n_positions; /* learned position table [n_positions, hidden], a square grid */
     int64_t n_deepstack;

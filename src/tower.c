@@ -96,7 +96,12 @@ block_tensor(const struct qv_config *c, size_t i)
         [FC2_WEIGHT] = { "mlp.linear_fc2.weight", QV_TENSOR_MATRIX, h, m },
         [FC2_BIAS] = { "mlp.linear_fc2.bias", QV_TENSOR_BIAS, h, 1 },
     };
-    return named("blocks", (int64_t)(i / BLOCK_TENSORS), &parts[i % BLOCK_TENSORS]);
+    size_t part = i % BLOCK_TENSORS;
+    struct qv_tensor_spec spec = named("blocks", (int64_t)(i / BLOCK_TENSORS), &parts[part]);
+    /* GELU(0) = 0 times a weight of 0: nothing is added */
+    spec.pad_n = part == FC1_WEIGHT || part == FC1_BIAS ? c->mlp_padding : 0;
+    spec.pad_k = part == FC2_WEIGHT ? c->mlp_padding : 0;
+    return spec;
 }
 
 static struct qv_tensor_spec
@@ -192,8 +197,8 @@ linear(struct builder *b, int64_t rows, int x, size_t weight, int act, int resid
     struct qv_tensor_spec w = qv_tower_tensor(b->c, weight);
     struct qv_op op = { .kind = QV_OP_gemm };
     op.u.gemm = (struct qv_op_gemm){ .m = rows,
-                                     .n = w.n,
-                                     .k = w.k,
+                                     .n = w.n + w.pad_n,
+                                     .k = w.k + w.pad_k,
                                      .alpha = 1,
                                      .bias = true,
                                      .act = act,

@@ -19,9 +19,10 @@ enum qv_tensor_form {
 struct qv_tensor_spec {
     char name[96]; /* below "visual.": "blocks.0.attn.qkv.weight" */
     enum qv_tensor_form form;
-    int64_t n, k;   /* k is 1 for a vector or a bias */
-    bool conv3d;    /* stored 5D, 2D or channels-last; also named linear_proj */
-    bool sum_depth; /* of the Conv3d weight of that name: its depth slices summed */
+    int64_t n, k;         /* k is 1 for a vector or a bias */
+    bool conv3d;          /* stored 5D, 2D or channels-last; also named linear_proj */
+    bool sum_depth;       /* of the Conv3d weight of that name: its depth slices summed */
+    int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind */
 };
 
 /* Ids: the head's tensors, then those of each block, then of each merger (the final one first). */

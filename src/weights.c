@@ -148,12 +148,12 @@ find_all(struct loader *l, size_t n, qv_error *err)
 static qv_status
 layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out, qv_error *err)
 {
-    *out = (struct qv_layout){ (size_t)(spec->n * spec->k) * qv_dtype_bytes(l->dtype), 1 };
+    struct qv_matrix matrix = { spec->n + spec->pad_n, spec->k + spec->pad_k, l->dtype, NULL };
+    *out = (struct qv_layout){ (size_t)(matrix.n * matrix.k) * qv_dtype_bytes(l->dtype), 1 };
     if (spec->form == QV_TENSOR_VECTOR)
         out->bytes = (size_t)spec->n * sizeof(float);
     if (spec->form != QV_TENSOR_MATRIX)
         return QV_OK;
-    struct qv_matrix matrix = { spec->n, spec->k, l->dtype, NULL };
     return l->dev->backend->layout(l->dev, &matrix, out, err);
 }
 
@@ -171,6 +171,14 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
             w->n_parameters += s->spec.n * s->spec.k;
     }
     return QV_OK;
+}
+
+/* Values of a row, as stored or as the device has it. */
+static int64_t
+longest_row(const struct source *s)
+{
+    int64_t k = s->spec.k + s->spec.pad_k;
+    return s->file_k > k ? s->file_k : k;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -263,16 +271,29 @@ read_slice(struct loader *l, const struct source *s, int64_t row, int64_t rows, 
     return QV_OK;
 }
 
+/* values[rows, k] become [rows, k + pad], from the end on, as they move up. */
+static void
+pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
+{
+    size_t from = (size_t)k * element, to = (size_t)(k + pad) * element;
+    for (int64_t i = rows; pad && i-- > 0;) {
+        char *row = (char *)values + (size_t)i * to;
+        memmove(row, (char *)values + (size_t)i * from, from);
+        memset(row + from, 0, to - from);
+    }
+}
+
+/* Rows of zeros behind the last are there: alloc'ed memory is zero. */
 static qv_status
 load_tensor(struct loader *l, const struct source *s, struct qv_buffer dst, qv_error *err)
 {
     const struct qv_backend *be = l->dev->backend;
     const struct qv_tensor_spec *spec = &s->spec;
     qv_dtype to = spec->form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
-    struct qv_matrix matrix = { spec->n, spec->k, l->dtype, NULL };
+    struct qv_matrix matrix = { spec->n + spec->pad_n, spec->k + spec->pad_k, l->dtype, NULL };
     qv_status status = QV_OK;
     int64_t multiple = s->layout.row_multiple;
-    int64_t step = SLICE_BYTES / (s->file_k * 4) / multiple * multiple;
+    int64_t step = SLICE_BYTES / (longest_row(s) * 4) / multiple * multiple;
     if (step < multiple)
         step = multiple;
     for (int64_t row = 0; row < spec->n && !status; row += step) {
@@ -280,6 +301,7 @@ load_tensor(struct loader *l, const struct source *s, struct qv_buffer dst, qv_e
         status = read_slice(l, s, row, rows, to, err);
         if (status)
             break;
+        pad_rows(l->converted, qv_dtype_bytes(to), rows, spec->k, spec->pad_k);
         if (spec->form == QV_TENSOR_MATRIX) {
             status = be->pack(l->dev, &matrix, row, rows, l->converted, dst, err);
         } else {
@@ -297,7 +319,7 @@ load_all(struct loader *l, struct qv_weights *w, qv_error *err)
     int64_t longest = 1, multiple = 1;
     for (size_t id = 0; id < w->n; id++) {
         const struct source *s = &l->sources[id];
-        longest = s->file_k > longest ? s->file_k : longest;
+        longest = longest_row(s) > longest ? longest_row(s) : longest;
         multiple = s->layout.row_multiple > multiple ? s->layout.row_multiple : multiple;
     }
     size_t bytes = (size_t)(longest * multiple) * 4;
