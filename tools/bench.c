@@ -168,9 +168,10 @@ rate(double units, double ms)
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    return json_pack("{s:s, s:s, s:i, s:f, s:f}", "backend", b->info.backend, "device",
-                     b->info.device, "threads", b->info.threads, "roof_tflops_per_s",
-                     b->peak_flops[dtype] * 1e-12, "roof_gb_per_s", b->copy_bytes * 1e-9);
+    return json_pack("{s:s, s:s, s:i, s:b, s:f, s:f}", "backend", b->info.backend, "device",
+                     b->info.device, "threads", b->info.threads, "tuned", b->o->tune,
+                     "roof_tflops_per_s", b->peak_flops[dtype] * 1e-12, "roof_gb_per_s",
+                     b->copy_bytes * 1e-9);
 }
 
 static json_t *
