@@ -7,7 +7,7 @@
 #include "error.h"
 #include "plan.h"
 
-enum { SAMPLES = 7, RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
+enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
 
 struct trial {
     qv_context *ctx;
@@ -17,8 +17,9 @@ struct trial {
     struct qv_recording *recordings[QV_MOST_CHOICES];
     size_t places[QV_MAX_OPERANDS + 1], bytes; /* of operands and scratch in the arena */
     struct qv_memory *arena;
-    struct qv_call calls[RUNS];
-    double ms[QV_MOST_CHOICES][SAMPLES];
+    struct qv_call calls[MOST_RUNS];
+    int runs, samples; /* of a recording; of each way */
+    double ms[QV_MOST_CHOICES][MOST_SAMPLES];
 };
 
 static const char *
@@ -43,12 +44,15 @@ close_trial(struct trial *t)
     free(t);
 }
 
-/* Every way there is, up to the first that the device does not have. */
+/* Every way there is, up to the first that the device does not have. Convolutions may be compiled
+ * for each, and those before it again. */
+enum { MOST_OF_CONV = 4 };
 static qv_status
 prepare_all(struct trial *t, qv_error *err)
 {
     size_t scratch = 0;
-    for (; t->n < QV_MOST_CHOICES; t->n++) {
+    int most = t->op->kind == QV_OP_conv ? MOST_OF_CONV : QV_MOST_CHOICES;
+    for (; t->n < most; t->n++) {
         size_t bytes = 0;
         qv_status status =
             t->ctx->backend->prepare(t->ctx->dev, t->op, t->n, &t->kernels[t->n], &bytes, err);
@@ -102,20 +106,51 @@ fill(struct trial *t, qv_error *err)
     return status;
 }
 
+static void
+wire(struct trial *t, int choice)
+{
+    for (int j = 0; j < MOST_RUNS; j++) {
+        struct qv_call *call = &t->calls[j];
+        *call = (struct qv_call){ .kernel = t->kernels[choice],
+                                  .scratch = { t->arena, t->places[QV_MAX_OPERANDS] } };
+        for (int k = 0; k < qv_op_n_operands(t->op->kind); k++)
+            if (qv_op_operand(t->op, k).bytes)
+                call->operands[k] = (struct qv_buffer){ t->arena, t->places[k] };
+    }
+}
+
+/* One recording, or without one a single call. */
+static qv_status
+time_once(struct trial *t, struct qv_recording *recording, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = t->ctx->backend;
+    struct qv_device *dev = t->ctx->dev;
+    qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
+    if (!status)
+        status = recording ? be->replay(dev, recording, err) : be->run(dev, t->calls, 1, err);
+    if (!status)
+        status = be->mark(dev, QV_MARK_END, err);
+    if (!status)
+        status = be->wait(dev, QV_MARK_END, err);
+    return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
+}
+
+/* Some milliseconds a sample: many runs of what is short, and few samples of what is long. */
 static qv_status
 record_all(struct trial *t, qv_error *err)
 {
-    qv_status status = QV_OK;
+    static const double sample_ms = 3;
+    double ms = 0;
+    wire(t, 0);
+    qv_status status = time_once(t, NULL, &ms, err);
+    if (!status)
+        status = time_once(t, NULL, &ms, err);
+    t->runs = ms * MOST_RUNS < sample_ms ? MOST_RUNS : ms < sample_ms ? (int)(sample_ms / ms) : 1;
+    t->samples = ms < sample_ms ? MOST_SAMPLES : 3;
     for (int i = 0; i < t->n && !status; i++) {
-        for (int j = 0; j < RUNS; j++) {
-            struct qv_call *call = &t->calls[j];
-            *call = (struct qv_call){ .kernel = t->kernels[i],
-                                      .scratch = { t->arena, t->places[QV_MAX_OPERANDS] } };
-            for (int k = 0; k < qv_op_n_operands(t->op->kind); k++)
-                if (qv_op_operand(t->op, k).bytes)
-                    call->operands[k] = (struct qv_buffer){ t->arena, t->places[k] };
-        }
-        status = t->ctx->backend->record(t->ctx->dev, t->calls, RUNS, &t->recordings[i], err);
+        wire(t, i);
+        status =
+            t->ctx->backend->record(t->ctx->dev, t->calls, (size_t)t->runs, &t->recordings[i], err);
     }
     return status;
 }
@@ -124,24 +159,14 @@ record_all(struct trial *t, qv_error *err)
 static qv_status
 time_all(struct trial *t, qv_error *err)
 {
-    const struct qv_backend *be = t->ctx->backend;
-    struct qv_device *dev = t->ctx->dev;
-    for (int s = -1; s < SAMPLES; s++)
+    for (int s = -1; s < t->samples; s++)
         for (int i = 0; i < t->n; i++) {
             double ms = 0;
-            qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
-            if (!status)
-                status = be->replay(dev, t->recordings[i], err);
-            if (!status)
-                status = be->mark(dev, QV_MARK_END, err);
-            if (!status)
-                status = be->wait(dev, QV_MARK_END, err);
-            if (!status)
-                status = be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, err);
+            qv_status status = time_once(t, t->recordings[i], &ms, err);
             if (status)
                 return status;
             if (s >= 0)
-                t->ms[i][s] = ms / RUNS;
+                t->ms[i][s] = ms / t->runs;
         }
     return QV_OK;
 }
@@ -162,10 +187,10 @@ judge(struct trial *t, const char *work)
     int best = 0;
     for (int i = 0; i < t->n; i++) {
         char name[NAME_BYTES];
-        qsort(t->ms[i], SAMPLES, sizeof t->ms[i][0], by_value);
-        double ms = t->ms[i][SAMPLES / 2];
+        qsort(t->ms[i], (size_t)t->samples, sizeof t->ms[i][0], by_value);
+        double ms = t->ms[i][t->samples / 2];
         qv_tune_measured(&t->ctx->tune, work, name_of(i, name), ms);
-        if (i == 0 || (ms < best_ms && ms < clearly * t->ms[0][SAMPLES / 2])) {
+        if (i == 0 || (ms < best_ms && ms < clearly * t->ms[0][t->samples / 2])) {
             best_ms = ms;
             best = i;
         }
