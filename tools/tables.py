@@ -274,27 +274,49 @@ def record_versions(records):
     return "; ".join(["qwenvit " + v for v in own] + peers)
 
 
-def verify_table(root):
-    rows = []
+def verify_runs(root, check):
+    """The runs of `qwenvit verify` that hold a check."""
     for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", "verify-*.jsonl"))):
         with open(path, encoding="utf-8") as f:
-            runs = [json.loads(line) for line in f if line.strip()]
-        for run in runs:
-            def of(check, dtype, field):
-                return [r[field] for r in run["rows"]
-                        if r["check"] == check and r["dtype"] == dtype]
+            for run in (json.loads(line) for line in f if line.strip()):
+                if any(r["check"] == check for r in run["rows"]):
+                    yield run
 
-            def ratio(which):
-                return max(a / b for a, b in zip(of("rounding", "bf16", which),
-                                                 of("rounding", "bf16", "yardstick_" + which)))
-            exact = sum(r["ok"] for r in run["rows"] if r["check"] in ("repeat", "layouts"))
-            rows.append([run["verify"], run["pixels"], run["machine"]["device"],
-                         f"{max(of('definition', 'f32', 'max_abs')):.1e}",
-                         f"{max(of('definition', 'f32', 'worst')):.1e}",
-                         f"{1 - min(of('definition', 'bf16', 'worst_cosine')):.1e}",
-                         f"{ratio('mean'):.3f} / {ratio('worst'):.3f}",
-                         f"{1 - min(of('rounding', 'bf16', 'pooled_cosine')):.1e}", str(exact),
-                         f"{len(run['rows'])} rows, all pass" if run["ok"] else "FAILS"])
+
+def against_table(root):
+    rows = []
+    for run in verify_runs(root, "against"):
+        def worst(field, of=None):
+            return max(r[field] / (r[of] if of else 1) for r in run["rows"]
+                       if (r["bar_mean"] is not None if of else r["dtype"] == "f32"))
+        rows.append([run["verify"], run["machine"]["device"], f"{worst('worst'):.1e}",
+                     f"{worst('mean', 'yardstick_mean'):.2f} / "
+                     f"{worst('worst', 'yardstick_worst'):.2f}",
+                     f"{len(run['rows'])} rows, all pass" if run["ok"] else "FAILS"])
+    return rows and table(
+        ["tower", "machine", "f32: worst row of any layer (below 2e-5)",
+         "bf16 over transformers' own bf16 on the same device, tokens and DeepStack: mean / worst "
+         "(below 1.05)", "result"], rows)
+
+
+def verify_table(root):
+    rows = []
+    for run in verify_runs(root, "definition"):
+        def of(check, dtype, field):
+            return [r[field] for r in run["rows"]
+                    if r["check"] == check and r["dtype"] == dtype]
+
+        def ratio(which):
+            return max(a / b for a, b in zip(of("rounding", "bf16", which),
+                                             of("rounding", "bf16", "yardstick_" + which)))
+        exact = sum(r["ok"] for r in run["rows"] if r["check"] in ("repeat", "layouts"))
+        rows.append([run["verify"], run["pixels"], run["machine"]["device"],
+                     f"{max(of('definition', 'f32', 'max_abs')):.1e}",
+                     f"{max(of('definition', 'f32', 'worst')):.1e}",
+                     f"{1 - min(of('definition', 'bf16', 'worst_cosine')):.1e}",
+                     f"{ratio('mean'):.3f} / {ratio('worst'):.3f}",
+                     f"{1 - min(of('rounding', 'bf16', 'pooled_cosine')):.1e}", str(exact),
+                     f"{len(run['rows'])} rows, all pass" if run["ok"] else "FAILS"])
     return rows and table(
         ["tower", "pixels", "machine", "Conv3d by definition, f32: largest difference",
          "worst row", "bf16: 1 - worst cosine",
@@ -444,6 +466,11 @@ def measurements_page(root, records):
         parts += ["## Verified", "The lowered model against itself. The ideal bf16 tower is the "
                   "f32 one with every operation's output rounded to bf16 once.",
                   "    qwenvit verify --model DIR --clip CLIP --json=FILE.jsonl", made]
+    made = against_table(root)
+    if made:
+        parts += ["## Against transformers, layer by layer",
+                  "    python tools/reference/layers.py DIR --clip CLIP --yardstick --device cuda "
+                  "-o FILE && qwenvit verify --model DIR --against FILE --json=FILE.jsonl", made]
     speed, parity = speed_tables(root), parity_table(root)
     if speed:
         parts += ["## Side by side with transformers", speed]
@@ -468,6 +495,11 @@ def readme_parts(root, records):
     if made:
         yield ("Is it the same model? `qwenvit verify` on a real clip. Ideal: the f32 tower with "
                "every operation's output rounded to bf16 once.")
+        yield made
+    made = against_table(root)
+    if made:
+        yield ("And against transformers layer by layer (`qwenvit verify --against`), in f32 and in "
+               "bf16, on the same GPU:")
         yield made
     yield from (x for x in (parity_table(root), versions(root)) if x)
 
