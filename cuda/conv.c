@@ -47,7 +47,7 @@ conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const
     if (!packed)
         return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
     transpose(matrix, src, packed);
-    qv_status status = qv_backend_cuda.upload(&dev->base, dst, packed, bytes, err);
+    qv_status status = upload_cuda(&dev->base, dst, packed, bytes, err);
     free(packed);
     return status;
 }

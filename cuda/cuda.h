@@ -50,6 +50,42 @@ qv_status check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const ch
 /* QV_EBACKEND in words if the device was lost before. */
 qv_status check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
 
+static inline struct qv_device_cuda *
+device_cuda(const struct qv_device *dev)
+{
+    return (struct qv_device_cuda *)dev;
+}
+
+static inline void *
+address_cuda(struct qv_buffer b)
+{
+    return b.memory ? (char *)b.memory->base + b.offset : NULL;
+}
+
+/* cuda/device.c: before every verb, since which device is current belongs to the thread, and that
+ * may have changed; QV_EBACKEND in words where the device was lost. */
+qv_status enter_cuda(struct qv_device_cuda *dev, qv_error *err);
+
+/* cuda/memory.c and work.c: verbs of the table (backend.h). */
+qv_status staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
+void staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
+qv_status alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
+void free_cuda(struct qv_device *dev, struct qv_memory *memory);
+bool wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
+qv_status upload_cuda(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+                      qv_error *err);
+qv_status download_cuda(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+                        qv_error *err);
+qv_status run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
+qv_status record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
+                      struct qv_recording **out, qv_error *err);
+qv_status replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
+void forget_cuda(struct qv_device *dev, struct qv_recording *recording);
+qv_status mark_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status wait_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
+qv_status sync_cuda(struct qv_device *dev, qv_error *err);
+
 /* One product on cuBLASLt. Scratch holds, one behind the other: */
 struct gemm_cuda {
     cublasLtMatmulDesc_t desc;

@@ -44,13 +44,13 @@ gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64
     size_t to = (size_t)padded_k(matrix->k, matrix->dtype) * element;
     dst.offset += (size_t)row0 * to;
     if (from == to)
-        return qv_backend_cuda.upload(&dev->base, dst, src, (size_t)rows * to, err);
+        return upload_cuda(&dev->base, dst, src, (size_t)rows * to, err);
     char *padded = calloc((size_t)rows, to);
     if (!padded)
         return qv_fail(err, QV_ENOMEM, "no memory to pad %zu bytes of weights", (size_t)rows * to);
     for (int64_t i = 0; i < rows; i++)
         memcpy(padded + (size_t)i * to, (const char *)src + (size_t)i * from, from);
-    qv_status status = qv_backend_cuda.upload(&dev->base, dst, padded, (size_t)rows * to, err);
+    qv_status status = upload_cuda(&dev->base, dst, padded, (size_t)rows * to, err);
     free(padded);
     return status;
 }

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* Memory of the device, and copies through pinned blocks on streams of their own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+
+void
+free_cuda(struct qv_device *device, struct qv_memory *memory)
+{
+    if (!memory)
+        return;
+    cudaSetDevice(device_cuda(device)->ordinal);
+    cudaFree(memory->base); /* waits for the device */
+    free(memory);
+}
+
+static qv_status
+no_memory(const struct qv_device_cuda *dev, size_t bytes, qv_error *err)
+{
+    size_t left = 0, total = 0;
+    cudaGetLastError();
+    cudaMemGetInfo(&left, &total);
+    return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on %s (%zu of %zu are free)", bytes,
+                   dev->name, left, total);
+}
+
+qv_status
+alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (status)
+        return status;
+    struct qv_memory *memory = malloc(sizeof *memory);
+    if (!memory)
+        return qv_fail(err, QV_ENOMEM, "no memory to remember an allocation");
+    *memory = (struct qv_memory){ NULL, bytes };
+    cudaError_t e = cudaMalloc(&memory->base, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation)
+        status = no_memory(dev, bytes, err);
+    else
+        status = check_cuda(dev, e, "cudaMalloc", err);
+    if (!status)
+        status = check_cuda(dev, cudaMemsetAsync(memory->base, 0, bytes, dev->stream), "cudaMemset",
+                            err);
+    if (!status) /* copies into it go on streams of their own */
+        status = check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaMemset", err);
+    if (status)
+        free_cuda(device, memory);
+    else
+        *out = memory;
+    return status;
+}
+
+/* ---- where a caller's pointer points to ------------------------------------------------------ */
+
+enum place { PAGEABLE, PINNED, ON_DEVICE, ELSEWHERE };
+
+static enum place
+place_of(const struct qv_device_cuda *dev, const void *p)
+{
+    struct cudaPointerAttributes a;
+    if (cudaPointerGetAttributes(&a, p)) {
+        cudaGetLastError();
+        return PAGEABLE;
+    }
+    switch (a.type) {
+    case cudaMemoryTypeHost: return PINNED;
+    case cudaMemoryTypeManaged: return ON_DEVICE;
+    case cudaMemoryTypeDevice: return a.device == dev->ordinal ? ON_DEVICE : ELSEWHERE;
+    default: return PAGEABLE;
+    }
+}
+
+enum { WRAP_ALIGNMENT = 16 }; /* what kernels, cuBLASLt and cuDNN are prepared for */
+
+bool
+wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    if ((uintptr_t)p % WRAP_ALIGNMENT || enter_cuda(dev, NULL) || place_of(dev, p) != ON_DEVICE)
+        return false;
+    *out = (struct qv_memory){ (void *)p, bytes };
+    return true;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+qv_status
+staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err)
+{
+    s->stream = dev->stream;
+    qv_status status = QV_OK;
+    if (dev->own_stream) {
+        s->stream = NULL;
+        status = check_cuda(dev, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+                            "cudaStreamCreate", err);
+    }
+    for (int i = 0; i < STAGING_BLOCKS && !status; i++) {
+        status =
+            check_cuda(dev, cudaMallocHost(&s->blocks[i], STAGING_BYTES), "cudaMallocHost", err);
+        if (!status)
+            status = check_cuda(dev, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming),
+                                "cudaEventCreate", err);
+    }
+    return status;
+}
+
+void
+staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
+{
+    for (int i = 0; i < STAGING_BLOCKS; i++) {
+        if (s->done[i])
+            cudaEventDestroy(s->done[i]);
+        if (s->blocks[i])
+            cudaFreeHost(s->blocks[i]);
+    }
+    if (s->stream && s->stream != dev->stream)
+        cudaStreamDestroy(s->stream);
+}
+
+/* A copy by the device alone; on streams of ours it is waited for, as its ends are the caller's. */
+static qv_status
+copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, const void *src,
+              size_t bytes, bool wait, qv_error *err)
+{
+    qv_status status =
+        check_cuda(dev, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream),
+                   "cudaMemcpy", err);
+    if (!status && wait)
+        status = check_cuda(dev, cudaStreamSynchronize(s->stream), "cudaMemcpy", err);
+    return status;
+}
+
+static qv_status
+upload_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
+{
+    struct staging_cuda *s = &dev->in;
+    qv_status status = QV_OK;
+    for (size_t at = 0; at < bytes && !status; at += STAGING_BYTES) {
+        unsigned i = s->next++ % STAGING_BLOCKS;
+        size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
+        status = check_cuda(dev, cudaEventSynchronize(s->done[i]), "cudaMemcpy", err);
+        if (status)
+            break;
+        memcpy(s->blocks[i], src + at, n);
+        status = copy_directly(dev, s, dst + at, s->blocks[i], n, false, err);
+        if (!status)
+            status =
+                check_cuda(dev, cudaEventRecord(s->done[i], s->stream), "cudaEventRecord", err);
+    }
+    return status;
+}
+
+qv_status
+upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, size_t bytes,
+            qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (status)
+        return status;
+    enum place place = place_of(dev, src);
+    bool staged = place == PAGEABLE || (place == PINNED && !dev->own_stream);
+    status =
+        staged ? upload_staged(dev, address_cuda(dst), src, bytes, err)
+               : copy_directly(dev, &dev->in, address_cuda(dst), src, bytes, dev->own_stream, err);
+    if (!status && dev->own_stream) {
+        status =
+            check_cuda(dev, cudaEventRecord(dev->uploaded, dev->in.stream), "cudaEventRecord", err);
+        dev->uploads = true;
+    }
+    return status;
+}
+
+/* Some pieces are on their way while one is copied out of its block. */
+static qv_status
+download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
+{
+    enum { AHEAD = STAGING_BLOCKS - 1 };
+    struct staging_cuda *s = &dev->out;
+    size_t pieces = (bytes + STAGING_BYTES - 1) / STAGING_BYTES;
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < pieces + AHEAD && !status; i++) {
+        size_t at = i * STAGING_BYTES, block = i % STAGING_BLOCKS;
+        if (i < pieces) {
+            size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
+            status = copy_directly(dev, s, s->blocks[block], src + at, n, false, err);
+            if (!status)
+                status = check_cuda(dev, cudaEventRecord(s->done[block], s->stream),
+                                    "cudaEventRecord", err);
+        }
+        if (i < AHEAD || status)
+            continue;
+        at = (i - AHEAD) * STAGING_BYTES;
+        block = (i - AHEAD) % STAGING_BLOCKS;
+        status = check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
+        if (!status)
+            memcpy(dst + at, s->blocks[block],
+                   bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES);
+    }
+    return status;
+}
+
+qv_status
+download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
+              qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (status)
+        return status;
+    if (dev->own_stream) /* what was put there last may still be on its way */
+        status = check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
+                            "cudaStreamWaitEvent", err);
+    if (status)
+        return status;
+    enum place place = place_of(dev, dst);
+    if (place == PAGEABLE)
+        return download_staged(dev, dst, address_cuda(src), bytes, err);
+    return copy_directly(dev, &dev->out, dst, address_cuda(src), bytes,
+                         dev->own_stream || place == PINNED, err);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/* Lists of calls: run in their order, or recorded as a graph; marks in the work. */
+#include "cuda.h"
+
+static cudaError_t
+run_own(struct qv_device_cuda *dev, const struct qv_op *op, void *const *p)
+{
+    cudaStream_t s = dev->stream;
+    switch (op->kind) {
+    case QV_OP_rows: return rows_cuda(s, &op->u.rows, p[0], p[1]);
+    case QV_OP_convert: return convert_cuda(s, &op->u.convert, p[0], p[1]);
+    case QV_OP_norm: return norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]);
+    case QV_OP_rope: return rope_cuda(s, &op->u.rope, p[0], p[1], p[2]);
+    case QV_OP_taps: return taps_cuda(s, &op->u.taps, p[0], p[1], p[2], p[3]);
+    case QV_OP_unfold: return unfold_cuda(s, &op->u.unfold, p[0], p[1]);
+    case QV_OP_finish: return finish_cuda(s, &op->u.finish, p[0], p[1], p[2], p[3]);
+    case QV_OP_gemm:
+    case QV_OP_attention:
+    case QV_OP_conv:
+    case QV_OP_COUNT: break;
+    }
+    return cudaErrorNotSupported;
+}
+
+/* On dev->stream. */
+static qv_status
+run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
+{
+    const struct qv_kernel *kernel = call->kernel;
+    void *p[QV_MAX_OPERANDS], *scratch = address_cuda(call->scratch);
+    for (int i = 0; i < QV_MAX_OPERANDS; i++)
+        p[i] = address_cuda(call->operands[i]);
+    if (kernel->op.kind == QV_OP_gemm)
+        return gemm_run_cuda(dev, kernel, p, scratch, err);
+    if (kernel->op.kind == QV_OP_attention)
+        return attention_run_cuda(dev, kernel, p, scratch, err);
+    if (kernel->op.kind == QV_OP_conv)
+        return conv_run_cuda(dev, kernel, p, scratch, err);
+    return check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
+}
+
+static qv_status
+run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < n && !status; i++)
+        status = run_call(dev, &calls[i], err);
+    return status;
+}
+
+/* What is enqueued on `after` from now on waits for what is on `before`. */
+static qv_status
+order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
+      qv_error *err)
+{
+    qv_status status = check_cuda(dev, cudaEventRecord(event, before), "cudaEventRecord", err);
+    if (!status)
+        status = check_cuda(dev, cudaStreamWaitEvent(after, event, 0), "cudaStreamWaitEvent", err);
+    return status;
+}
+
+/* The list with a branch of the graph for calls beside the others. */
+static qv_status
+branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    bool forked = false;
+    for (size_t i = 0; i < n && !status; i++) {
+        bool beside = calls[i].beside, fork = beside && (i == 0 || !calls[i - 1].beside);
+        if (fork)
+            status = order(dev, dev->recorder, dev->fork, dev->beside, err);
+        else if (forked && calls[i].waits)
+            status = order(dev, dev->beside, dev->join, dev->recorder, err);
+        forked = forked || fork;
+        dev->stream = beside ? dev->beside : dev->recorder;
+        if (!status)
+            status =
+                check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
+        if (!status)
+            status = run_call(dev, &calls[i], err);
+    }
+    if (forked && !status)
+        status = order(dev, dev->beside, dev->join, dev->recorder, err);
+    return status;
+}
+
+static qv_status
+wait_for_uploads(struct qv_device_cuda *dev, qv_error *err)
+{
+    if (!dev->uploads)
+        return QV_OK;
+    dev->uploads = false;
+    return check_cuda(dev, cudaStreamWaitEvent(dev->stream, dev->uploaded, 0),
+                      "cudaStreamWaitEvent", err);
+}
+
+qv_status
+run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (!status)
+        status = wait_for_uploads(dev, err);
+    return status ? status : run_list(dev, calls, n, err);
+}
+
+/* The list captured on a stream that nobody else uses; the work's may be one that cannot be. */
+static qv_status
+capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaGraph_t *graph,
+        qv_error *err)
+{
+    cudaStream_t work = dev->stream;
+    qv_status status =
+        check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture", err);
+    if (status)
+        return status;
+    status = branch_list(dev, calls, n, err);
+    dev->stream = work;
+    cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also after a failure */
+    if (!status)
+        status = check_cuda(dev, e, "cudaStreamEndCapture", err);
+    cudnnSetStream(dev->cudnn, work);
+    cudaGetLastError();
+    return status;
+}
+
+void
+forget_cuda(struct qv_device *device, struct qv_recording *recording)
+{
+    cudaSetDevice(device_cuda(device)->ordinal);
+    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+}
+
+/* A recording is an instantiated graph. */
+qv_status
+record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
+            struct qv_recording **out, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    qv_status status = enter_cuda(dev, err);
+    if (!status)
+        status = capture(dev, calls, n, &graph, err);
+    if (!status)
+        status =
+            check_cuda(dev, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", err);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (!status)
+        status = check_cuda(dev, cudaGraphUpload(exec, dev->stream), "cudaGraphUpload", err);
+    if (!status)
+        *out = (struct qv_recording *)exec;
+    else if (exec)
+        cudaGraphExecDestroy(exec);
+    return status;
+}
+
+qv_status
+replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (!status)
+        status = wait_for_uploads(dev, err);
+    if (!status)
+        status = check_cuda(dev, cudaGraphLaunch((cudaGraphExec_t)recording, dev->stream),
+                            "cudaGraphLaunch", err);
+    return status;
+}
+
+qv_status
+mark_cuda(struct qv_device *device, int mark, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (!status)
+        status =
+            check_cuda(dev, cudaEventRecord(dev->marks[mark], dev->stream), "cudaEventRecord", err);
+    return status;
+}
+
+qv_status
+wait_cuda(struct qv_device *device, int mark, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    qv_status status = enter_cuda(dev, err);
+    if (!status)
+        status =
+            check_cuda(dev, cudaEventSynchronize(dev->marks[mark]), "the work on the device", err);
+    return status;
+}
+
+qv_status
+elapsed_cuda(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    float between = 0;
+    qv_status status =
+        check_cuda(dev, cudaEventElapsedTime(&between, dev->marks[begin], dev->marks[end]),
+                   "cudaEventElapsedTime", err);
+    *ms = between;
+    return status;
+}
+
+qv_status
+sync_cuda(struct qv_device *device, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
+    qv_status status = enter_cuda(dev, err);
+    for (size_t i = 0; i < sizeof streams / sizeof *streams && !status; i++)
+        status = check_cuda(dev, cudaStreamSynchronize(streams[i]), "the work on the device", err);
+    return status;
+}
