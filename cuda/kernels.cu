@@ -217,7 +217,7 @@ add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-/* The sum over a warp, or with WIDE over the block, in every thread and always in the same order. */
+/* The sum over a warp, or with WIDE over the block, in every thread and in a fixed order. */
 template <bool WIDE>
 static __device__ __forceinline__ float
 total(float v)
@@ -260,9 +260,9 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 }
 
 /*
- * A row in the registers of a warp, or with WIDE of a block: VECTORS of it per thread. Few rows take
- * as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory: then the
- * registers are better spent on more rows at once.
+ * A row in the registers of a warp, or with WIDE of a block: VECTORS of it per thread. Few rows
+ * take as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory: then
+ * the registers are better spent on more rows at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies of values to other places: rows with zeros behind, what lies below a kernel, transposes. */
+/* Copies to other places: rows with zeros behind, what lies below a kernel, transposes. */
 #include "kernels.cuh"
 
 /* ---- pad_rows -------------------------------------------------------------------------------- */

@@ -51,9 +51,9 @@ struct qv_layout {
     int64_t row_multiple; /* pack() takes slices that start at multiples of this */
 };
 
-/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call beside the
- * others starts when all before it are done; nothing waits for it but calls beside that follow, a
- * call that waits, and the end of the list. A device may run all in their order. */
+/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call beside
+ * the others starts when all before it are done; nothing waits for it but calls beside that follow,
+ * a call that waits, and the end of the list. A device may run all in their order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;

@@ -531,12 +531,12 @@ qv_conv3d_flops(const qv_conv3d_desc *desc)
  * Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). Dense
  * layers: with AVX-512 alone direct and by depth are within 10% of each other, and direct needs no
  * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at
- * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D routine is 5
- * to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor with
- * groups of more channels. Rows of patches that must be copied together pay from 256 outputs on,
- * within 10% either way. On an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by depth
- * for dense layers (1.4 at 1024 channels); depthwise, by depth gains up to 1.2 times from a depth of
- * 7 on, and loses at 3. ref is a definition, not fast.
+ * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D routine is
+ * 5 to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor
+ * with groups of more channels. Rows of patches that must be copied together pay from 256 outputs
+ * on, within 10% either way. On an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by
+ * depth for dense layers (1.4 at 1024 channels); depthwise, by depth gains up to 1.2 times from a
+ * depth of 7 on, and loses at 3. ref is a definition, not fast.
  */
 static const struct {
     const char *backend, *device; /* a word of the device's description; "": any */

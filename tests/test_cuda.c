@@ -22,7 +22,7 @@
 cudaError_t trap_device(cudaStream_t stream);
 cudaError_t keep_busy(cudaStream_t stream, int blocks, long long cycles);
 
-/* ---- calls that are made to fail, and what is alive ------------------------------------------- */
+/* ---- calls that are made to fail, and what is alive ------------------------------------------ */
 
 static long fail_at; /* the nth call from now; 0: none */
 static int alive;
@@ -83,7 +83,7 @@ fails(const char *call)
 MAKERS(MAKE)
 BREAKERS(BREAK)
 
-/* ---- device memory and streams ---------------------------------------------------------------- */
+/* ---- device memory and streams --------------------------------------------------------------- */
 
 enum { GRID_H = 4, GRID_W = 6, FRAMES = 8 };
 
@@ -250,7 +250,7 @@ look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
     ++*(int *)user;
 }
 
-/* The graph, in which DeepStack's mergers run beside the blocks, and one operation after the other. */
+/* The graph, in which DeepStack's mergers run beside the blocks, and one after the other. */
 static void
 recorded_is_step_by_step(void **state)
 {
@@ -293,7 +293,7 @@ extreme_frames_stay_finite(void **state)
     tiny_close(&t);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t
 memory_in_use(void)
