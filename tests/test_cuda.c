@@ -303,7 +303,7 @@ memory_in_use(void)
     return total - left;
 }
 
-/* Weights and arena of a tower of real size (QV_TEST_MODEL), as a described model foretells them. */
+/* Weights and arena of a tower of real size (QV_TEST_MODEL), as a described model foretold them. */
 static void
 memory_is_as_foretold(void **state)
 {
@@ -336,7 +336,7 @@ memory_is_as_foretold(void **state)
     qv_context_close(&ctx);
 }
 
-/* ---- failures --------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 static qv_status
 whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)

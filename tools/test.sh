@@ -59,7 +59,9 @@ finish() {
     exit
 }
 
+PATH=$PATH:/usr/local/cuda/bin
 if [ -n "$gpu" ]; then
+    command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
@@ -85,7 +87,6 @@ run release
 check build tsan --target test_threads
 run tsan -R '^threads$'
 check build min # the core and ref, with jansson alone
-PATH=$PATH:/usr/local/cuda/bin
 if command -v nvcc > /dev/null; then
     check build cuda
     run cuda -L absent # what a machine without a GPU can say
