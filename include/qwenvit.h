@@ -94,8 +94,9 @@ typedef struct qv_context_options {
     const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
     int device;          /* index among that backend's devices */
     int threads;         /* CPU threads; 0: every core this process may use */
-    /* Choices that were measured (which lowering a Conv3d takes), kept in this file and read from
-     * it, by device and library versions: the same file gives the same choices and the same bits.
+    /* Choices that were measured (which lowering a Conv3d takes, which of a library's algorithms an
+     * operation), kept in this file and read from it, by device and library versions: the same file
+     * gives the same choices and the same bits.
      * NULL: none. A file that is damaged or not ours is ignored (see qv_context_info.warning) and
      * never written to. */
     const char *tune_file;
