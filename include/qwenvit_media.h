@@ -64,6 +64,10 @@ QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_
 /* Frames that the decoder concealed or lost so far; each was replaced by the frame before it. */
 QV_API int64_t qv_clip_damaged(const qv_clip *clip);
 
+/* Seconds that went so far into decoding, converting and resizing, without those in which finished
+ * frames waited for the caller. */
+QV_API double qv_clip_busy_seconds(qv_clip *clip);
+
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 
 /* Size after transformers' smart_resize, for clips (min/max count T*H*W; num_frames = sampled) and

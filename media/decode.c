@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "media.h"
 
@@ -39,8 +40,10 @@ struct qv_clip {
     bool has_thread, has_lock;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    double began_s, waited_s; /* of the worker, for slots */
     /* under the lock */
     int64_t n_put, n_taken;
+    double busy_s;
     bool ended;
     qv_status status; /* why it ended early */
     qv_error error;
@@ -134,22 +137,34 @@ resize_into(qv_clip *clip, const qvm_image *image, uint8_t *dst, qv_error *err)
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* A free slot of the ring; NULL when the clip is being closed. */
 static uint8_t *
 wait_for_slot(qv_clip *clip)
 {
+    const double began_s = now_s();
     pthread_mutex_lock(&clip->lock);
     while (clip->n_put - clip->n_taken == clip->n_slots && !atomic_load(&clip->stop))
         pthread_cond_wait(&clip->changed, &clip->lock);
     const int slot = (int)(clip->n_put % clip->n_slots);
     pthread_mutex_unlock(&clip->lock);
+    clip->waited_s += now_s() - began_s;
     return atomic_load(&clip->stop) ? NULL : clip->ring + (size_t)slot * clip->frame_bytes;
 }
 
 static void
 publish_frame(qv_clip *clip)
 {
+    const double busy_s = now_s() - clip->began_s - clip->waited_s;
     pthread_mutex_lock(&clip->lock);
+    clip->busy_s = busy_s;
     clip->n_put++;
     pthread_cond_broadcast(&clip->changed);
     pthread_mutex_unlock(&clip->lock);
@@ -200,6 +215,7 @@ work(void *user)
 {
     qv_clip *clip = user;
     qv_error error = { QV_OK, "" };
+    clip->began_s = now_s();
     const qv_status status = produce(clip, &error);
     /* what decoding holds is not needed while the caller empties the ring */
     qvm_source_close(&clip->source);
@@ -477,6 +493,15 @@ void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 {
     *out = clip->info;
+}
+
+double
+qv_clip_busy_seconds(qv_clip *clip)
+{
+    pthread_mutex_lock(&clip->lock);
+    const double busy_s = clip->busy_s;
+    pthread_mutex_unlock(&clip->lock);
+    return busy_s;
 }
 
 int64_t

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "commit.h"
 #include "error.h"
 #include "safetensors.h"
 #include "tool.h"
@@ -472,15 +474,24 @@ peak_rss_bytes(void)
 #endif
 }
 
-/* Frames of the clip, sampled or not: all of them are decoded. */
+/* Frames of the clip, sampled or not, while frames were being decoded: all of them are. */
 static double
 frames_per_s(const struct job *job)
 {
-    return (double)job->info.source_frames / (job->seconds + 1e-9);
+    return (double)job->info.source_frames / (qv_clip_busy_seconds(job->clip) + 1e-9);
 }
 
-static void
-report_json(const struct job *job)
+/* Of the three that go on at once. The device's own time shows where the others wait for it. */
+static double
+slowest_stage_s(const struct job *job)
+{
+    double most = qv_clip_busy_seconds(job->clip);
+    most = job->wait_device_s > most ? job->wait_device_s : most;
+    return job->outbox.busy_s > most ? job->outbox.busy_s : most;
+}
+
+static qv_status
+report_json(const struct job *job, qv_error *err)
 {
     const int64_t *g = job->info.grid_thw;
     json_t *j =
@@ -491,11 +502,19 @@ report_json(const struct job *job)
                   "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
                   "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
                   job->plan_info.lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
-    json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f}", "wait_decode_s",
-                                        job->wait_decode_s, "wait_device_s", job->wait_device_s,
-                                        "wait_write_s", job->wait_write_s, "write_s",
-                                        job->outbox.busy_s, "frames_per_s", frames_per_s(job)));
-    tool_print_json(j);
+    json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
+                                        qv_clip_busy_seconds(job->clip), "write_s",
+                                        job->outbox.busy_s, "wait_decode_s", job->wait_decode_s,
+                                        "wait_device_s", job->wait_device_s, "wait_write_s",
+                                        job->wait_write_s, "over_slowest_stage",
+                                        job->seconds / (slowest_stage_s(job) + 1e-9),
+                                        "frames_per_s", frames_per_s(job), "cores",
+                                        (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+    json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine", "backend",
+                                        job->context.backend, "device", job->context.device,
+                                        "threads", job->context.threads, "version", qv_version(),
+                                        "commit", QV_COMMIT));
+    return tool_emit_json(job->o, j, err);
 }
 
 /* Where the time went, of a clip that took long enough to ask. */
@@ -505,17 +524,16 @@ report_stages(const struct job *job)
     if (job->info.picture || job->seconds < 1)
         return;
     printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %.1f frames a "
-           "second decoded\n",
-           job->wait_decode_s, job->wait_device_s, job->wait_write_s, frames_per_s(job));
+           "second decoded; %.2f times the slowest stage\n",
+           job->wait_decode_s, job->wait_device_s, job->wait_write_s, frames_per_s(job),
+           job->seconds / (slowest_stage_s(job) + 1e-9));
 }
 
-static void
-report(const struct job *job)
+static qv_status
+report(const struct job *job, qv_error *err)
 {
-    if (job->o->json) {
-        report_json(job);
-        return;
-    }
+    if (job->o->json)
+        return report_json(job, err);
     printf("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n", job->path,
            (long long)job->info.n_frames, job->info.n_frames == 1 ? "" : "s", job->info.width,
            job->info.height, (long long)job->n_tokens, (long long)job->model.out_hidden,
@@ -525,6 +543,7 @@ report(const struct job *job)
     if (damaged)
         tool_complain("%s: %lld damaged frame%s replaced by the one before", job->path,
                       (long long)damaged, damaged == 1 ? " was" : "s were");
+    return QV_OK;
 }
 
 /* OUT itself for one clip; for several, OUT/NAME.safetensors. */
@@ -563,7 +582,7 @@ encode_one(const struct tool_options *o, const qv_context_info *context, qv_mode
     if (!status)
         status = encode_clip(job, err);
     if (!status)
-        report(job);
+        status = report(job, err);
     close_job(job);
     free(job);
     return status;
