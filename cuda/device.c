@@ -16,13 +16,17 @@ enter_cuda(struct qv_device_cuda *dev, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* After a loss the calls below fail and are not asked. */
+/* After a loss the calls below fail and are not asked. The whole device is not waited for: that
+ * would break what another thread is capturing. */
 static void
 close_cuda(struct qv_device *device)
 {
     struct qv_device_cuda *dev = device_cuda(device);
+    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
     cudaSetDevice(dev->ordinal);
-    cudaDeviceSynchronize();
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i])
+            cudaStreamSynchronize(streams[i]);
     staging_close_cuda(dev, &dev->in);
     staging_close_cuda(dev, &dev->out);
     for (int i = 0; i < QV_MARKS; i++)

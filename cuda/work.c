@@ -104,12 +104,16 @@ run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_err
     return status ? status : run_list(dev, calls, n, err);
 }
 
-/* The list captured on a stream that nobody else uses; the work's may be one that cannot be. */
+enum { MOST_CAPTURES = 8 };
+
+/* The list captured on a stream that nobody else uses; the work's may be one that cannot be.
+ * `broken`: another thread of the process waited for the whole device, which ends every capture. */
 static qv_status
 capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaGraph_t *graph,
-        qv_error *err)
+        bool *broken, qv_error *err)
 {
     cudaStream_t work = dev->stream;
+    *broken = false;
     qv_status status =
         check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture", err);
@@ -118,6 +122,7 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
     status = branch_list(dev, calls, n, err);
     dev->stream = work;
     cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also after a failure */
+    *broken = e == cudaErrorStreamCaptureInvalidated;
     if (!status)
         status = check_cuda(dev, e, "cudaStreamEndCapture", err);
     cudnnSetStream(dev->cudnn, work);
@@ -140,9 +145,13 @@ record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
     struct qv_device_cuda *dev = device_cuda(device);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    bool broken = true;
     qv_status status = enter_cuda(dev, err);
-    if (!status)
-        status = capture(dev, calls, n, &graph, err);
+    for (int attempt = 0; attempt < MOST_CAPTURES && !status && broken; attempt++) {
+        status = capture(dev, calls, n, &graph, &broken, err);
+        if (broken && attempt + 1 < MOST_CAPTURES)
+            status = check_device_cuda(dev, err);
+    }
     if (!status)
         status =
             check_cuda(dev, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", err);

@@ -469,15 +469,16 @@ def bench_conv3d(args):
 
 @torch.no_grad()
 def time_conv(args, d, dtype):
-    random, kind = torch.manual_seed(0), common.DTYPES[dtype]
+    kind = common.DTYPES[dtype]
     shape, kernel = [d["n"], d["c"], d["d"], d["h"], d["w"]], d["kernel"]
     if d["layout"] == "patch_rows":  # every row is a volume of one kernel
         cells = [s // k for s, k in zip(shape[2:], kernel)]
         shape = [d["n"] * cells[0] * cells[1] * cells[2], d["c"], *kernel]
-    weight = torch.rand(d["o"], d["c"] // d["groups"], *kernel, generator=random) * 2 - 1
-    x = (torch.rand(shape, generator=random) * 2 - 1).to(args.device, kind)
-    weight = weight.to(args.device, kind)
-    bias = torch.rand(d["o"], generator=random).to(args.device, kind) if d["bias"] else None
+    options = {"device": args.device, "dtype": kind,
+               "generator": torch.Generator(args.device).manual_seed(0)}
+    weight = torch.rand(d["o"], d["c"] // d["groups"], *kernel, **options).mul_(2).sub_(1)
+    x = torch.rand(shape, **options).mul_(2).sub_(1)
+    bias = torch.rand(d["o"], **options) if d["bias"] else None
     out = [(s + p + q - e * (k - 1) - 1) // t + 1
            for s, p, q, e, k, t in zip(shape[2:], d["pad_front"], d["pad_back"], d["dilation"],
                                        kernel, d["stride"])]
