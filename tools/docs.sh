@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/channels-')
+set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/channels-')
 if [ $# -gt 0 ]; then
     "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
     rm -f docs/lowering-*.png docs/roofline-*.png docs/profile-*.png

@@ -4,7 +4,8 @@
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
 *.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
-tools/peers/peers.py (--json FILE), but verify-*.jsonl, which are of `qwenvit verify` (--json=FILE).
+tools/peers/peers.py (--json FILE), but verify-*.jsonl and encode-*.jsonl, which are of `qwenvit
+verify` and `qwenvit encode` (--json=FILE).
 Where a later line repeats an earlier one, it counts. No number is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
 """
 import argparse
@@ -274,13 +275,30 @@ def record_versions(records):
     return "; ".join(["qwenvit " + v for v in own] + peers)
 
 
+OTHER_KINDS = ("verify-", "encode-")  # of files in docs/measurements
+
+
+def runs(root, kind):
+    """What `qwenvit verify` or `encode` appended to its files."""
+    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", kind + "*.jsonl"))):
+        with open(path, encoding="utf-8") as f:
+            yield from (json.loads(line) for line in f if line.strip())
+
+
 def verify_runs(root, check):
     """The runs of `qwenvit verify` that hold a check."""
-    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", "verify-*.jsonl"))):
-        with open(path, encoding="utf-8") as f:
-            for run in (json.loads(line) for line in f if line.strip()):
-                if any(r["check"] == check for r in run["rows"]):
-                    yield run
+    return (run for run in runs(root, "verify-") if any(r["check"] == check for r in run["rows"]))
+
+
+def encode_table(root):
+    rows = [[r["clip"], f"{r['tokens']} x {r['width']}", r["precision"], r["machine"]["device"],
+             str(r["cores"]), digits(r["seconds"]), digits(r["decode_s"]),
+             digits(r["wait_device_s"]), digits(r["write_s"]), f"{r['over_slowest_stage']:.2f}",
+             digits(r["frames_per_s"] / r["cores"])] for r in runs(root, "encode-")]
+    return rows and table(
+        ["clip", "tokens", "dtype", "machine", "cores", "whole, s", "decoding and resizing, s",
+         "waited for the device, s", "writing, s", "whole over its slowest stage",
+         "frames a second and core"], rows)
 
 
 def against_table(root):
@@ -461,6 +479,12 @@ def measurements_page(root, records):
         parts += pictures(root, "roofline")
     if records:
         parts += [f"Records: {record_versions(records)}."]
+    made = encode_table(root)
+    if made:
+        parts += ["## From a file to tokens",
+                  "Decoding, the tower and writing go on at once: the whole over the slowest of "
+                  "them alone says how well.",
+                  "    qwenvit encode CLIP --model DIR -o FILE --json=FILE.jsonl", made]
     made = verify_table(root)
     if made:
         parts += ["## Verified", "The lowered model against itself. The ideal bf16 tower is the "
@@ -517,7 +541,7 @@ def main():
     root = parser.parse_args().root
     files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
     records = read_records([f for f in files
-                            if not os.path.basename(f).startswith("verify-")])
+                            if not os.path.basename(f).startswith(OTHER_KINDS)])
     path = os.path.join(root, "README.md")
     with open(path, encoding="utf-8") as f:
         text = f.read()
