@@ -25,19 +25,6 @@ conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, str
     return QV_OK;
 }
 
-/* src[o, c/groups, taps] -> dst[o, taps, c/groups] */
-static void
-transpose(const struct qv_matrix *matrix, const char *src, char *dst)
-{
-    const struct qv_op_conv *op = &matrix->conv->u.conv;
-    size_t element = qv_dtype_bytes(matrix->dtype);
-    int64_t c = op->c / op->groups, taps = matrix->k / c;
-    for (int64_t o = 0; o < matrix->n; o++, src += (size_t)matrix->k * element)
-        for (int64_t t = 0; t < taps; t++)
-            for (int64_t i = 0; i < c; i++, dst += element)
-                memcpy(dst, src + (size_t)(i * taps + t) * element, element);
-}
-
 qv_status
 conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
                struct qv_buffer dst, qv_error *err)
@@ -46,7 +33,7 @@ conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const
     char *packed = malloc(bytes);
     if (!packed)
         return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
-    transpose(matrix, src, packed);
+    qv_channels_last(matrix, src, packed);
     qv_status status = upload_cuda(&dev->base, dst, packed, bytes, err);
     free(packed);
     return status;

@@ -106,7 +106,10 @@ typedef struct qv_context_options {
      * of the device that is given as input or output is then read and written in the order of that
      * stream, and no call waits for it. */
     void *stream;
-    uint64_t reserved[8];
+    /* Metal, to find a fault: operations (names as `qwenvit profile` prints them, comma separated,
+     * or "all") that run on the backend's simple kernels. NULL: none. */
+    const char *plain;
+    uint64_t reserved[7];
 } qv_context_options;
 
 typedef struct qv_context_info {

@@ -72,11 +72,14 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     const struct qv_backend *only = automatic ? NULL : qv_backend_find(name);
     if (!automatic && !only)
         return no_backend(name, err);
+    struct qv_device_options device = { o->device, o->threads, o->tf32, o->stream, 0 };
+    qv_status status = qv_op_parse_kinds(o->plain, &device.plain, err);
+    if (status)
+        return status;
     qv_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return qv_fail(err, QV_ENOMEM, "no memory for a context");
-    struct qv_device_options device = { o->device, o->threads, o->tf32, o->stream };
-    qv_status status = QV_ENODEVICE;
+    status = QV_ENODEVICE;
     for (const struct qv_backend *const *b = qv_backends; *b && status == QV_ENODEVICE; b++) {
         if (only && *b != only)
             continue;
@@ -89,7 +92,12 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     }
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->in_order = o->stream != NULL;
-    status = qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
+    if (device.plain && !ctx->caps.has_plain)
+        status = qv_fail(err, QV_EUNSUPPORTED, "plain: backend %s has no plain kernels",
+                         ctx->backend->name);
+    if (!status)
+        status =
+            qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
     if (status)
         qv_context_close(&ctx);
     else

@@ -10,16 +10,24 @@
 #include <sys/mman.h>
 #endif
 
+#include "dtype.h"
 #include "error.h"
 
+/* An emulated GPU is for tests: only who asks for it gets it. */
 const struct qv_backend *const qv_backends[] = {
 #ifdef QV_WITH_CUDA
     &qv_backend_cuda,
+#endif
+#if defined(QV_WITH_METAL) && defined(__APPLE__)
+    &qv_backend_metal,
 #endif
 #ifdef QV_WITH_CPU
     &qv_backend_cpu,
 #endif
     &qv_backend_ref,
+#if defined(QV_WITH_METAL) && !defined(__APPLE__)
+    &qv_backend_metal,
+#endif
     NULL,
 };
 
@@ -30,6 +38,27 @@ qv_backend_find(const char *name)
         if (!strcmp((*b)->name, name))
             return *b;
     return NULL;
+}
+
+void
+qv_unwrap(struct qv_device *dev, struct qv_memory *memory)
+{
+    if (dev->backend->unwrap)
+        dev->backend->unwrap(dev, memory);
+}
+
+void
+qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
+{
+    const struct qv_op_conv *op = &matrix->conv->u.conv;
+    size_t element = qv_dtype_bytes(matrix->dtype);
+    int64_t c = op->c / op->groups, taps = matrix->k / c;
+    const char *from = src;
+    char *to = dst;
+    for (int64_t o = 0; o < matrix->n; o++, from += (size_t)matrix->k * element)
+        for (int64_t t = 0; t < taps; t++)
+            for (int64_t i = 0; i < c; i++, to += element)
+                memcpy(to, from + (size_t)(i * taps + t) * element, element);
 }
 
 /* Whole huge pages where a buffer is large: weights are read from end to end for every chunk, and

@@ -36,6 +36,7 @@ struct qv_caps {
     bool beside;            /* calls that may run beside others gain by it */
     bool addend_apart;      /* a gemm's addend must not be its y: that would be rounded twice */
     double tanh_error;      /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool has_plain;         /* simple kernels besides: qv_device_options.plain */
     char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
@@ -62,8 +63,9 @@ struct qv_call {
 
 struct qv_device_options {
     int ordinal, threads;
-    bool tf32;    /* f32 products may be computed in TF32 */
-    void *stream; /* the caller's, for a backend that has streams; NULL: an own one */
+    bool tf32;      /* f32 products may be computed in TF32 */
+    void *stream;   /* the caller's, for a backend that has streams; NULL: an own one */
+    uint32_t plain; /* operations, 1 << enum qv_op_kind, that run on simple kernels */
 };
 
 /* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */
@@ -81,14 +83,15 @@ struct qv_backend {
     void (*caps)(const struct qv_device *dev, struct qv_caps *out);
 
     /* memory; alloc'ed memory is zero.
-     * wrap: memory that the caller has and the device can use in place, or false; *out needs no
-     * free. upload: src is read before the return; dst is in use by no work that was enqueued;
+     * wrap: memory that the caller has and the device can use in place, or false. unwrap: it is not
+     * used any more; NULL: nobody needs to know. upload: src is read before the return; dst is in use by no work that was enqueued;
      * later work and downloads see it. download: src is complete (synced, or its mark waited for).
      * src and dst may be memory that wrap takes: then on a stream of the caller's both are copied
      * in its order, and nothing is waited for. */
     qv_status (*alloc)(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
     void (*free)(struct qv_device *dev, struct qv_memory *memory);
     bool (*wrap)(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
+    void (*unwrap)(struct qv_device *dev, struct qv_memory *memory);
     qv_status (*upload)(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                         qv_error *err);
     qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
@@ -137,6 +140,12 @@ const struct qv_backend *qv_backend_find(const char *name);
 extern const struct qv_backend qv_backend_ref;
 extern const struct qv_backend qv_backend_cpu;
 extern const struct qv_backend qv_backend_cuda;
+extern const struct qv_backend qv_backend_metal;
+
+void qv_unwrap(struct qv_device *dev, struct qv_memory *memory);
+
+/* src[o, c, taps] of a convolution -> dst[o, taps, c] */
+void qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst);
 
 /* Host memory, shared by the backends that compute on the host. */
 qv_status qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);

@@ -516,10 +516,11 @@ keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
             struct qv_memory there;
             char *to = conv->next_front + (size_t)(plane * c->pad + j) * c->frame_bytes;
             const char *frame = frame_at(conv, x, plane, c->frames - c->pad + j);
-            if (be->wrap(conv->ctx->dev, frame, c->frame_bytes, &there))
+            if (be->wrap(conv->ctx->dev, frame, c->frame_bytes, &there)) {
                 status = be->download(conv->ctx->dev, to, (struct qv_buffer){ &there, 0 },
                                       c->frame_bytes, err);
-            else
+                qv_unwrap(conv->ctx->dev, &there);
+            } else
                 memcpy(to, frame, c->frame_bytes);
         }
     if (status)
@@ -561,24 +562,20 @@ redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory
         }
 }
 
-qv_status
-qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
+/* Chunk by chunk; what lies in the device's memory already (there) is neither copied nor, on a
+ * stream of the caller's, waited for. */
+static qv_status
+run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
+           const struct qv_call *calls, qv_error *err)
 {
-    if (!conv || !x || !y)
-        return qv_fail(err, QV_EINVAL, "conv, x or y is NULL");
-    if (!conv->weighted)
-        return qv_fail(err, QV_ESTATE, "this conv3d was made to be asked: it has no weights");
     const struct qv_backend *be = conv->ctx->backend;
     struct qv_device *dev = conv->ctx->dev;
-    struct qv_memory memory[2];
-    struct qv_call calls[QV_CONV3D_MOST_STEPS];
-    bool there[2];
-    redirect(conv, x, y, memory, there, calls);
     struct piece p = { .frame_bytes = (size_t)(conv->out[1] * conv->out[2] * conv->desc.o) *
                                       qv_dtype_bytes(conv->desc.dtype) };
-    for (; p.from < conv->out[0]; p.from += conv->chunk) {
+    qv_status status = QV_OK;
+    for (; p.from < conv->out[0] && !status; p.from += conv->chunk) {
         p.frames = conv->out[0] - p.from < conv->chunk ? conv->out[0] - p.from : conv->chunk;
-        qv_status status = there[0] ? QV_OK : upload_window(conv, x, p.from, err);
+        status = there[0] ? QV_OK : upload_window(conv, x, p.from, err);
         if (!status)
             status = upload_addend_part(conv, &p, err);
         if (!status)
@@ -587,10 +584,26 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
             status = be->sync(dev, err);
         if (!status && !there[1])
             status = download(conv, &p, y, err);
-        if (status)
-            return status;
     }
-    return conv->stream ? keep_front(conv, x, err) : QV_OK;
+    return status;
+}
+
+qv_status
+qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
+{
+    if (!conv || !x || !y)
+        return qv_fail(err, QV_EINVAL, "conv, x or y is NULL");
+    if (!conv->weighted)
+        return qv_fail(err, QV_ESTATE, "this conv3d was made to be asked: it has no weights");
+    struct qv_memory memory[2];
+    struct qv_call calls[QV_CONV3D_MOST_STEPS];
+    bool there[2];
+    redirect(conv, x, y, memory, there, calls);
+    qv_status status = run_chunks(conv, x, y, there, calls, err);
+    for (int i = 0; i < 2; i++)
+        if (there[i])
+            qv_unwrap(conv->ctx->dev, &memory[i]);
+    return status || !conv->stream ? status : keep_front(conv, x, err);
 }
 
 size_t

@@ -228,6 +228,26 @@ qv_op_parse(const char *text, struct qv_op *op, qv_error *err)
     return QV_OK;
 }
 
+qv_status
+qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err)
+{
+    *out = 0;
+    while (text && *text) {
+        size_t n = strcspn(text, ",");
+        uint32_t found = n == 3 && !strncmp(text, "all", n) ? UINT32_MAX : 0;
+        for (int kind = 0; kind < QV_OP_COUNT; kind++) {
+            const char *name = qv_op_name((enum qv_op_kind)kind);
+            if (strlen(name) == n && !strncmp(text, name, n))
+                found = (uint32_t)1 << kind;
+        }
+        if (!found)
+            return qv_fail(err, QV_EINVAL, "\"%.*s\" is no operation", (int)n, text);
+        *out |= found;
+        text += n + (text[n] == ',');
+    }
+    return QV_OK;
+}
+
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* A product of sizes; stays at INT64_MAX once it has overflowed. */

@@ -52,6 +52,9 @@ const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
 /* The reverse; fields left out are 0. */
 qv_status qv_op_parse(const char *text, struct qv_op *op, qv_error *err);
 
+/* "gemm,norm" or "all" -> operations as bits, 1 << kind; NULL: none. */
+qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);
+
 /* Sizes are positive and their products fit; what an operand looks like; what the work costs. */
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 struct qv_operand qv_op_operand(const struct qv_op *op, int i);

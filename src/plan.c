@@ -562,6 +562,8 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, size_t bytes)
         struct qv_memory there;
         const void *to = i ? out->deepstack[i - 1] : out->tokens;
         all = !to || ctx->backend->wrap(ctx->dev, to, bytes, &there);
+        if (to && all)
+            qv_unwrap(ctx->dev, &there);
     }
     return all;
 }

@@ -8,6 +8,22 @@
 
 #include "qwenvit.h"
 
+static const char *const test_backends[] = {
+    "ref",
+#ifdef QV_WITH_METAL
+    "metal",
+#endif
+#ifdef QV_WITH_CPU
+    "cpu",
+#endif
+#ifdef QV_WITH_CUDA
+    "cuda",
+#endif
+};
+enum { N_TEST_BACKENDS = sizeof test_backends / sizeof *test_backends };
+static const qv_dtype test_dtypes[] = { QV_F32, QV_BF16 };
+enum { N_TEST_DTYPES = sizeof test_dtypes / sizeof *test_dtypes };
+
 /* A GPU may be missing, unless QV_TEST_GPU says that there is one: then what is not tried fails. */
 static inline bool
 backend_is_here(const char *name)

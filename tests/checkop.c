@@ -21,13 +21,14 @@ static const char usage[] =
     "  --count N        random operations of each kind (default 60; 0 with --op or --shapes)\n"
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"
+    "  --plain OPS      operations (gemm,norm or all) on simple kernels\n"
     "  --bench          time the operations of --op or --shapes, if nothing failed\n"
     "  --json           one JSON object a line\n"
     "  --list           backends and operations\n"
     "  --selftest       plant faults that must be found (default backend: ref)\n";
 
 struct options {
-    const char *backend, *op, *shapes;
+    const char *backend, *op, *shapes, *plain;
     int64_t seed, count, threads;
     bool bench, json, list, selftest, help;
 };
@@ -61,8 +62,10 @@ write_repro(const struct report *report, const struct qv_op *op)
     char text[OP_TEXT], threads[40] = "";
     if (report->options->threads)
         snprintf(threads, sizeof threads, " --threads %lld", (long long)report->options->threads);
-    snprintf(repro, sizeof repro, "checkop --backend %s --seed %lld%s --op '%s'",
+    snprintf(repro, sizeof repro, "checkop --backend %s --seed %lld%s%s%s --op '%s'",
              report->side->backend->name, (long long)report->options->seed, threads,
+             report->options->plain ? " --plain " : "",
+             report->options->plain ? report->options->plain : "",
              qv_op_print(op, text, sizeof text));
 }
 
@@ -318,11 +321,20 @@ open_side(const struct qv_backend *backend, const struct options *options, struc
     qv_error err = { 0 };
     struct qv_device_options device = { .threads = (int)options->threads };
     *out = (struct side){ .backend = backend };
+    if (qv_op_parse_kinds(options->plain, &device.plain, &err)) {
+        fprintf(stderr, "checkop: --plain: %s\n", err.text);
+        return false;
+    }
     if (backend->open(&device, &out->dev, &err)) {
         fprintf(stderr, "checkop: %s: %s\n", backend->name, err.text);
         return false;
     }
     backend->caps(out->dev, &out->caps);
+    if (device.plain && !out->caps.has_plain) {
+        fprintf(stderr, "checkop: --plain: backend %s has no simple kernels\n", backend->name);
+        backend->close(out->dev);
+        return false;
+    }
     return true;
 }
 
@@ -423,6 +435,7 @@ parse_options(int argc, char **argv, struct options *o)
         { "--backend", &o->backend, NULL, NULL, 0 },
         { "--op", &o->op, NULL, NULL, 0 },
         { "--shapes", &o->shapes, NULL, NULL, 0 },
+        { "--plain", &o->plain, NULL, NULL, 0 },
         { "--seed", NULL, &o->seed, NULL, INT64_MAX },
         { "--count", NULL, &o->count, NULL, 1000000 },
         { "--threads", NULL, &o->threads, NULL, 1024 },

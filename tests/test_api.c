@@ -12,29 +12,17 @@
 #include "backends.h"
 #include "tiny.h"
 
-static const struct {
-    const char *backend;
-    qv_dtype dtype;
-} runs[] = {
-    { "ref", QV_F32 },
-#ifdef QV_WITH_CPU
-    { "cpu", QV_F32 },  { "cpu", QV_BF16 },
-#endif
-#ifdef QV_WITH_CUDA
-    { "cuda", QV_F32 }, { "cuda", QV_BF16 },
-#endif
-};
-#define FOR_EACH_RUN(r)                                                                            \
-    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)                                        \
-        if (backend_is_here(runs[r].backend))
+#define FOR_EACH_RUN(on, type)                                                                         \
+    for (int on = 0; on < N_TEST_BACKENDS; on++)                                                     \
+        for (int type = 0; type < N_TEST_DTYPES && backend_is_here(test_backends[on]); type++)
 
 static void
 same_bits_every_time(void **state)
 {
     (void)state;
-    FOR_EACH_RUN(r)
+    FOR_EACH_RUN(on, type)
     {
-        struct tiny t = tiny_open(runs[r].backend, runs[r].dtype, 2);
+        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         uint8_t *frames = tiny_frames(&t, 8, 6, 4, 7);
         qv_plan_options o = { .grid_h = 6, .grid_w = 4, .chunk_pairs = 4 };
         size_t n, m;
@@ -54,9 +42,9 @@ chunks_do_not_depend_on_length(void **state)
 {
     (void)state;
     enum { CHUNK = 3, ALL = 16, OUTPUT_FRAMES = 2 };
-    FOR_EACH_RUN(r)
+    FOR_EACH_RUN(on, type)
     {
-        struct tiny t = tiny_open(runs[r].backend, runs[r].dtype, 2);
+        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         qv_plan_options o = { .grid_h = 4, .grid_w = 6, .chunk_pairs = CHUNK };
         uint8_t *frames = tiny_frames(&t, ALL, 4, 6, 9);
         size_t frame = (size_t)(4 * 6 * t.info.patch_size * t.info.patch_size * 3), n, m;
@@ -100,9 +88,9 @@ static void
 one_frame_is_two_equal_ones(void **state)
 {
     (void)state;
-    FOR_EACH_RUN(r)
+    FOR_EACH_RUN(on, type)
     {
-        struct tiny t = tiny_open(runs[r].backend, runs[r].dtype, 2);
+        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         uint8_t *one = tiny_frames(&t, 1, 4, 4, 11);
         size_t frame = (size_t)(16 * t.info.patch_size * t.info.patch_size * 3), n, m, k;
         uint8_t *two = malloc(2 * frame);
@@ -116,7 +104,7 @@ one_frame_is_two_equal_ones(void **state)
         assert_int_equal(n, k);
         assert_memory_equal(a, b, n);
         double far = worst_distance(c, a, 4 * (1 + t.info.n_deepstack), t.info.out_hidden);
-        assert_true(far <= (runs[r].dtype == QV_F32 ? 2e-5 : 0.05));
+        assert_true(far <= (test_dtypes[type] == QV_F32 ? 2e-5 : 0.05));
         free(a);
         free(b);
         free(c);
@@ -130,9 +118,9 @@ static void
 several_sizes_through_one_model(void **state)
 {
     (void)state;
-    FOR_EACH_RUN(r)
+    FOR_EACH_RUN(on, type)
     {
-        struct tiny t = tiny_open(runs[r].backend, runs[r].dtype, 2);
+        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         const int64_t grids[][2] = { { 2, 2 }, { 8, 2 }, { 4, 6 }, { 2, 2 } };
         size_t n;
         float *first = NULL;
@@ -205,8 +193,18 @@ wrong_calls_are_refused_with_words(void **state)
     qv_plan *plan = NULL;
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "tpu" }, &ctx, &err), QV_ENODEVICE,
             "tpu");
+#ifdef QV_WITH_METAL
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "metal", .device = 99 }, &ctx, &err),
+            QV_ENODEVICE, "device 99");
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "metal", .plain = "gemm,nor" }, &ctx,
+                            &err),
+            QV_EINVAL, "\"nor\"");
+#else
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "metal" }, &ctx, &err), QV_ENODEVICE,
             "not in this build");
+#endif
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref", .plain = "gemm" }, &ctx, &err),
+            QV_EUNSUPPORTED, "ref has no plain kernels");
 #ifdef QV_WITH_CUDA
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "cuda", .device = 99 }, &ctx, &err),
             QV_ENODEVICE, backend_is_here("cuda") ? "device 99" : "no NVIDIA GPU can be used");

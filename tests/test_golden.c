@@ -37,19 +37,6 @@ struct capture {
 
 static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp" };
 
-static const struct {
-    const char *backend;
-    qv_dtype dtype;
-} runs[] = {
-    { "ref", QV_F32 },  { "ref", QV_BF16 },
-#ifdef QV_WITH_CPU
-    { "cpu", QV_F32 },  { "cpu", QV_BF16 },
-#endif
-#ifdef QV_WITH_CUDA
-    { "cuda", QV_F32 }, { "cuda", QV_BF16 },
-#endif
-};
-
 static struct layer *
 layer_of(struct capture *c, const char *name)
 {
@@ -210,10 +197,10 @@ static void
 every_family_on_every_backend(void **state)
 {
     (void)state;
-    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)
-        for (size_t i = 0;
-             i < sizeof families / sizeof *families && backend_is_here(runs[r].backend); i++)
-            check_family(families[i], runs[r].backend, runs[r].dtype);
+    enum { N_FAMILIES = sizeof families / sizeof *families };
+    for (int b = 0; b < N_TEST_BACKENDS; b++)
+        for (int i = 0; i < N_FAMILIES * N_TEST_DTYPES && backend_is_here(test_backends[b]); i++)
+            check_family(families[i % N_FAMILIES], test_backends[b], test_dtypes[i / N_FAMILIES]);
 }
 
 int

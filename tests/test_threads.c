@@ -17,16 +17,6 @@
 
 enum { FRAMES = 4, ROUNDS = 3 };
 
-static const char *const backends[] = {
-    "ref",
-#ifdef QV_WITH_CPU
-    "cpu",
-#endif
-#ifdef QV_WITH_CUDA
-    "cuda",
-#endif
-};
-
 struct worker {
     const char *backend;
     uint32_t seed;
@@ -54,11 +44,13 @@ static void
 two_contexts_in_two_threads(void **state)
 {
     (void)state;
-    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
-        if (!backend_is_here(backends[b]))
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
             continue;
-        struct worker alone[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
-        struct worker together[2] = { { backends[b], 1, NULL, 0 }, { backends[b], 2, NULL, 0 } };
+        struct worker alone[2] = { { test_backends[b], 1, NULL, 0 },
+                                   { test_backends[b], 2, NULL, 0 } };
+        struct worker together[2] = { { test_backends[b], 1, NULL, 0 },
+                                      { test_backends[b], 2, NULL, 0 } };
         pthread_t threads[2];
         for (int i = 0; i < 2; i++)
             work(&alone[i]);
@@ -95,10 +87,10 @@ static void
 a_context_moves_between_threads(void **state)
 {
     (void)state;
-    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
-        if (!backend_is_here(backends[b]))
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
             continue;
-        struct moved m = { .t = tiny_open(backends[b], QV_F32, 1) };
+        struct moved m = { .t = tiny_open(test_backends[b], QV_F32, 1) };
         m.frames = tiny_frames(&m.t, FRAMES, 4, 4, 3);
         encode_elsewhere(&m);
         float *here = m.tokens;

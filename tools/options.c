@@ -79,12 +79,15 @@ static const struct option options[] = {
       AT(repeats), 1 },
     { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
       AT(no_limit), 0 },
-    { "--backend", "NAME", "auto (default), cuda, cpu, ref", TEXT, GROUP_DEVICE, AT(backend), 0 },
+    { "--backend", "NAME", "auto (default), cuda, metal, cpu, ref", TEXT, GROUP_DEVICE, AT(backend),
+      0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
     { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
       AT(tf32), 0 },
+    { "--plain", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
+      GROUP_DEVICE, AT(plain), 0 },
     { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
       0 },
     { "--tune", NULL, "measure choices that the tune file does not hold, and keep them", FLAG,
@@ -306,7 +309,8 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
                              .tune_file =
                                  o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
                              .tune = o->tune,
-                             .tf32 = o->tf32 };
+                             .tf32 = o->tf32,
+                             .plain = o->plain };
     if (o->tune && c.tune_file == file)
         make_folders(file);
     qv_status status = qv_context_open(&c, out, err);

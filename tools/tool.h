@@ -19,7 +19,7 @@ enum tool_exit {
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* the same everywhere */
-    const char *backend;
+    const char *backend, *plain;
     qv_dtype dtype;
     int64_t device, threads;
     bool tf32, json, quiet;
