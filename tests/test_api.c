@@ -12,8 +12,8 @@
 #include "backends.h"
 #include "tiny.h"
 
-#define FOR_EACH_RUN(on, type)                                                                         \
-    for (int on = 0; on < N_TEST_BACKENDS; on++)                                                     \
+#define FOR_EACH_RUN(on, type)                                                                     \
+    for (int on = 0; on < N_TEST_BACKENDS; on++)                                                   \
         for (int type = 0; type < N_TEST_DTYPES && backend_is_here(test_backends[on]); type++)
 
 static void
