@@ -93,7 +93,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->in_order = o->stream != NULL;
     if (device.plain && !ctx->caps.has_plain)
-        status = qv_fail(err, QV_EUNSUPPORTED, "plain: backend %s has no plain kernels",
+        status = qv_fail(err, QV_EINVAL, "plain: backend %s has no plain kernels",
                          ctx->backend->name);
     if (!status)
         status =

@@ -21,6 +21,7 @@ static const char usage[] =
     "  --count N        random operations of each kind (default 60; 0 with --op or --shapes)\n"
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"
+    "  --choice N       of kernels, the first is 0; operations with fewer are skipped\n"
     "  --plain OPS      operations (gemm,norm or all) on simple kernels\n"
     "  --bench          time the operations of --op or --shapes, if nothing failed\n"
     "  --json           one JSON object a line\n"
@@ -29,7 +30,7 @@ static const char usage[] =
 
 struct options {
     const char *backend, *op, *shapes, *plain;
-    int64_t seed, count, threads;
+    int64_t seed, count, threads, choice;
     bool bench, json, list, selftest, help;
 };
 
@@ -59,14 +60,15 @@ static char repro[OP_TEXT + 200];
 static void
 write_repro(const struct report *report, const struct qv_op *op)
 {
-    char text[OP_TEXT], threads[40] = "";
+    char text[OP_TEXT], threads[40] = "", choice[40] = "";
     if (report->options->threads)
         snprintf(threads, sizeof threads, " --threads %lld", (long long)report->options->threads);
-    snprintf(repro, sizeof repro, "checkop --backend %s --seed %lld%s%s%s --op '%s'",
-             report->side->backend->name, (long long)report->options->seed, threads,
-             report->options->plain ? " --plain " : "",
-             report->options->plain ? report->options->plain : "",
-             qv_op_print(op, text, sizeof text));
+    if (report->options->choice)
+        snprintf(choice, sizeof choice, " --choice %lld", (long long)report->options->choice);
+    const char *plain = report->options->plain;
+    snprintf(repro, sizeof repro, "checkop --backend %s --seed %lld%s%s%s%s --op '%s'",
+             report->side->backend->name, (long long)report->options->seed, threads, choice,
+             plain ? " --plain " : "", plain ? plain : "", qv_op_print(op, text, sizeof text));
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(_WIN32)
@@ -320,7 +322,7 @@ open_side(const struct qv_backend *backend, const struct options *options, struc
 {
     qv_error err = { 0 };
     struct qv_device_options device = { .threads = (int)options->threads };
-    *out = (struct side){ .backend = backend };
+    *out = (struct side){ .backend = backend, .choice = (int)options->choice };
     if (qv_op_parse_kinds(options->plain, &device.plain, &err)) {
         fprintf(stderr, "checkop: --plain: %s\n", err.text);
         return false;
@@ -439,6 +441,7 @@ parse_options(int argc, char **argv, struct options *o)
         { "--seed", NULL, &o->seed, NULL, INT64_MAX },
         { "--count", NULL, &o->count, NULL, 1000000 },
         { "--threads", NULL, &o->threads, NULL, 1024 },
+        { "--choice", NULL, &o->choice, NULL, QV_MOST_CHOICES - 1 },
         { "--bench", NULL, NULL, &o->bench, 0 },
         { "--json", NULL, NULL, &o->json, 0 },
         { "--list", NULL, NULL, &o->list, 0 },

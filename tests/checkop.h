@@ -49,6 +49,7 @@ struct side {
     const struct qv_backend *backend;
     struct qv_device *dev;
     struct qv_caps caps;
+    int choice; /* of each kernel */
 };
 
 /* What can be wrong with a case; the first one found is reported. */

@@ -445,7 +445,7 @@ selftest(const struct side *ref, const struct side *base, uint64_t seed)
     table.prepare = prepare_faulty;
     table.pack = pack_faulty;
     now.base = base->backend;
-    struct side faulty = { &table, base->dev, base->caps };
+    struct side faulty = { &table, base->dev, base->caps, 0 };
     int missed = 0, n = (int)(sizeof faults / sizeof faults[0]);
     for (int i = 0; i < n; i++)
         missed += !try_fault(ref, &faulty, &faults[i], seed);

@@ -175,8 +175,8 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     job->side = side;
     job->data = data;
     job->alias = alias;
-    qv_status status =
-        side->backend->prepare(side->dev, &data->op, 0, &job->kernel, &scratch_bytes, &err);
+    qv_status status = side->backend->prepare(side->dev, &data->op, side->choice, &job->kernel,
+                                              &scratch_bytes, &err);
     bool ok = !status;
     if (status == QV_EUNSUPPORTED) {
         outcome->skipped = true;

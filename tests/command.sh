@@ -213,7 +213,8 @@ expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o no/such
 expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm text.mp4 --model "$model" -o many
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors \
     --picture no/such/folder/p.png
-expect 4 'not in this build' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend metal
+expect 4 'no backend "tpu"' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend tpu
+expect 2 'no plain kernels' "$qwenvit" info "$model" --backend ref --plain gemm
 expect 4 'device 1000' "$qwenvit" info "$model" --device 1000 --backend ref
 [ ! -e g.safetensors ] || fail 'a failed encode left a file'
 [ -z "$(ls | grep tmp || true)" ] || fail "a temporary file was left: $(ls | grep tmp)"

@@ -3,6 +3,7 @@
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin: only what is missing.
 # oneDNN comes from the distribution if that is 3.1 or newer, else from PyPI's wheels, unpacked
 # below build/deps. Safe to run again; says nothing if there is nothing to do.
+# deps.sh tests: and what the Metal emulator needs, clang and GNU's Objective-C runtime.
 set -eu
 cd "$(dirname "$0")/.."
 deps=build/deps
@@ -37,6 +38,13 @@ for p in gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmock
     have_package "$p" || missing="$missing $p"
 done
 [ -z "$missing" ] || install $missing
+if [ "${1:-}" = tests ]; then
+    missing=
+    for p in clang "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev"; do
+        have_package "$p" || missing="$missing $p"
+    done
+    [ -z "$missing" ] || install $missing
+fi
 
 # ---- oneDNN ----
 onednn_ok() {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what is missing, builds, and runs every test: with address and undefined sanitizers, in
-# release, the thread rules under the thread sanitizer, the smallest build, and with the CUDA
-# toolkit the CUDA backend as far as it goes without a GPU.
+# release, the thread rules under the thread sanitizer, the smallest build, the Metal backend in an
+# emulator (sanitized), and with the CUDA toolkit the CUDA backend as far as it goes without a GPU.
 # --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
 # checkop; nothing else.
 # QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
@@ -13,7 +13,7 @@ case ${1:-} in
 '') gpu= ;;
 *) echo "test.sh: what is $1? (--gpu, or nothing)" >&2; exit 2 ;;
 esac
-[ "${QV_DEPS:-}" = no ] || sh tools/deps.sh
+[ "${QV_DEPS:-}" = no ] || sh tools/deps.sh tests
 passed=0 failed=0
 say() { printf '\n== %s\n' "$*"; }
 mkdir -p build
@@ -90,6 +90,9 @@ run release
 check build tsan --target test_threads
 run tsan -R '^threads$'
 check build min # the core and ref, with jansson alone
+check cmake --preset metal -G Ninja -DQV_SANITIZE=address,undefined
+check build metal
+run metal -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
 if command -v nvcc > /dev/null; then
     check build cuda
     run cuda -L absent # what a machine without a GPU can say
@@ -100,7 +103,7 @@ fi
 say 'Format'
 # its rules change from version to version: only that of Debian 12 counts
 if clang-format --version 2> /dev/null | grep -q 'version 14\.'; then
-    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m' '*.metal')
 else
     echo 'clang-format 14 is not here: skipped'
 fi

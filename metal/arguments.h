@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the host tells a kernel: function constants, which a pipeline is compiled for, and one
+ * struct of arguments at buffer(0). Read by the host's C and by the kernels alike. Counts have 32
+ * bits, strides 64; both count elements.
+ * buffer(1 + i) is operand i of the operation, in the order of ops.inc.
+ */
+#ifndef QV_METAL_ARGUMENTS_H
+#define QV_METAL_ARGUMENTS_H
+
+#ifdef __METAL_VERSION__
+typedef uint qv_count;
+typedef long qv_stride;
+#else
+#include <stdint.h>
+typedef uint32_t qv_count;
+typedef int64_t qv_stride;
+#endif
+
+/* Function constants, all of them uint. Every pipeline is given all. */
+enum {
+    CONSTANT_BIAS,    /* 1: there is one */
+    CONSTANT_ACT,     /* enum qv_act: 0 none, 1 tanh GELU, 2 erf GELU */
+    CONSTANT_ADDEND,  /* 1: there is one */
+    CONSTANT_ALIGNED, /* 1: rows are whole vectors (of tiles: whole steps along k) */
+    CONSTANT_A,       /* the kernel's own, see there */
+    CONSTANT_B,
+    CONSTANT_C,
+    CONSTANT_D,
+    CONSTANTS
+};
+
+/* y[i,j] = act(alpha * sum + bias[j]) + addend[i % addend_rows, j] */
+struct epilogue_args {
+    float alpha;
+    qv_count addend_rows; /* 0: none */
+};
+
+struct rows_args {
+    qv_count pairs, grid_h, grid_w, patch, frames, merge, channels; /* frames: of a row */
+    float scale[3], shift[3];
+};
+
+struct convert_args {
+    qv_stride n;
+};
+
+struct gemm_args {
+    qv_count m, n, k;
+    struct epilogue_args epilogue;
+};
+
+struct norm_args {
+    qv_count rows, cols;
+    float eps;
+};
+
+struct rope_args {
+    qv_count rows, heads, head_dim, period;
+};
+
+struct attention_args {
+    qv_count batch, seq, heads, head_dim;
+    float scale;
+};
+
+struct taps_args {
+    qv_count rows, cols;
+};
+
+/* Axes are depth, height, width; taps: of the kernel. */
+struct unfold_args {
+    qv_count n, in[3], c, taps[3], stride[3], out[3];
+};
+
+/* x[n, x_depth (of which in[0] are seen), in[1], in[2], c], w[o, taps, c/groups],
+ * y[n, out, o] */
+struct conv_args {
+    qv_count n, in[3], c, o, taps[3], stride[3], dilation[3], out[3], x_depth, groups;
+    qv_count top, left; /* zeros in front; those behind follow from out */
+    struct epilogue_args epilogue;
+};
+
+struct finish_args {
+    qv_count rows, cols;
+    struct epilogue_args epilogue;
+};
+
+#endif

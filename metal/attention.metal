@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * attention with online softmax (Milakov and Gimelshein, arXiv:1805.02867; Dao et al.,
+ * arXiv:2205.14135): a threadgroup takes a block of queries of one head and goes over the keys of
+ * its run block by block. Scores never leave the registers.
+ *
+ * Four simdgroups, each with A strips of 8 queries: Q, S and O are fragments of 8 x 8 in registers,
+ * K and V lie in threadgroup memory. A lane holds two neighbours of one row of a fragment (tile_row
+ * and tile_col of gemm.metal), and the four lanes of a row differ in bits 0 and 3 of their number.
+ * The softmax works on that layout; P comes out of it as it goes into the second product, rounded
+ * to real.
+ */
+
+enum { ATTENTION_THREADS = 128, ATTENTION_PLAIN_DIMS = 128 };
+
+/* Below every score; finite, so that differences of it are no NaN. */
+constant float ATTENTION_NONE = -3.4e38f;
+constant float ATTENTION_LOG2E = 1.44269504f; /* exp(x) = exp2(x log2(e)) */
+
+/* Keys of a block, and elements from one key to the next in threadgroup memory: an odd number of
+ * 16 bytes, so that the rows of a fragment lie in different banks. */
+template <uint HEAD_DIM> struct attention_tile {
+    enum : uint {
+        KEYS = sizeof(real) == 2 ? 32 : 16,
+        VECTOR = 16 / sizeof(real),
+        PITCH = (HEAD_DIM / VECTOR | 1) * VECTOR,
+        FRAGMENTS = HEAD_DIM / 8,
+        BLOCKS = KEYS / 8
+    };
+};
+
+typedef simdgroup_matrix<real, 8, 8> attention_factor;
+typedef simdgroup_matrix<float, 8, 8> attention_sums;
+
+/* What a simdgroup keeps of 8 queries; of their sums each lane has those of its own columns. */
+template <uint HEAD_DIM> struct attention_strip {
+    attention_factor q[HEAD_DIM / 8];
+    attention_sums o[HEAD_DIM / 8];
+    float most, sum;
+};
+
+/* This lane's part of one query. */
+template <uint HEAD_DIM>
+static inline void
+attention_begin(thread attention_strip<HEAD_DIM> &strip, device const real *query, uint lane)
+{
+    strip.most = ATTENTION_NONE;
+    strip.sum = 0;
+#pragma unroll
+    for (uint f = 0; f < HEAD_DIM / 8; f++) {
+        strip.q[f].thread_elements()[0] = query[f * 8 + tile_col(lane)];
+        strip.q[f].thread_elements()[1] = query[f * 8 + tile_col(lane) + 1];
+        strip.o[f] = attention_sums(0);
+    }
+}
+
+/* Rows of keys or values into threadgroup memory; zeros behind the last. */
+template <uint HEAD_DIM>
+static inline void
+attention_stage(device const real *from, long step, uint rows, threadgroup real *to,
+                uint thread_index)
+{
+    typedef attention_tile<HEAD_DIM> tile;
+    const uint vectors = HEAD_DIM / 4;
+    for (uint i = thread_index; i < tile::KEYS * vectors; i += ATTENTION_THREADS) {
+        uint row = i / vectors, col = i % vectors * 4;
+        real4 v = real4(float4(0));
+        if (row < rows)
+            v = *(device const real4 *)(from + row * step + col);
+        *(threadgroup real4 *)(to + row * tile::PITCH + col) = v;
+    }
+}
+
+/* S = Q K^T */
+template <uint HEAD_DIM, uint STRIPS>
+static inline void
+attention_scores(thread attention_strip<HEAD_DIM> (&strips)[STRIPS], threadgroup const real *keys,
+                 thread attention_sums (&s)[STRIPS][attention_tile<HEAD_DIM>::BLOCKS])
+{
+    typedef attention_tile<HEAD_DIM> tile;
+#pragma unroll
+    for (uint j = 0; j < tile::BLOCKS; j++) {
+#pragma unroll
+        for (uint r = 0; r < STRIPS; r++)
+            s[r][j] = attention_sums(0);
+#pragma unroll
+        for (uint f = 0; f < tile::FRAGMENTS; f++) {
+            attention_factor k;
+            simdgroup_load(k, keys + j * 8 * tile::PITCH + f * 8, tile::PITCH, ulong2(0), true);
+#pragma unroll
+            for (uint r = 0; r < STRIPS; r++)
+                simdgroup_multiply_accumulate(s[r][j], strips[r].q[f], k, s[r][j]);
+        }
+    }
+}
+
+/* P = exp2(S - most) of a strip, of which `keys` columns count. The most becomes that of all blocks
+ * so far; what was summed before shrinks with it. */
+template <uint HEAD_DIM>
+static inline void
+attention_softmax(thread attention_strip<HEAD_DIM> &strip,
+                  thread attention_sums (&s)[attention_tile<HEAD_DIM>::BLOCKS],
+                  thread attention_factor (&p)[attention_tile<HEAD_DIM>::BLOCKS], float scale,
+                  uint keys, uint lane)
+{
+    typedef attention_tile<HEAD_DIM> tile;
+    float most = strip.most, sum = 0;
+#pragma unroll
+    for (uint i = 0; i < 2 * tile::BLOCKS; i++) {
+        bool counts = i / 2 * 8 + tile_col(lane) + i % 2 < keys;
+        float v = counts ? s[i / 2].thread_elements()[i % 2] * scale : ATTENTION_NONE;
+        s[i / 2].thread_elements()[i % 2] = v;
+        most = max(most, v);
+    }
+    most = max(most, simd_shuffle_xor(most, 1));
+    most = max(most, simd_shuffle_xor(most, 8));
+#pragma unroll
+    for (uint i = 0; i < 2 * tile::BLOCKS; i++) {
+        float v = exp2(s[i / 2].thread_elements()[i % 2] - most);
+        p[i / 2].thread_elements()[i % 2] = real(v);
+        sum += v;
+    }
+    const float shrink = exp2(strip.most - most);
+#pragma unroll
+    for (uint f = 0; f < tile::FRAGMENTS; f++) {
+        strip.o[f].thread_elements()[0] *= shrink;
+        strip.o[f].thread_elements()[1] *= shrink;
+    }
+    strip.sum = strip.sum * shrink + sum;
+    strip.most = most;
+}
+
+/* O += P V */
+template <uint HEAD_DIM, uint STRIPS>
+static inline void
+attention_values(thread attention_strip<HEAD_DIM> (&strips)[STRIPS],
+                 thread attention_factor (&p)[STRIPS][attention_tile<HEAD_DIM>::BLOCKS],
+                 threadgroup const real *values)
+{
+    typedef attention_tile<HEAD_DIM> tile;
+#pragma unroll
+    for (uint f = 0; f < tile::FRAGMENTS; f++)
+#pragma unroll
+        for (uint j = 0; j < tile::BLOCKS; j++) {
+            attention_factor v;
+            simdgroup_load(v, values + j * 8 * tile::PITCH + f * 8, tile::PITCH);
+#pragma unroll
+            for (uint r = 0; r < STRIPS; r++)
+                simdgroup_multiply_accumulate(strips[r].o[f], p[r][j], v, strips[r].o[f]);
+        }
+}
+
+/* y = O / sum, where there is such a query. */
+template <uint HEAD_DIM>
+static inline void
+attention_end(thread attention_strip<HEAD_DIM> &strip, bool is_query, device real *y, uint lane)
+{
+    float sum = strip.sum;
+    sum += simd_shuffle_xor(sum, 1);
+    sum += simd_shuffle_xor(sum, 8);
+    const float share = 1 / sum;
+#pragma unroll
+    for (uint f = 0; f < HEAD_DIM / 8; f++)
+        if (is_query) {
+            y[f * 8 + tile_col(lane)] = real(strip.o[f].thread_elements()[0] * share);
+            y[f * 8 + tile_col(lane) + 1] = real(strip.o[f].thread_elements()[1] * share);
+        }
+}
+
+/* All of a threadgroup: query block group.x of head group.y in run group.z. */
+template <uint HEAD_DIM, uint STRIPS>
+static inline void
+attention_block(constant attention_args &a, device const real *qkv, device real *y,
+                threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
+{
+    typedef attention_tile<HEAD_DIM> tile;
+    const uint query = (group.x * 4 + simd) * STRIPS * 8 + tile_row(lane), n_keys = tile::KEYS;
+    const long width = long(a.heads) * HEAD_DIM, step = 3 * width, run = long(group.z) * a.seq;
+    threadgroup real *keys = (threadgroup real *)shared, *values = keys + n_keys * tile::PITCH;
+    attention_strip<HEAD_DIM> strips[STRIPS];
+    attention_sums s[STRIPS][tile::BLOCKS];
+    attention_factor p[STRIPS][tile::BLOCKS];
+
+    qkv += run * step + group.y * HEAD_DIM;
+    y += run * width + group.y * HEAD_DIM;
+#pragma unroll
+    for (uint r = 0; r < STRIPS; r++) /* queries behind the last are copies of it */
+        attention_begin<HEAD_DIM>(strips[r], qkv + min(query + r * 8, a.seq - 1) * step, lane);
+    for (uint first = 0; first < a.seq; first += n_keys) {
+        device const real *from = qkv + width + first * step;
+        const uint n = min(n_keys, a.seq - first);
+        threadgroup_barrier(mem_flags::mem_threadgroup); /* until the block before was read */
+        attention_stage<HEAD_DIM>(from, step, n, keys, thread_index);
+        attention_stage<HEAD_DIM>(from + width, step, n, values, thread_index);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        attention_scores<HEAD_DIM, STRIPS>(strips, keys, s);
+#pragma unroll
+        for (uint r = 0; r < STRIPS; r++)
+            attention_softmax<HEAD_DIM>(strips[r], s[r], p[r], a.scale * ATTENTION_LOG2E, n, lane);
+        attention_values<HEAD_DIM, STRIPS>(strips, p, values);
+    }
+#pragma unroll
+    for (uint r = 0; r < STRIPS; r++)
+        attention_end<HEAD_DIM>(strips[r], query + r * 8 < a.seq, y + (query + r * 8) * width,
+                                lane);
+}
+
+/* A: strips of 8 queries of a simdgroup, 1 or 2. */
+template <uint HEAD_DIM>
+static inline void
+attention_any(constant attention_args &a, device const real *qkv, device real *y,
+              threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
+{
+    if (A == 2)
+        attention_block<HEAD_DIM, 2>(a, qkv, y, shared, group, thread_index, lane, simd);
+    else
+        attention_block<HEAD_DIM, 1>(a, qkv, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+attention_64(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
+             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+             uint3 group [[threadgroup_position_in_grid]],
+             uint thread_index [[thread_index_in_threadgroup]],
+             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    attention_any<64>(a, qkv, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+attention_72(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
+             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+             uint3 group [[threadgroup_position_in_grid]],
+             uint thread_index [[thread_index_in_threadgroup]],
+             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    attention_any<72>(a, qkv, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+attention_80(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
+             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+             uint3 group [[threadgroup_position_in_grid]],
+             uint thread_index [[thread_index_in_threadgroup]],
+             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    attention_any<80>(a, qkv, y, shared, group, thread_index, lane, simd);
+}
+
+/* Any head: a simdgroup per query, which goes over its keys once for each 128 dims. */
+kernel void
+attention_plain(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
+                device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+                uint lane [[thread_index_in_simdgroup]],
+                uint simd [[simdgroup_index_in_threadgroup]])
+{
+    const long width = long(a.heads) * a.head_dim, step = 3 * width, run = long(group.z) * a.seq;
+    const uint wanted = group.x * (ATTENTION_THREADS / 32) + simd, query = min(wanted, a.seq - 1);
+    device const real *q = qkv + (run + query) * step + group.y * a.head_dim;
+    for (uint begin = 0; begin < a.head_dim; begin += ATTENTION_PLAIN_DIMS) {
+        float most = ATTENTION_NONE, sum = 0;
+        float4 o = float4(0);
+        for (uint key = 0; key < a.seq; key++) {
+            device const real *k = qkv + (run + key) * step + width + group.y * a.head_dim;
+            float s = 0;
+            for (uint d = lane; d < a.head_dim; d += 32)
+                s += float(q[d]) * float(k[d]);
+            s = simd_sum(s) * (a.scale * ATTENTION_LOG2E);
+            float former = most, p;
+            most = max(most, s);
+            p = exp2(s - most);
+            sum = sum * exp2(former - most) + p;
+            o *= exp2(former - most);
+            for (uint i = 0; i < 4; i++)
+                if (begin + i * 32 + lane < a.head_dim)
+                    o[i] += p * float(k[width + begin + i * 32 + lane]);
+        }
+        for (uint i = 0; i < 4; i++)
+            if (wanted < a.seq && begin + i * 32 + lane < a.head_dim)
+                y[(run + query) * width + group.y * a.head_dim + begin + i * 32 + lane] =
+                    real(o[i] / sum);
+    }
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * conv as a product without the matrix of windows: rows are outputs, columns their channels, and k
+ * goes over (depth, height, width, channel) as w[o, taps, c] lies in memory; all of it into one
+ * accumulator. The tile is gemm.metal's, and so are its constants; only x is fetched differently:
+ * each thread walks along k by the digits of its position. Groups run on conv_plain.
+ */
+
+/* A position along k, and how far a step goes. */
+struct conv_tap {
+    uint c, w, h, d;
+};
+
+/* Where an output's window begins: of x the first value, of the image row and column. It may begin
+ * in the padding. */
+struct conv_window {
+    long at;
+    int top, left;
+};
+
+static inline conv_tap
+conv_tap_at(constant conv_args &a, uint k)
+{
+    conv_tap tap;
+    uint taps = k / a.c;
+    tap.c = k % a.c;
+    tap.w = taps % a.taps[2];
+    tap.h = taps / a.taps[2] % a.taps[1];
+    tap.d = taps / a.taps[2] / a.taps[1];
+    return tap;
+}
+
+/* tap += by, digit by digit, so that nothing is divided on the way. */
+static inline void
+conv_advance(thread conv_tap &tap, conv_tap by, constant conv_args &a)
+{
+    tap.c += by.c;
+    bool carry = tap.c >= a.c;
+    tap.c -= carry ? a.c : 0;
+    tap.w += by.w + carry;
+    carry = tap.w >= a.taps[2];
+    tap.w -= carry ? a.taps[2] : 0;
+    tap.h += by.h + carry;
+    carry = tap.h >= a.taps[1];
+    tap.h -= carry ? a.taps[1] : 0;
+    tap.d += by.d + carry;
+}
+
+static inline uint
+conv_rows(constant conv_args &a)
+{
+    return a.n * a.out[0] * a.out[1] * a.out[2];
+}
+
+/* The window of an output; behind the last one it sees nothing. */
+static inline conv_window
+conv_window_of(constant conv_args &a, uint row)
+{
+    conv_window window;
+    uint across = row % a.out[2], down = row / a.out[2] % a.out[1];
+    uint frames = row / a.out[2] / a.out[1];
+    long z = long(frames / a.out[0]) * a.x_depth + long(frames % a.out[0]) * a.stride[0];
+    window.top = int(down * a.stride[1]) - int(a.top);
+    window.left = int(across * a.stride[2]) - int(a.left);
+    window.at = ((z * a.in[1] + window.top) * a.in[2] + window.left) * a.c;
+    if (row >= conv_rows(a))
+        window.top = -(1 << 30);
+    return window;
+}
+
+/* How far behind the first value of a window a tap lies. */
+static inline long
+conv_offset(constant conv_args &a, conv_tap tap)
+{
+    long z = long(tap.d) * a.dilation[0];
+    return ((z * a.in[1] + tap.h * a.dilation[1]) * a.in[2] + tap.w * a.dilation[2]) * a.c + tap.c;
+}
+
+/* Whether a tap of a window is there: not behind the end of k, not in the padding. */
+static inline bool
+conv_sees(constant conv_args &a, conv_window window, conv_tap tap)
+{
+    return tap.d < a.taps[0] && uint(window.top + int(tap.h * a.dilation[1])) < a.in[1] &&
+           uint(window.left + int(tap.w * a.dilation[2])) < a.in[2];
+}
+
+/* What a thread fetches of x: four values along k of every so many rows. */
+template <uint ROWS> struct conv_part {
+    enum : uint { EACH = ROWS / TILE_APART };
+    conv_window windows[EACH];
+    conv_tap tap, step, one;
+};
+
+template <uint ROWS>
+static inline void
+conv_begin(thread conv_part<ROWS> &part, constant conv_args &a, uint row0, uint thread_index)
+{
+#pragma unroll
+    for (uint i = 0; i < conv_part<ROWS>::EACH; i++)
+        part.windows[i] = conv_window_of(a, row0 + thread_index / TILE_VECTORS + i * TILE_APART);
+    part.tap = conv_tap_at(a, thread_index % TILE_VECTORS * 4);
+    part.step = conv_tap_at(a, TILE_STEP);
+    part.one = conv_tap_at(a, 1);
+}
+
+/* x of one step: vectors of channels, or elements where a vector would be more than one tap. */
+template <uint ROWS>
+static inline void
+conv_stage(threadgroup real *to, device const real *x, thread conv_part<ROWS> &part,
+           constant conv_args &a, uint thread_index)
+{
+    conv_tap tap = part.tap;
+    to += thread_index / TILE_VECTORS * TILE_PITCH + thread_index % TILE_VECTORS * 4;
+    for (uint e = 0; e < (A == 2 ? 1 : 4); e++) {
+        const long at = conv_offset(a, tap);
+#pragma unroll
+        for (uint i = 0; i < conv_part<ROWS>::EACH; i++) {
+            const bool sees = conv_sees(a, part.windows[i], tap);
+            device const real *from = x + (part.windows[i].at + at);
+            threadgroup real *p = to + i * TILE_APART * TILE_PITCH;
+            if (A == 2)
+                *(threadgroup real4 *)p = sees ? *(device const real4 *)from : real4(float4(0));
+            else
+                p[e] = sees ? *from : real(0.0f);
+        }
+        conv_advance(tap, part.one, a);
+    }
+    conv_advance(part.tap, part.step, a);
+}
+
+template <uint ROWS, uint COLS, uint DOWN, uint ACROSS>
+static inline void
+conv_tile(constant conv_args &a, device const real *x, device const real *w,
+          device const real *bias, device const real *addend, device real *y,
+          threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
+{
+    threadgroup real *xs = (threadgroup real *)shared, *ws = xs + ROWS * TILE_PITCH;
+    const uint row0 = tile_place(group).x * ROWS, col0 = tile_place(group).y * COLS;
+    const uint down = simd / (COLS / 8 / ACROSS) * DOWN * 8;
+    const uint across = simd % (COLS / 8 / ACROSS) * ACROSS * 8;
+    const uint end = a.taps[0] * a.taps[1] * a.taps[2] * a.c;
+    simdgroup_float8x8 sums[DOWN][ACROSS];
+    conv_part<ROWS> part;
+    if (row0 >= conv_rows(a)) /* the last band is lower */
+        return;
+    conv_begin(part, a, row0, thread_index);
+    tile_clear(sums);
+    for (uint k = 0; k < end; k += TILE_STEP) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        conv_stage(xs, x, part, a, thread_index);
+        tile_stage_w<COLS>(ws, w, col0, a.o, k, end, thread_index);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        tile_multiply(sums, xs + down * TILE_PITCH, ws + across * TILE_PITCH, lane);
+    }
+    tile_finish(a.epilogue, sums, row0 + down, col0 + across, conv_rows(a), a.o, bias, addend, y,
+                lane);
+}
+
+kernel void
+conv_64x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           threadgroup uchar *shared [[threadgroup(0)]],
+           uint3 group [[threadgroup_position_in_grid]],
+           uint thread_index [[thread_index_in_threadgroup]],
+           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    conv_tile<64, 64, 4, 4>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+conv_64x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           threadgroup uchar *shared [[threadgroup(0)]],
+           uint3 group [[threadgroup_position_in_grid]],
+           uint thread_index [[thread_index_in_threadgroup]],
+           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    conv_tile<64, 32, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+conv_32x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           threadgroup uchar *shared [[threadgroup(0)]],
+           uint3 group [[threadgroup_position_in_grid]],
+           uint thread_index [[thread_index_in_threadgroup]],
+           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    conv_tile<32, 64, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+conv_32x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           threadgroup uchar *shared [[threadgroup(0)]],
+           uint3 group [[threadgroup_position_in_grid]],
+           uint thread_index [[thread_index_in_threadgroup]],
+           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    conv_tile<32, 32, 2, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+}
+
+kernel void
+conv_128x16(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+            device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+            threadgroup uchar *shared [[threadgroup(0)]],
+            uint3 group [[threadgroup_position_in_grid]],
+            uint thread_index [[thread_index_in_threadgroup]],
+            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
+{
+    conv_tile<128, 16, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+}
+
+/* The sum of one tap over the channels of a group. */
+static inline float
+conv_plain_tap(device const real *x, device const real *w, uint channels)
+{
+    float sum = 0;
+    for (uint i = 0; i < channels; i++)
+        sum = fma(float(x[i]), float(w[i]), sum);
+    return sum;
+}
+
+/* One thread an output, neighbours of which are channels; any groups. */
+kernel void
+conv_plain(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
+           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           uint3 thread_position [[thread_position_in_grid]])
+{
+    const uint row = thread_position.x / a.o, col = thread_position.x % a.o;
+    const uint channels = a.c / a.groups, first = col / (a.o / a.groups) * channels;
+    float sum = 0;
+    if (row >= conv_rows(a))
+        return;
+    const conv_window window = conv_window_of(a, row);
+    device const real *wp = w + long(col) * a.taps[0] * a.taps[1] * a.taps[2] * channels;
+    conv_tap tap;
+    tap.c = first;
+    for (tap.d = 0; tap.d < a.taps[0]; tap.d++)
+        for (tap.h = 0; tap.h < a.taps[1]; tap.h++)
+            for (tap.w = 0; tap.w < a.taps[2]; tap.w++, wp += channels)
+                if (conv_sees(a, window, tap))
+                    sum += conv_plain_tap(x + (window.at + conv_offset(a, tap)), wp, channels);
+    if (D)
+        ((device float *)y)[thread_position.x] =
+            D == 2 ? ((device float *)y)[thread_position.x] + sum : sum;
+    else
+        y[thread_position.x] = real(finish_value(a.epilogue, sum, row, col, a.o, bias, addend));
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How an operation is run: which kernel, compiled for what, over which grid. Pure functions of the
+ * operation and of the GPU, in C; device.m and work.m do what they say.
+ */
+#ifndef QV_METAL_LAUNCH_H
+#define QV_METAL_LAUNCH_H
+
+#include "arguments.h"
+#include "error.h"
+#include "op.h"
+
+/* A kernel finds its arguments at buffer(0) and operand i at buffer(1 + i). Its threads lie along
+ * x; threadgroup memory is threadgroup(0). */
+struct launch_metal {
+    const char *function;
+    qv_dtype real; /* which library: what REAL stands for in it, QV_BF16 or QV_F32 */
+    uint32_t constants[CONSTANTS];
+    union {
+        struct rows_args rows;
+        struct convert_args convert;
+        struct gemm_args gemm;
+        struct norm_args norm;
+        struct rope_args rope;
+        struct attention_args attention;
+        struct taps_args taps;
+        struct unfold_args unfold;
+        struct conv_args conv;
+        struct finish_args finish;
+    } args;
+    uint32_t groups[3], threads; /* threadgroups; threads of each, a multiple of 32 */
+    uint32_t threadgroup_bytes;  /* at most 32 KiB */
+};
+
+/* The choice'th way to run an operation, best guess first; QV_EUNSUPPORTED, in words, beyond the
+ * last, and for sizes beyond 32 bits. plain: on the kernel that is simple, whatever the size.
+ * *out is zero before. metal/launch.c: by kind. */
+qv_status launch_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+                       qv_error *err);
+
+/* metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that are bound by
+ * memory) */
+qv_status launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain,
+                            struct launch_metal *out, qv_error *err);
+qv_status launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain,
+                            struct launch_metal *out, qv_error *err);
+qv_status launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
+                                 struct launch_metal *out, qv_error *err);
+qv_status launch_rows_metal(const struct qv_op *op, int choice, bool plain,
+                            struct launch_metal *out, qv_error *err);
+
+#endif

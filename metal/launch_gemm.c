@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/* Which kernel of gemm.metal a product runs on: tiles, few rows, or plain. */
+#include "tiles.h"
+
+enum { MOST_FEW_ROWS = 16, FEW_COLS_OF_GROUP = 16 };
+
+static qv_status
+check_size(const struct qv_op_gemm *op, qv_error *err)
+{
+    int64_t rows = 1 << 30, most = 1 << 26;
+    if (op->m > rows || op->addend_rows > rows || op->n > most || op->k > most ||
+        op->m * op->n >= (int64_t)1 << 32)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "gemm: %lld x %lld x %lld; Metal's kernels take up to 2^30 rows, 2^26 "
+                       "columns and fewer than 2^32 outputs",
+                       (long long)op->m, (long long)op->n, (long long)op->k);
+    return QV_OK;
+}
+
+static void
+launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
+{
+    out->function = "gemm_rows";
+    out->constants[CONSTANT_A] = (uint32_t)op->m;
+    out->constants[CONSTANT_B] = op->k % 4 == 0;
+    out->threads = TILE_THREADS;
+    out->groups[0] = (uint32_t)tiles_along(op->n, FEW_COLS_OF_GROUP);
+    out->groups[1] = out->groups[2] = 1;
+}
+
+qv_status
+launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain, struct launch_metal *out,
+                  qv_error *err)
+{
+    qv_status status = check_size(op, err);
+    if (status)
+        return status;
+    bool few = op->m <= MOST_FEW_ROWS;
+    int choices = plain ? 1 : TILES + few;
+    if (choice >= choices)
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_BIAS] = op->bias != 0;
+    out->constants[CONSTANT_ACT] = (uint32_t)op->act;
+    out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
+    out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
+                                         (uint32_t)op->n,
+                                         (uint32_t)op->k,
+                                         { (float)op->alpha, (uint32_t)op->addend_rows } };
+    if (plain)
+        plain_launch("gemm_plain", op->m * op->n, out);
+    else if (few && choice == 0)
+        launch_few(op, out);
+    else {
+        const struct tile_metal *tile = tile_choose(op->m, op->n, choice - few);
+        out->function = tile->gemm;
+        tile_launch(tile, op->m, op->n, op->k, op->k % 4 ? 0 : 2, out);
+    }
+    return QV_OK;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT */
+/* Operations bound by memory: vectors where rows are whole ones, and enough threadgroups. */
+#include "launch.h"
+
+enum { THREADS = 256, SIMDGROUP = 32 };
+enum { FULL_GROUPS = 512 /* that keep any GPU busy */, MOST_GROUPS = 8 * FULL_GROUPS, ITEMS = 4 };
+
+/* ---- what they share ------------------------------------------------------------------------- */
+
+struct count {
+    const char *field;
+    int64_t value;
+};
+
+static qv_status
+check_counts(const char *op, const struct count *counts, size_t n, qv_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (counts[i].value > INT32_MAX)
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal kernels count to %d", op,
+                           counts[i].field, (long long)counts[i].value, INT32_MAX);
+    return QV_OK;
+}
+#define CHECK_COUNTS(op, err, ...)                                                                 \
+    check_counts(op, (const struct count[]){ __VA_ARGS__ },                                        \
+                 sizeof((const struct count[]){ __VA_ARGS__ }) / sizeof(struct count), err)
+
+static int64_t
+ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t
+at_most(int64_t a, int64_t most)
+{
+    return a < most ? a : most;
+}
+
+/* `times` times `rows` rows of `items` items over threadgroups, so that each has a few items per
+ * thread, but not so many that few threadgroups are left. */
+static void
+spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
+{
+    int64_t share = rows * items * times / FULL_GROUPS;
+    int64_t wanted = share < THREADS ? THREADS : at_most(share, ITEMS * THREADS);
+    int64_t groups = at_most(ceil_div(rows, ceil_div(wanted, items)), MOST_GROUPS);
+    out->groups[0] = (uint32_t)groups;
+    out->groups[1] = (uint32_t)at_most(times, ceil_div(MOST_GROUPS, groups));
+    out->groups[2] = 1;
+    out->threads = THREADS;
+    out->constants[CONSTANT_D] = THREADS;
+}
+
+/* ---- rows, convert --------------------------------------------------------------------------- */
+
+static qv_status
+launch_rows(const struct qv_op_rows *op, bool plain, struct launch_metal *out, qv_error *err)
+{
+    int64_t frames = op->still ? 1 : op->temporal, patches = op->grid_h * op->grid_w;
+    int64_t values = op->channels * frames * op->patch * op->patch;
+    bool aligned = op->channels == 3 && op->patch % 4 == 0 && !plain;
+    qv_status status = CHECK_COUNTS("rows", err, { "pairs", op->pairs },
+                                    { "grid_h*grid_w", patches }, { "columns of y", values });
+    if (status)
+        return status;
+    out->function = "rows";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->args.rows = (struct rows_args){
+        .pairs = (qv_count)op->pairs,
+        .grid_h = (qv_count)op->grid_h,
+        .grid_w = (qv_count)op->grid_w,
+        .patch = (qv_count)op->patch,
+        .frames = (qv_count)frames,
+        .merge = (qv_count)op->merge,
+        .channels = (qv_count)op->channels,
+        .scale = { (float)op->scale0, (float)op->scale1, (float)op->scale2 },
+        .shift = { (float)op->shift0, (float)op->shift1, (float)op->shift2 },
+    };
+    spread(out, patches, aligned ? values / 12 : values, op->pairs);
+    return QV_OK;
+}
+
+static qv_status
+launch_convert(const struct qv_op_convert *op, bool plain, struct launch_metal *out)
+{
+    bool from = op->from == QV_BF16, to = op->dtype == QV_BF16;
+    int64_t size = plain ? 1 : 4;
+    out->function = "convert";
+    out->real = from || to ? QV_BF16 : QV_F32;
+    out->constants[CONSTANT_ALIGNED] = !plain;
+    out->constants[CONSTANT_A] = from;
+    out->constants[CONSTANT_B] = to;
+    out->args.convert = (struct convert_args){ .n = op->n };
+    spread(out, ceil_div(op->n, size), 1, 1);
+    return QV_OK;
+}
+
+/* ---- norm, rope ------------------------------------------------------------------------------ */
+
+enum { NORM_VECTORS = 9, NORM_THREADS = 128 }; /* of a thread, as in norm.metal; of short rows */
+
+/* A simdgroup per row, where its registers hold it, then a threadgroup per row; choice 1 is the
+ * other one, where that is possible too. */
+static qv_status
+launch_norm(const struct qv_op_norm *op, int choice, bool plain, struct launch_metal *out,
+            qv_error *err)
+{
+    int64_t vectors = op->cols / 4, narrow = ceil_div(vectors, SIMDGROUP);
+    bool can_wide = !plain && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
+    bool can_narrow = can_wide && narrow <= NORM_VECTORS;
+    bool wide = can_wide && (!can_narrow || choice == 1), fast = can_wide || can_narrow;
+    qv_status status = CHECK_COUNTS("norm", err, { "rows", op->rows }, { "cols", op->cols });
+    if (status)
+        return status;
+    if (choice > can_narrow)
+        return qv_fail(err, QV_EUNSUPPORTED, "norm runs in %s with cols=%lld",
+                       can_narrow ? "two ways" : "one way", (long long)op->cols);
+    int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
+    out->function = fast ? "norm" : "norm_plain";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_A] = op->rms != 0;
+    out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
+    out->constants[CONSTANT_C] = fast ? (uint32_t)(wide ? threads / SIMDGROUP : 1) : 0;
+    out->constants[CONSTANT_D] = (uint32_t)threads;
+    out->args.norm = (struct norm_args){ (qv_count)op->rows, (qv_count)op->cols, (float)op->eps };
+    int64_t at_once = wide ? 1 : threads / SIMDGROUP;
+    out->groups[0] = (uint32_t)at_most(ceil_div(op->rows, at_once), MOST_GROUPS);
+    out->groups[1] = out->groups[2] = 1;
+    out->threads = (uint32_t)threads;
+    out->threadgroup_bytes = fast ? THREADS / SIMDGROUP * sizeof(float) : 0;
+    return QV_OK;
+}
+
+static qv_status
+launch_rope(const struct qv_op_rope *op, bool plain, struct launch_metal *out, qv_error *err)
+{
+    enum { HEADS = 4 }; /* of a thread, as in norm.metal */
+    bool aligned = op->head_dim % 8 == 0 && !plain;
+    qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "period", op->period },
+                                    { "3*heads*head_dim", 3 * op->heads * op->head_dim });
+    if (status)
+        return status;
+    out->function = "rope";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->args.rope = (struct rope_args){
+        .rows = (qv_count)op->rows,
+        .heads = (qv_count)op->heads,
+        .head_dim = (qv_count)op->head_dim,
+        .period = (qv_count)op->period,
+    };
+    spread(out, op->rows, ceil_div(2 * op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
+    return QV_OK;
+}
+
+/* ---- taps, finish ---------------------------------------------------------------------------- */
+
+static qv_status
+launch_taps(const struct qv_op_taps *op, bool plain, struct launch_metal *out, qv_error *err)
+{
+    bool aligned = op->cols % 4 == 0 && !plain;
+    qv_status status = CHECK_COUNTS("taps", err, { "rows", op->rows }, { "cols", op->cols });
+    if (status)
+        return status;
+    out->function = "taps";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->args.taps = (struct taps_args){ (qv_count)op->rows, (qv_count)op->cols };
+    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
+    return QV_OK;
+}
+
+static qv_status
+launch_finish(const struct qv_op_finish *op, bool plain, struct launch_metal *out, qv_error *err)
+{
+    bool aligned = op->cols % 4 == 0 && !plain;
+    qv_status status = CHECK_COUNTS("finish", err, { "rows", op->rows }, { "cols", op->cols });
+    if (status)
+        return status;
+    out->function = "finish";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_BIAS] = op->bias != 0;
+    out->constants[CONSTANT_ACT] = (uint32_t)op->act;
+    out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->args.finish = (struct finish_args){
+        .rows = (qv_count)op->rows,
+        .cols = (qv_count)op->cols,
+        .epilogue = { .alpha = (float)op->alpha, .addend_rows = (qv_count)op->addend_rows },
+    };
+    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
+    return QV_OK;
+}
+
+/* ---- unfold ---------------------------------------------------------------------------------- */
+
+/* Of unfold_tiles, as in rows.metal; kernels less wide are read in pieces that are too short. */
+enum { UNFOLD_TILE = 32, UNFOLD_NARROW = 8 };
+
+static struct unfold_args
+unfold_args_of(const struct qv_op_unfold *op)
+{
+    return (struct unfold_args){
+        .n = (qv_count)op->n,
+        .in = { (qv_count)op->d, (qv_count)op->h, (qv_count)op->w },
+        .c = (qv_count)op->c,
+        .taps = { (qv_count)op->kd, (qv_count)op->kh, (qv_count)op->kw },
+        .stride = { (qv_count)op->sd, (qv_count)op->sh, (qv_count)op->sw },
+        .out = { (qv_count)((op->d - op->kd) / op->sd + 1),
+                 (qv_count)((op->h - op->kh) / op->sh + 1),
+                 (qv_count)((op->w - op->kw) / op->sw + 1) },
+    };
+}
+
+/* Four neighbours in a row of y are neighbours in x, and begin at vectors in both. */
+static bool
+unfold_is_aligned(const struct qv_op_unfold *op)
+{
+    if (!op->channels_first)
+        return op->c % 4 == 0;
+    return op->kw % 4 == 0 && op->w % 4 == 0 && op->sw % 4 == 0;
+}
+
+static qv_status
+launch_unfold(const struct qv_op_unfold *op, int choice, bool plain, struct launch_metal *out,
+              qv_error *err)
+{
+    const struct unfold_args args = unfold_args_of(op);
+    int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
+    int64_t cols = op->kd * op->kh * op->kw * op->c;
+    int64_t tiles = ceil_div(rows, UNFOLD_TILE) * ceil_div(cols, UNFOLD_TILE);
+    bool can_tile = op->channels_first && !plain, aligned = !plain && unfold_is_aligned(op);
+    bool tiled = can_tile && (op->kw < UNFOLD_NARROW) == (choice == 0);
+    qv_status status =
+        CHECK_COUNTS("unfold", err, { "n", op->n }, { "d", op->d }, { "h", op->h }, { "w", op->w },
+                     { "c", op->c }, { "sd", op->sd }, { "sh", op->sh }, { "sw", op->sw },
+                     { "n*d'", frames }, { "h'*w'", rows }, { "columns of y", cols },
+                     { "tiles of 32 x 32 values", tiles });
+    if (status)
+        return status;
+    if (choice > can_tile)
+        return qv_fail(err, QV_EUNSUPPORTED, "unfold runs in %s",
+                       can_tile ? "two ways" : "one way");
+    out->function = tiled ? "unfold_tiles" : "unfold";
+    out->real = (qv_dtype)op->dtype;
+    out->constants[CONSTANT_ALIGNED] = aligned && !tiled;
+    out->constants[CONSTANT_A] = op->channels_first != 0;
+    out->args.unfold = args;
+    spread(out, rows, cols / (aligned ? 4 : 1), frames);
+    if (tiled) {
+        out->groups[0] = (uint32_t)at_most(tiles, MOST_GROUPS);
+        out->groups[1] = (uint32_t)at_most(frames, ceil_div(MOST_GROUPS, tiles));
+        out->threadgroup_bytes = UNFOLD_TILE * (UNFOLD_TILE + 1) * (op->dtype == QV_BF16 ? 2 : 4);
+    }
+    return QV_OK;
+}
+
+qv_status
+launch_rows_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+                  qv_error *err)
+{
+    if (op->kind == QV_OP_norm)
+        return launch_norm(&op->u.norm, choice, plain, out, err);
+    if (op->kind == QV_OP_unfold)
+        return launch_unfold(&op->u.unfold, choice, plain, out, err);
+    if (choice > 0)
+        return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
+    switch (op->kind) {
+    case QV_OP_rows: return launch_rows(&op->u.rows, plain, out, err);
+    case QV_OP_convert: return launch_convert(&op->u.convert, plain, out);
+    case QV_OP_rope: return launch_rope(&op->u.rope, plain, out, err);
+    case QV_OP_taps: return launch_taps(&op->u.taps, plain, out, err);
+    case QV_OP_finish: return launch_finish(&op->u.finish, plain, out, err);
+    default: break;
+    }
+    return qv_fail(err, QV_EUNSUPPORTED, "%s is not bound by memory", qv_op_name(op->kind));
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of patches, conversions, taps, unfolding, finishing: all bound by memory. D: threads of a
+ * threadgroup. */
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* The patch in the picture that is row i of a pair: blocks of merge x merge patches. */
+static inline uint2
+rows_patch(constant rows_args &a, uint i)
+{
+    uint block = i / (a.merge * a.merge), in = i % (a.merge * a.merge), wide = a.grid_w / a.merge;
+    return uint2(block % wide * a.merge + in % a.merge, block / wide * a.merge + in / a.merge);
+}
+
+/* The pixel at (x, y) of a patch, counted in pixels. */
+static inline long
+rows_pixel(constant rows_args &a, long frame, uint2 patch, uint x, uint y)
+{
+    long line = (frame * a.grid_h + patch.y) * a.patch + y;
+    return (line * a.grid_w + patch.x) * a.patch + x;
+}
+
+static inline void
+rows_put(constant rows_args &a, uint channel, device real *y, uint b0, uint b1, uint b2, uint b3)
+{
+    float4 v = float4(float(b0), float(b1), float(b2), float(b3));
+    store4(y, fma(v, float4(a.scale[channel]), float4(a.shift[channel])));
+}
+
+/* Four pixels of three channels are three words: in three vectors of four they go out. */
+static inline void
+rows_vectors(constant rows_args &a, device const uchar *frames, device real *y, uint pair, uint run,
+             uint thread_index, uint runs)
+{
+    const uint wide = a.patch / 4, plane = a.patch * a.patch, items = a.frames * plane / 4;
+    const uint patches = a.grid_h * a.grid_w;
+    uint first, n = items_of_group(patches, items, run, runs, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, item = i % items, line = item / wide, x = item % wide * 4;
+        long frame = long(pair) * a.frames + line / a.patch;
+        long from = 3 * rows_pixel(a, frame, rows_patch(a, row), x, line % a.patch);
+        device const uint *words = (device const uint *)(frames + from);
+        device real *to = y + (long(pair) * patches + row) * 3 * a.frames * plane + item * 4;
+        uint u = words[0], v = words[1], w = words[2];
+        rows_put(a, 0, to, u & 255, u >> 24, v >> 16 & 255, w >> 8 & 255);
+        to += a.frames * plane;
+        rows_put(a, 1, to, u >> 8 & 255, v & 255, v >> 24, w >> 16 & 255);
+        to += a.frames * plane;
+        rows_put(a, 2, to, u >> 16 & 255, v >> 8 & 255, w & 255, w >> 24);
+    }
+}
+
+/* Any patch, any channels: one value at a time. */
+static inline void
+rows_values(constant rows_args &a, device const uchar *frames, device real *y, uint pair, uint run,
+            uint thread_index, uint runs)
+{
+    const uint items = a.channels * a.frames * a.patch * a.patch, patches = a.grid_h * a.grid_w;
+    uint first, n = items_of_group(patches, items, run, runs, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, item = i % items, x = item % a.patch, line = item / a.patch;
+        uint frame = line / a.patch % a.frames, channel = line / a.patch / a.frames;
+        long from =
+            rows_pixel(a, long(pair) * a.frames + frame, rows_patch(a, row), x, line % a.patch);
+        float u = float(frames[from * a.channels + channel]);
+        y[(long(pair) * patches + row) * items + item] =
+            real(fma(u, a.scale[channel], a.shift[channel]));
+    }
+}
+
+/* Threadgroups: runs of patches, pairs. ALIGNED: three channels, patches of whole vectors. */
+kernel void
+rows(constant rows_args &a [[buffer(0)]], device const uchar *frames [[buffer(1)]],
+     device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+     uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    for (uint pair = group.y; pair < a.pairs; pair += groups.y)
+        if (ALIGNED)
+            rows_vectors(a, frames, y, pair, group.x, thread_index, groups.x);
+        else
+            rows_values(a, frames, y, pair, group.x, thread_index, groups.x);
+}
+
+/* ---- convert --------------------------------------------------------------------------------- */
+
+/* Values i, i + step, ... of n. Through float, which loses nothing. */
+template <typename F>
+static inline void
+convert_values(device const uchar *x, device uchar *y, ulong n, ulong i, ulong step)
+{
+    const uint size = sizeof(F) / sizeof(float);
+    for (; i < n; i += step) {
+        F v;
+        if (A)
+            fetch((device const real *)x + i * size, v);
+        else
+            fetch_float((device const float *)x + i * size, v);
+        if (B)
+            put((device real *)y + i * size, v);
+        else
+            put_float((device float *)y + i * size, v);
+    }
+}
+
+/* A: x is real, not float. B: y is. ALIGNED: vectors, and then what is left. */
+kernel void
+convert(constant convert_args &a [[buffer(0)]], device const uchar *x [[buffer(1)]],
+        device uchar *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+        uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    const ulong i = ulong(group.x) * D + thread_index, step = ulong(groups.x) * D;
+    const ulong n = ulong(a.n), vectors = ALIGNED ? n / 4 : 0;
+    convert_values<float4>(x, y, vectors, i, step);
+    convert_values<float>(x, y, n, 4 * vectors + i, step);
+}
+
+/* ---- taps ------------------------------------------------------------------------------------ */
+
+template <typename F>
+static inline void
+taps_rows(constant taps_args &a, device const real *table, device const int *index,
+          device const float *weight, device real *y, uint3 group, uint thread_index, uint3 groups)
+{
+    const uint size = sizeof(F) / sizeof(float), items = a.cols / size;
+    uint first, n = items_of_group(a.rows, items, group.x, groups.x, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, col = i % items * size;
+        int4 from = *(device const int4 *)(index + 4 * long(row));
+        float4 by = *(device const float4 *)(weight + 4 * long(row));
+        F v[4];
+        for (uint t = 0; t < 4; t++)
+            fetch(table + long(from[t]) * a.cols + col, v[t]);
+        F sum = v[0] * by[0];
+        for (uint t = 1; t < 4; t++)
+            sum += v[t] * by[t];
+        put(y + long(row) * a.cols + col, sum);
+    }
+}
+
+/* ALIGNED: a row is whole vectors. */
+kernel void
+taps(constant taps_args &a [[buffer(0)]], device const real *table [[buffer(1)]],
+     device const int *index [[buffer(2)]], device const float *weight [[buffer(3)]],
+     device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+     uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    if (ALIGNED)
+        taps_rows<float4>(a, table, index, weight, y, group, thread_index, groups);
+    else
+        taps_rows<float>(a, table, index, weight, y, group, thread_index, groups);
+}
+
+/* ---- unfold ---------------------------------------------------------------------------------- */
+
+/* Where the element lies that belongs at y[row, col] is a sum of what row and col say. A: channels
+ * come first. A frame is one of n * d' of y, and has h' * w' rows. */
+static inline long
+unfold_row(constant unfold_args &a, uint frame, uint row)
+{
+    long n = frame / a.out[0], z = frame % a.out[0] * a.stride[0];
+    long r = row / a.out[2] * a.stride[1], q = row % a.out[2] * a.stride[2];
+    if (A)
+        return ((n * a.c * a.in[0] + z) * a.in[1] + r) * a.in[2] + q;
+    return (((n * a.in[0] + z) * a.in[1] + r) * a.in[2] + q) * a.c;
+}
+
+static inline long
+unfold_col(constant unfold_args &a, uint col)
+{
+    uint tap = A ? col : col / a.c, channel = col % a.c, q = tap % a.taps[2];
+    uint r = tap / a.taps[2] % a.taps[1], z = tap / a.taps[2] / a.taps[1];
+    if (!A)
+        return ((long(z) * a.in[1] + r) * a.in[2] + q) * a.c + channel;
+    channel = z / a.taps[0];
+    z %= a.taps[0];
+    return ((long(channel) * a.in[0] + z) * a.in[1] + r) * a.in[2] + q;
+}
+
+static inline uint
+unfold_cols(constant unfold_args &a)
+{
+    return a.taps[0] * a.taps[1] * a.taps[2] * a.c;
+}
+
+template <typename T>
+static inline void
+unfold_rows(constant unfold_args &a, device const real *x, device real *y, uint3 group,
+            uint thread_index, uint3 groups)
+{
+    const uint size = sizeof(T) / sizeof(real), rows = a.out[1] * a.out[2], cols = unfold_cols(a);
+    uint first, n = items_of_group(rows, cols / size, group.x, groups.x, first);
+    for (uint frame = group.y; frame < a.n * a.out[0]; frame += groups.y)
+        for (uint i = thread_index; i < n; i += D) {
+            uint row = first + i / (cols / size), col = i % (cols / size) * size;
+            device const real *from = x + unfold_row(a, frame, row) + unfold_col(a, col);
+            device real *to = y + (long(frame) * rows + row) * cols + col;
+            *(device T *)to = *(device const T *)from;
+        }
+}
+
+/* Threadgroups: runs of rows, frames. ALIGNED: vectors are neighbours in x as in y. */
+kernel void
+unfold(constant unfold_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+       device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+       uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    if (ALIGNED)
+        unfold_rows<real4>(a, x, y, group, thread_index, groups);
+    else
+        unfold_rows<real>(a, x, y, group, thread_index, groups);
+}
+
+/* Rows and columns of a tile of unfold_tiles, and of its lines in threadgroup memory. */
+enum { UNFOLD_TILE = 32, UNFOLD_PITCH = UNFOLD_TILE + 1 };
+
+/* For narrow kernels where channels come first: neighbours in x are one below the other in y. Tiles
+ * of 32 rows and columns are read by columns, written by rows. Threadgroups: tiles, frames. */
+kernel void
+unfold_tiles(constant unfold_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+             uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+             uint simd [[simdgroup_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    threadgroup real *tile = (threadgroup real *)shared;
+    const uint rows = a.out[1] * a.out[2], cols = unfold_cols(a);
+    const uint wide = (cols + UNFOLD_TILE - 1) / UNFOLD_TILE;
+    const uint tiles = (rows + UNFOLD_TILE - 1) / UNFOLD_TILE * wide;
+    for (uint frame = group.y; frame < a.n * a.out[0]; frame += groups.y)
+        for (uint at = group.x; at < tiles; at += groups.x) {
+            const uint row0 = at / wide * UNFOLD_TILE, col0 = at % wide * UNFOLD_TILE;
+            const long from = unfold_row(a, frame, min(row0 + lane, rows - 1));
+            threadgroup_barrier(mem_flags::mem_threadgroup); /* until the tile before was read */
+            for (uint j = simd; j < UNFOLD_TILE && col0 + j < cols; j += D / 32)
+                tile[j * UNFOLD_PITCH + lane] = x[from + unfold_col(a, col0 + j)];
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint i = simd; i < UNFOLD_TILE && row0 + i < rows; i += D / 32)
+                if (col0 + lane < cols)
+                    y[(long(frame) * rows + row0 + i) * cols + col0 + lane] =
+                        tile[lane * UNFOLD_PITCH + i];
+        }
+}
+
+/* ---- finish ---------------------------------------------------------------------------------- */
+
+static inline float4
+activate4(float4 v)
+{
+    return float4(activate(v.x), activate(v.y), activate(v.z), activate(v.w));
+}
+
+/* As finish_value(), of four columns. */
+static inline float4
+finish_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
+              device const real *bias, device const real *addend)
+{
+    float4 v = e.alpha * sum;
+    if (HAS_BIAS)
+        v += load4(bias + col);
+    v = activate4(v);
+    if (HAS_ADDEND)
+        v += load4(addend + long(row % e.addend_rows) * n + col);
+    return v;
+}
+
+/* ALIGNED: a row is whole vectors. addend may be y: a thread reads what it writes before. */
+kernel void
+finish(constant finish_args &a [[buffer(0)]], device const float *x [[buffer(1)]],
+       device const real *bias [[buffer(2)]], device const real *addend [[buffer(3)]],
+       device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+       uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    const uint size = ALIGNED ? 4 : 1, items = a.cols / size;
+    uint first, n = items_of_group(a.rows, items, group.x, groups.x, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, col = i % items * size;
+        long at = long(row) * a.cols + col;
+        if (ALIGNED) {
+            float4 v = *(device const float4 *)(x + at);
+            store4(y + at, finish_vector(a.epilogue, v, row, col, a.cols, bias, addend));
+        } else
+            y[at] = real(finish_value(a.epilogue, x[at], row, col, a.cols, bias, addend));
+    }
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* Lists of calls as command buffers, one a list; marks in the work, and waiting for them. */
+#include "metal.h"
+
+#include <string.h>
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* What the clock said, for marks beside the command buffer number `sequence` (from 1). */
+static void
+note_times(struct qv_device_metal *dev, id<MTLCommandBuffer> done, uint64_t sequence)
+{
+    dev->last_end_s = [done GPUEndTime];
+    for (int i = 0; i < QV_MARKS; i++) {
+        struct mark_metal *m = &dev->marks[i];
+        if (m->sequence == sequence)
+            m->end_s = [done GPUEndTime];
+        if (m->sequence + 1 == sequence)
+            m->next_start_s = [done GPUStartTime];
+    }
+}
+
+/* Oldest first, until `sequence` command buffers have ended; the first that failed speaks. */
+static qv_status
+wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
+{
+    qv_status status = QV_OK;
+    while (dev->n_pending && dev->committed - dev->n_pending < sequence) {
+        id<MTLCommandBuffer> oldest = dev->pending[0];
+        [oldest waitUntilCompleted];
+        note_times(dev, oldest, dev->committed - dev->n_pending + 1);
+        if ([oldest status] == MTLCommandBufferStatusError && !status) {
+            NSError *error = [oldest error];
+            status = qv_fail(err, QV_EBACKEND, "the work on %s: Metal says \"%.300s\"", dev->name,
+                             error ? [[error localizedDescription] UTF8String] : "no reason given");
+        }
+        [oldest release];
+        dev->n_pending--;
+        memmove(dev->pending, dev->pending + 1, dev->n_pending * sizeof *dev->pending);
+    }
+    return status;
+}
+
+qv_status
+mark_metal(struct qv_device *device, int mark, qv_error *err)
+{
+    struct qv_device_metal *dev = device_metal(device);
+    (void)err;
+    dev->marks[mark] = (struct mark_metal){ dev->committed, dev->last_end_s, 0 };
+    return QV_OK;
+}
+
+qv_status
+wait_metal(struct qv_device *device, int mark, qv_error *err)
+{
+    struct qv_device_metal *dev = device_metal(device);
+    qv_status status;
+    @autoreleasepool {
+        status = wait_until(dev, dev->marks[mark].sequence, err);
+    }
+    return status;
+}
+
+/* From the start of the first work behind `begin`, so that what the GPU idled before is left out. */
+qv_status
+elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
+{
+    struct qv_device_metal *dev = device_metal(device);
+    const struct mark_metal *b = &dev->marks[begin], *e = &dev->marks[end];
+    (void)err;
+    *ms = b->sequence == e->sequence ? 0 : (e->end_s - b->next_start_s) * 1e3;
+    return QV_OK;
+}
+
+qv_status
+sync_metal(struct qv_device *device, qv_error *err)
+{
+    struct qv_device_metal *dev = device_metal(device);
+    qv_status status;
+    @autoreleasepool {
+        status = wait_until(dev, dev->committed, err);
+    }
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static void
+encode(struct qv_device_metal *dev, id<MTLComputeCommandEncoder> encoder,
+       const struct qv_call *call)
+{
+    const struct launch_metal *launch = &call->kernel->launch;
+    const uint32_t *groups = launch->groups;
+    [encoder setComputePipelineState:call->kernel->pipeline];
+    [encoder setBytes:&launch->args length:sizeof launch->args atIndex:0];
+    for (int i = 0; i < qv_op_n_operands(call->kernel->op.kind); i++) {
+        struct qv_buffer b = call->operands[i];
+        [encoder setBuffer:b.memory ? (id<MTLBuffer>)b.memory->base : dev->nothing
+                    offset:b.memory ? b.offset : 0
+                   atIndex:(NSUInteger)i + 1];
+    }
+    if (launch->threadgroup_bytes)
+        [encoder setThreadgroupMemoryLength:launch->threadgroup_bytes atIndex:0];
+    [encoder dispatchThreadgroups:MTLSizeMake(groups[0], groups[1], groups[2])
+            threadsPerThreadgroup:MTLSizeMake(launch->threads, 1, 1)];
+}
+
+/* One encoder runs its dispatches one behind the other, each seeing what was written before. */
+static qv_status
+commit(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    if (dev->n_pending == MOST_PENDING)
+        status = wait_until(dev, dev->committed - MOST_PENDING + 1, err);
+    if (status)
+        return status;
+    id<MTLCommandBuffer> buffer = [dev->queue commandBuffer];
+    id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
+    if (!encoder)
+        return qv_fail(err, QV_EBACKEND, "%s gives no command buffer", dev->name);
+    for (size_t i = 0; i < n; i++)
+        encode(dev, encoder, &calls[i]);
+    [encoder endEncoding];
+    [buffer commit];
+    dev->pending[dev->n_pending++] = [buffer retain];
+    dev->committed++;
+    return QV_OK;
+}
+
+qv_status
+run_metal(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    qv_status status;
+    @autoreleasepool {
+        status = commit(device_metal(device), calls, n, err);
+    }
+    return status;
+}
