@@ -9,7 +9,7 @@
 #define QV_METAL_ARGUMENTS_H
 
 #ifdef __METAL_VERSION__
-typedef uint qv_count;
+typedef unsigned int qv_count; /* metal_stdlib, which has uint, comes later */
 typedef long qv_stride;
 #else
 #include <stdint.h>
