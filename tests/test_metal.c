@@ -119,6 +119,37 @@ marks_measure_the_work_between(void **state)
     be->close(dev);
 }
 
+/* Every tile is timed once; the file then answers, and the same bits come out of the same file. */
+static void
+tuning_takes_from_its_file(void **state)
+{
+    (void)state;
+    char file[] = "test_metal_tune.json";
+    qv_error err = { 0 };
+    size_t n = 0, m = 0;
+    float *tokens[2] = { NULL, NULL };
+    remove(file);
+    for (int i = 0; i < 2; i++) {
+        struct tiny t = { 0 };
+        const qv_context_options o = { .backend = "metal", .tune_file = file, .tune = i == 0 };
+        if (qv_context_open(&o, &t.ctx, &err) ||
+            qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err))
+            fail_msg("%s", err.text);
+        qv_model_get_info(t.model, &t.info);
+        uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+        tokens[i] =
+            tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, frames, 2, i ? &m : &n);
+        free(frames);
+        tiny_close(&t);
+        assert_int_equal(access(file, R_OK), 0);
+    }
+    assert_int_equal(n, m);
+    assert_memory_equal(tokens[0], tokens[1], n);
+    free(tokens[0]);
+    free(tokens[1]);
+    remove(file);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* Opens, loads, encodes a few frames; whatever fails says so. */
@@ -220,6 +251,7 @@ main(void)
         cmocka_unit_test(every_call_may_fail), /* first: its processes find no kernel compiled */
         cmocka_unit_test(pages_are_used_in_place),
         cmocka_unit_test(marks_measure_the_work_between),
+        cmocka_unit_test(tuning_takes_from_its_file),
         cmocka_unit_test(without_bfloat_f32_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
