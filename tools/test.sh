@@ -90,9 +90,8 @@ run release
 check build tsan --target test_threads
 run tsan -R '^threads$'
 check build min # the core and ref, with jansson alone
-check cmake --preset metal -G Ninja -DQV_SANITIZE=address,undefined
-check build metal
-run metal -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
+check build metal-dev
+run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
 if command -v nvcc > /dev/null; then
     check build cuda
     run cuda -L absent # what a machine without a GPU can say
