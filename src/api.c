@@ -93,8 +93,8 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->in_order = o->stream != NULL;
     if (device.plain && !ctx->caps.has_plain)
-        status = qv_fail(err, QV_EINVAL, "plain: backend %s has no plain kernels",
-                         ctx->backend->name);
+        status =
+            qv_fail(err, QV_EINVAL, "plain: backend %s has no plain kernels", ctx->backend->name);
     if (!status)
         status =
             qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
