@@ -45,7 +45,7 @@ struct qv_clip {
     qvm_request start; /* how the shared memory is laid out */
     size_t frame_bytes;
 
-    int64_t n_ready, n_taken;
+    int64_t n_taken;
     int64_t damaged;
     double busy_s;
     qv_status status; /* why it ended early */
@@ -348,9 +348,7 @@ accept_event(qv_clip *clip, qvm_event *e)
         make_printable(e->facts.codec, sizeof e->facts.codec);
         make_printable(e->facts.format, sizeof e->facts.format);
         return !open && are_facts_possible(&e->facts);
-    case QVM_FRAME:
-        return open && clip->n_ready < clip->info.n_frames &&
-               clip->n_ready++ - clip->n_taken < clip->start.n_slots;
+    case QVM_FRAME: return open;
     case QVM_END:
         make_printable(e->text, sizeof e->text);
         return e->status > QV_OK && e->status <= QV_ESTATE;
@@ -511,14 +509,14 @@ qv_clip_damaged(const qv_clip *clip)
     return clip->damaged;
 }
 
-/* Waits for a frame that is not taken yet; false at the end, or where it ended early. */
+/* Waits for the next frame; false at the end, or where it ended early. */
 static bool
 wait_for_frame(qv_clip *clip)
 {
     qvm_event event;
-    while (clip->n_ready == clip->n_taken && clip->n_taken < clip->info.n_frames && !clip->status)
+    if (!clip->status && clip->n_taken < clip->info.n_frames)
         clip->status = next_event(clip, &event, &clip->error);
-    return clip->n_ready > clip->n_taken;
+    return !clip->status && clip->n_taken < clip->info.n_frames;
 }
 
 qv_status
