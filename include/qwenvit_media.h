@@ -15,6 +15,7 @@ extern "C" {
 #endif
 
 typedef struct qv_clip qv_clip;
+typedef struct qv_decoder qv_decoder;
 
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
@@ -23,14 +24,14 @@ typedef struct qv_clip_options {
     int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
     bool cap_pixels;                /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
     int threads;                    /* for decoding; 0: FFmpeg's choice */
-    /* Clips are decoded in a process of their own, the program qwenvit-decoder, which on Linux can
-     * open no file, no network connection and no process, and may use so much memory (bytes; 0: 4
-     * GiB). One that shows no sign of life for so long (0: 60) is ended. trusted: in a thread of
-     * this process instead, without these limits. */
+    /* A clip is decoded in a process of its own, which on Linux can open no file, no network
+     * connection and no other process, and may use so much memory (bytes; 0: 4 GiB). One that shows
+     * no sign of life for so long (0: 60) is ended. trusted: in a thread of this process instead,
+     * without these limits. */
     bool trusted;
     int64_t decode_memory;
     double decode_seconds;
-    const char *decoder; /* where that program is; NULL: where it was installed or built */
+    qv_decoder *decoder; /* that makes the process; NULL: one is started for this clip alone */
     uint64_t reserved[8];
 } qv_clip_options;
 
@@ -50,12 +51,22 @@ typedef struct qv_clip_info {
 QV_API qv_preprocess qv_preprocess_default(bool picture);
 
 /*
+ * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
+ * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
+ * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process.
+ * Does not wait until the program runs. QV_EBACKEND where there is none, QV_ENOMEM.
+ */
+QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+/* After its clips are closed. */
+QV_API void qv_decoder_stop(qv_decoder **decoder);
+
+/*
  * Opens a clip or a picture (PNG, JPEG, WebP, ...) and decides which frames are read and at which
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
  * the background. QV_EIO, QV_EFORMAT (not decodable, no video in it, encrypted, aspect ratio above
  * 200, more than 4194304 frames, decoding crashed, hung or needed more than decode_memory),
- * QV_EINVAL (options that exclude each other or are out of range), QV_EBACKEND (the program that
- * decodes is missing or cannot lock itself in).
+ * QV_EINVAL (options that exclude each other or are out of range), QV_EBACKEND (qwenvit-decoder is
+ * missing or cannot lock itself in).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

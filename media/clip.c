@@ -9,11 +9,9 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -37,6 +35,7 @@ struct qv_clip {
 
     /* the far end */
     qvm_session far;
+    qv_decoder *decoder, *own_decoder;
     pid_t pid; /* 0: a thread */
     pthread_t thread;
     bool has_thread;
@@ -78,7 +77,7 @@ check_options(const char *path, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL, "%s: decode_memory %lld, decode_seconds %g; above 0, or 0",
                        path, (long long)o->decode_memory, o->decode_seconds);
     if (o->trusted && o->decoder)
-        return qv_fail(err, QV_EINVAL, "%s: a trusted clip has no decoder (%s)", path, o->decoder);
+        return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
     for (size_t i = 0; i < sizeof o->reserved / sizeof o->reserved[0]; i++)
         if (o->reserved[i])
             return qv_fail(err, QV_EINVAL, "%s: clip options: reserved field %zu is not zero", path,
@@ -169,7 +168,7 @@ open_file(qv_clip *clip, qv_error *err)
     if (info.st_size == 0)
         return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
                        path);
-    clip->far.clip = qvm_lift_fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    clip->far.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (clip->far.clip < 0)
         return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     return QV_OK;
@@ -184,31 +183,6 @@ serve(void *user)
     return NULL;
 }
 
-/* Both ends of a stream that no other process inherits. */
-static bool
-make_sockets(qv_clip *clip)
-{
-    int pair[2];
-#ifdef SOCK_CLOEXEC
-    const int type = SOCK_STREAM | SOCK_CLOEXEC;
-#else
-    const int type = SOCK_STREAM;
-#endif
-    if (socketpair(AF_UNIX, type, 0, pair))
-        return false;
-    clip->socket = pair[0];
-    clip->far.socket = qvm_lift_fd(pair[1]);
-#ifdef __APPLE__
-    const int on = 1;
-    for (int i = 0; i < 2; i++) {
-        const int fd = i ? clip->far.socket : clip->socket;
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
-    }
-#endif
-    return clip->far.socket >= 0;
-}
-
 static void
 close_fd(int *fd)
 {
@@ -218,23 +192,34 @@ close_fd(int *fd)
 }
 
 static qv_status
-start_far_end(qv_clip *clip, const qv_clip_options *o, qv_error *err)
+start_process(qv_clip *clip, qv_decoder *shared, qv_error *err)
 {
-    clip->far.shared = qvm_shared_memory();
-    if (clip->far.shared < 0 || !make_sockets(clip))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", clip->path,
-                       strerror(errno));
-    clip->far.alone = !o->trusted;
-    if (o->trusted) {
-        clip->has_thread = !pthread_create(&clip->thread, NULL, serve, &clip->far);
-        return clip->has_thread
-                   ? QV_OK
-                   : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", clip->path);
-    }
     qv_error inner;
-    qv_status status = qvm_process_start(o->decoder, clip->memory, &clip->far, &clip->pid, &inner);
+    qv_status status = QV_OK;
+    clip->decoder = shared;
+    if (!shared) {
+        status = qv_decoder_start(NULL, &clip->own_decoder, &inner);
+        clip->decoder = clip->own_decoder;
+    }
+    if (!status)
+        status = qvm_session_start(clip->decoder, &clip->far, clip->memory, &clip->pid, &inner);
     close_fd(&clip->far.socket); /* so that its end is heard */
     return status ? qv_fail(err, status, "%s: %s", clip->path, inner.text) : QV_OK;
+}
+
+static qv_status
+start_far_end(qv_clip *clip, const qv_clip_options *o, qv_error *err)
+{
+    clip->far.alone = !o->trusted;
+    clip->far.shared = qvm_shared_memory();
+    if (clip->far.shared < 0 || !qvm_stream(&clip->socket, &clip->far.socket))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", clip->path,
+                       strerror(errno));
+    if (!o->trusted)
+        return start_process(clip, o->decoder, err);
+    clip->has_thread = !pthread_create(&clip->thread, NULL, serve, &clip->far);
+    return clip->has_thread ? QV_OK
+                            : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", clip->path);
 }
 
 /* Ends it and says how it went: waitpid's status, 0 for a thread. */
@@ -248,7 +233,7 @@ end_far_end(qv_clip *clip)
     else
         close_fd(&clip->far.socket);
     if (clip->pid)
-        how = qvm_process_end(clip->pid);
+        how = qvm_session_end(clip->decoder, clip->pid);
     clip->has_thread = false;
     clip->pid = 0;
     return how;
@@ -261,6 +246,8 @@ static qv_status
 explain_end(qv_clip *clip, bool silent, qv_error *err)
 {
     const int how = end_far_end(clip);
+    if (how == -1)
+        return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", clip->path);
     if (silent)
         return qv_fail(
             err, QV_EFORMAT,
@@ -479,6 +466,7 @@ qv_clip_close(qv_clip **handle)
     if (!clip)
         return;
     end_far_end(clip);
+    qv_decoder_stop(&clip->own_decoder);
     if (clip->shared)
         munmap(clip->shared, (size_t)clip->start.memory);
     close_fd(&clip->far.clip);

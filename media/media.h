@@ -7,6 +7,7 @@
 #include <libavformat/avformat.h>
 #include <libavutil/pixdesc.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "../src/error.h"
@@ -212,6 +213,14 @@ typedef struct qvm_session {
     bool alone; /* in a process of its own, which ends when the clip goes away */
 } qvm_session;
 
+enum { QVM_SESSION_FDS = 3 };
+
+#ifdef MSG_NOSIGNAL
+#define QVM_NOSIGNAL MSG_NOSIGNAL
+#else
+#define QVM_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
+#endif
+
 /* Runs until the last frame is taken, or the clip goes away. */
 void qvm_serve(const qvm_session *session);
 
@@ -219,30 +228,34 @@ void qvm_serve(const qvm_session *session);
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);
 
-/* ---- process.c: the program qwenvit-decoder, started and ended ---------------------------------- */
-
-/* Its file descriptors. */
-enum { QVM_FD_SOCKET = 3, QVM_FD_CLIP, QVM_FD_SHARED, QVM_FDS };
-
-/* A copy of fd that is out of the way of these; closes fd. -1 as it stands, or for lack of one. */
-int qvm_lift_fd(int fd);
+/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it ------------------ */
 
 /* Memory in a file without a name, of no size yet; -1 with errno. */
 int qvm_shared_memory(void);
 /* Gives it its size, for good. False with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);
 
-/* Starts the program at `path`, or where it was installed; `memory` bytes are its limit. */
-qv_status qvm_process_start(const char *path, int64_t memory, const qvm_session *session,
+/* A stream between here and there, which no other process inherits. False with errno. */
+bool qvm_stream(int *here, int *there);
+
+/* Has a process made that serves the session, with `memory` bytes as its limit. */
+qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             pid_t *pid, qv_error *err);
-/* Ends it at once, if it has not ended, and waits for it: its status as waitpid gives it. */
-int qvm_process_end(pid_t pid);
+/* Ends it at once, if it has not ended: its status as waitpid gives it, or -1 if nobody knows. */
+int qvm_session_end(qv_decoder *decoder, pid_t pid);
+
+/* What the program is asked over its standard input: to make a process, with the session's
+ * descriptors beside, or to end one. It answers with the process's number, or how it ended. */
+typedef struct qvm_order {
+    int32_t pid; /* of the process to end; 0: make one */
+    int64_t memory;
+} qvm_order;
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
-/* Leaves this process, for good, with its memory, its open files and the calls that decoding needs:
- * no file is opened, no network, no other process. Where the system has no such filter (macOS), the
- * limits alone. NULL, or what failed, with errno. */
-const char *qvm_sandbox(int64_t memory);
+/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd`, and the calls
+ * that decoding needs: no file is opened, no network, no other process. Where the system has no such filter (macOS), the limits
+ * alone. NULL, or what failed, with errno. */
+const char *qvm_sandbox(int64_t memory, int first_fd);
 
 #endif

@@ -6,11 +6,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,25 +25,20 @@
 #define environ (*_NSGetEnviron())
 #endif
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+struct qv_decoder {
+    pid_t pid;
+    pid_t owner; /* the process that started it: one that was forked off it must not use it */
+    int socket;
+    pthread_mutex_t lock; /* an order and its answer are one */
+};
 
-int
-qvm_lift_fd(int fd)
-{
-    if (fd < 0 || fd >= QVM_FDS)
-        return fd;
-    const int high = fcntl(fd, F_DUPFD_CLOEXEC, QVM_FDS);
-    const int why = errno;
-    close(fd);
-    errno = why;
-    return high;
-}
+/* ---- means to talk --------------------------------------------------------------------------- */
 
 int
 qvm_shared_memory(void)
 {
 #ifdef __linux__
-    return qvm_lift_fd(memfd_create("qwenvit", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    return memfd_create("qwenvit", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 #else
     static atomic_int count;
     char name[32];
@@ -51,7 +48,7 @@ qvm_shared_memory(void)
         shm_unlink(name);
         fcntl(fd, F_SETFD, FD_CLOEXEC);
     }
-    return qvm_lift_fd(fd);
+    return fd;
 #endif
 }
 
@@ -66,6 +63,26 @@ qvm_shared_memory_size(int fd, int64_t bytes)
 #else
     return true; /* macOS sizes it once */
 #endif
+}
+
+bool
+qvm_stream(int *here, int *there)
+{
+    int pair[2];
+#ifdef SOCK_CLOEXEC
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        return false;
+#else
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        fcntl(pair[i], F_SETFD, FD_CLOEXEC);
+        setsockopt(pair[i], SOL_SOCKET, SO_NOSIGPIPE, &(int){ 1 }, sizeof(int));
+    }
+#endif
+    *here = pair[0];
+    *there = pair[1];
+    return true;
 }
 
 /* ---- where the program is -------------------------------------------------------------------- */
@@ -113,16 +130,18 @@ find_program(char *path, size_t size)
     return !access(path, X_OK);
 }
 
-/* ---- start and end --------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
-/* With its three descriptors, no blocked or changed signals, and in a group of its own: an
- * interrupt from the terminal is for the program that started it. */
+/* With the socket as its standard input, no blocked or changed signals, and in a group of its own:
+ * an interrupt from the terminal is for the program that started it. */
 static int
-spawn(const char *path, char *const *argv, const qvm_session *session, pid_t *pid)
+spawn(const char *path, int socket, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, all;
+    char name[] = PROGRAM;
+    char *const argv[] = { name, NULL };
     sigemptyset(&none);
     sigfillset(&all);
     int code = posix_spawn_file_actions_init(&actions);
@@ -133,10 +152,7 @@ spawn(const char *path, char *const *argv, const qvm_session *session, pid_t *pi
         posix_spawn_file_actions_destroy(&actions);
         return code;
     }
-    const int given[] = { session->socket, session->clip, session->shared };
-    code = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    for (int i = 0; !code && i < QVM_FDS - QVM_FD_SOCKET; i++)
-        code = posix_spawn_file_actions_adddup2(&actions, given[i], QVM_FD_SOCKET + i);
+    code = posix_spawn_file_actions_adddup2(&actions, socket, STDIN_FILENO);
     if (!code)
         code =
             posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
@@ -153,30 +169,109 @@ spawn(const char *path, char *const *argv, const qvm_session *session, pid_t *pi
 }
 
 qv_status
-qvm_process_start(const char *path, int64_t memory, const qvm_session *session, pid_t *pid,
+qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
+{
+    char found[PATH_MAX];
+    if (!out)
+        return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
+    if (!program && !find_program(found, sizeof found))
+        return qv_fail(err, QV_EBACKEND,
+                       "the program " PROGRAM ", which decodes, is neither beside this one nor in "
+                       "%s: qv_decoder_start takes its path, `trusted` does without",
+                       QVM_LIBEXEC);
+    const char *path = program ? program : found;
+    qv_decoder *d = calloc(1, sizeof *d);
+    int there = -1;
+    if (!d || !qvm_stream(&d->socket, &there)) {
+        free(d);
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
+    }
+    const int code = spawn(path, there, &d->pid);
+    close(there); /* so that its end is heard */
+    if (code) {
+        close(d->socket);
+        free(d);
+        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", path, strerror(code));
+    }
+    d->owner = getpid();
+    pthread_mutex_init(&d->lock, NULL); /* allocates nothing */
+    *out = d;
+    return QV_OK;
+}
+
+void
+qv_decoder_stop(qv_decoder **decoder)
+{
+    qv_decoder *d = decoder ? *decoder : NULL;
+    if (!d)
+        return;
+    close(d->socket); /* it hears that, once it runs */
+    if (d->owner == getpid())
+        kill(d->pid, SIGKILL);
+    while (d->owner == getpid() && waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+    *decoder = NULL;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+/* Sends an order, with a session's descriptors if there is one, and takes the answer. */
+static bool
+give_order(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
+    } control = { .bytes = { 0 } };
+    struct iovec data = { (void *)(uintptr_t)order, sizeof *order };
+    struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
+    if (session) {
+        const int fds[QVM_SESSION_FDS] = { session->socket, session->clip, session->shared };
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        control.align = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fds),
+                                          .cmsg_level = SOL_SOCKET,
+                                          .cmsg_type = SCM_RIGHTS };
+        memcpy(CMSG_DATA(&control.align), fds, sizeof fds);
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(d->socket, &message, QVM_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof *order && qvm_receive(d->socket, answer, sizeof *answer);
+}
+
+/* The order's answer; -1 if there is none. */
+static int32_t
+ask(qv_decoder *d, const qvm_order *order, const qvm_session *session)
+{
+    int32_t answer = -1;
+    if (d->owner != getpid())
+        return -1;
+    pthread_mutex_lock(&d->lock);
+    const bool answered = give_order(d, order, session, &answer);
+    pthread_mutex_unlock(&d->lock);
+    return answered ? answer : -1;
+}
+
+qv_status
+qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory, pid_t *pid,
                   qv_error *err)
 {
-    char found[PATH_MAX], bytes[32];
-    if (!path && !find_program(found, sizeof found))
-        return qv_fail(err, QV_EBACKEND,
-                       "the program " PROGRAM ", which decodes, is neither beside the program nor "
-                       "in %s: `decoder` says where it is, `trusted` does without",
-                       QVM_LIBEXEC);
-    snprintf(bytes, sizeof bytes, "%lld", (long long)memory);
-    char program[] = PROGRAM;
-    char *const argv[] = { program, bytes, NULL };
-    const int code = spawn(path ? path : found, argv, session, pid);
-    return code ? qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", path ? path : found,
-                          strerror(code))
-                : QV_OK;
+    const int32_t got = ask(decoder, &(qvm_order){ .memory = memory }, session);
+    if (got <= 0)
+        return qv_fail(
+            err, QV_EBACKEND,
+            "the program that decodes has ended, makes no more processes, or was started "
+            "by another one");
+    *pid = got;
+    return QV_OK;
 }
 
 int
-qvm_process_end(pid_t pid)
+qvm_session_end(qv_decoder *decoder, pid_t pid)
 {
-    int how = 0;
-    kill(pid, SIGKILL);
-    while (waitpid(pid, &how, 0) < 0 && errno == EINTR)
-        ;
-    return how;
+    return ask(decoder, &(qvm_order){ .pid = pid }, NULL);
 }

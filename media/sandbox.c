@@ -41,13 +41,13 @@ set_limit(int what, rlim_t most)
 
 /* Descriptors of a parent that did not mark them to be closed. */
 static void
-close_others(void)
+close_from(int first)
 {
 #ifdef SYS_close_range
-    if (!syscall(SYS_close_range, QVM_FDS, ~0U, 0))
+    if (!syscall(SYS_close_range, first, ~0U, 0))
         return;
 #endif
-    for (int fd = QVM_FDS; fd < 4096; fd++)
+    for (int fd = first; fd < 4096; fd++)
         close(fd);
 }
 
@@ -127,12 +127,12 @@ filter_calls(void)
 #endif
 
 const char *
-qvm_sandbox(int64_t memory)
+qvm_sandbox(int64_t memory, int first_fd)
 {
 #ifdef SANITIZED
     memory = 0;
 #endif
-    close_others();
+    close_from(first_fd);
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))
         return "setrlimit";
     if (memory && !set_limit(RLIMIT_DATA, (rlim_t)memory))

@@ -8,17 +8,12 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "media.h"
 
 #define ALIVE_S 1.0 /* between signs of life while a frame takes long */
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
-#endif
 
 struct server {
     const qvm_session *session;
@@ -39,7 +34,7 @@ qvm_send(int socket, const void *message, size_t n)
 {
     const char *at = message;
     while (n) {
-        const ssize_t sent = send(socket, at, n, MSG_NOSIGNAL);
+        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent <= 0)

@@ -53,7 +53,7 @@ send_event(int32_t kind, int32_t status)
     event.kind = kind;
     event.status = status;
     memset(event.text, '\033', sizeof event.text);
-    qvm_send(QVM_FD_SOCKET, &event, sizeof event);
+    qvm_send(FIRST_FD, &event, sizeof event);
 }
 
 static void
@@ -88,7 +88,7 @@ try_to_escape(void)
                           open("escaped", O_WRONLY | O_CREAT, 0600),
                           socket(AF_INET, SOCK_STREAM, 0),
                           socket(AF_UNIX, SOCK_DGRAM, 0),
-                          ftruncate(QVM_FD_SHARED, 0),
+                          ftruncate(FIRST_FD + 2, 0),
                           unlink("victim"),
                           rename("victim", "taken"),
                           mkdir("escaped", 0700),
@@ -121,7 +121,7 @@ do_fault(qv_error *err)
     if (is("exit"))
         _exit(7);
     if (is("half")) {
-        qvm_send(QVM_FD_SOCKET, "half of an event", 16);
+        qvm_send(FIRST_FD, "half of an event", 16);
         hang();
     }
     if (is("kind"))
@@ -197,7 +197,7 @@ end_on_try(void)
 }
 
 int
-main(int argc, char **argv)
+main(void)
 {
     fault = getenv("QV_FAULT");
     if (!fault)
@@ -206,5 +206,5 @@ main(int argc, char **argv)
         end_on_try();
     if (is("strict escape"))
         fault = "escape";
-    return decoder_main(argc, argv);
+    return decoder_main();
 }

@@ -384,7 +384,7 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
 }
 
 /* All tests of clips run with decoding in a process of its own, and in this one. */
-static bool trusted;
+static qv_decoder *decoder; /* NULL: trusted */
 
 static qv_status
 try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_error *err)
@@ -392,8 +392,8 @@ try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_er
     qv_clip_options o = { 0 };
     if (options)
         o = *options;
-    o.trusted = trusted;
-    o.decoder = trusted ? NULL : QV_DECODER;
+    o.trusted = !decoder;
+    o.decoder = decoder;
     return qv_clip_open(path, NULL, NULL, &o, clip, err);
 }
 
@@ -700,10 +700,19 @@ remove_folder(void **state)
 }
 
 static int
-decode_here(void **state)
+start_decoder(void **state)
 {
-    trusted = true;
+    qv_error err;
+    if (qv_decoder_start(QV_DECODER, &decoder, &err))
+        fail_msg("%s", err.text);
     return make_folder(state);
+}
+
+static int
+stop_decoder(void **state)
+{
+    qv_decoder_stop(&decoder);
+    return remove_folder(state);
 }
 
 int
@@ -721,6 +730,6 @@ main(void)
         cmocka_unit_test(test_bomb),           cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(rules, NULL, NULL) +
-           cmocka_run_group_tests(clips, make_folder, remove_folder) +
-           cmocka_run_group_tests(clips, decode_here, remove_folder);
+           cmocka_run_group_tests(clips, start_decoder, stop_decoder) +
+           cmocka_run_group_tests(clips, make_folder, remove_folder);
 }

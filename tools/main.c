@@ -59,6 +59,15 @@ print_usage(FILE *to)
                 "input;\n4 device or environment\n");
 }
 
+/* Ahead of the first clip, and once for all. Where there is none, opening a clip says why. */
+static void
+start_decoder(const struct tool *tool, struct tool_options *o)
+{
+    const bool clips = o->n_arguments || o->verify_clip;
+    if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
+        qv_decoder_start(NULL, &o->clip.decoder, NULL);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -85,8 +94,11 @@ main(int argc, char **argv)
     int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
     if (help)
         tool_print_help(tool);
-    else if (!code)
+    else if (!code) {
+        start_decoder(tool, &o);
         code = tool->run(&o);
+        qv_decoder_stop(&o.clip.decoder);
+    }
     free(o.arguments);
     return code;
 }
