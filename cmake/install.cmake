@@ -91,7 +91,7 @@ if(QV_CPU)
 endif()
 if(QV_CUDA)
     list(APPEND core_private -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart_static
-         ${CUDNN_LIBRARY} -lrt -ldl -lpthread)
+         ${CUDNN_LIBRARY} -lstdc++ -lrt -ldl -lpthread)
 endif()
 if(APPLE AND QV_METAL)
     list(APPEND core_private -framework Metal -framework Foundation)
