@@ -11,8 +11,8 @@ exported=$(nm -D --defined-only "$1" | awk '{print $3}' | LC_ALL=C sort)
     echo "$3 declares: $declared"
     exit 1
 }
-# (what compilers and their runtimes add: COMMON locks of OpenMP's critical sections, C++ ABI)
+# (what compilers add: the locks of OpenMP's critical sections, tables of C++ and Objective-C)
 foreign=$(nm -g --defined-only "$2" |
-    awk 'NF == 3 && $3 !~ /^(qvm?_|\.gomp_critical_user_qv_|DW\.ref\.)/ {print $3}')
+    awk 'NF == 3 && $3 !~ /^(qvm?_|\.gomp_critical_user_qv_|DW\.ref\.|\.objc_|__objc_)/ {print $3}')
 [ -z "$foreign" ] || { echo "$2 has: $foreign"; exit 1; }
 printf '%s\n' "$exported" | wc -l
