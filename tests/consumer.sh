@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # An installed qwenvit as its users meet it: installed, moved elsewhere, a program built against it
 # by find_package and by pkg-config, shared and static, and run; then the Debian packages.
-# Usage: consumer.sh BUILD MODEL WORK
+# Usage: consumer.sh BUILD MODEL WORK COMPILER
 set -eu
-build=$1 model=$2 work=$3
+build=$1 model=$2 work=$3 cc=$4
 consumer=$(cd "$(dirname "$0")/consumer" && pwd)
 source=$(cd "$consumer/../.." && pwd)
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
@@ -30,7 +30,7 @@ prefix=$work/moved
 clean moved
 moved/bin/qwenvit info "$model" | grep -q 'vision tower' || fail 'the installed command does not run'
 
-cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release > cmake.log
+cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > cmake.log
 cmake --build cmake >> cmake.log
 uses cmake/consumer_shared shared
 uses cmake/consumer_static static
@@ -38,7 +38,6 @@ uses cmake/consumer_static static
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
-cc=${CC:-cc}
 # the shared libraries alone, as on a machine without what they were built on
 PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
     $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit qwenvit_media) -Wl,-rpath,"$libs"
