@@ -36,8 +36,8 @@ open_block(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t 
                                   .dst_stride = op->head_dim,
                                   .type = dnnl_type_cpu(op->dtype),
                                   .dst_type = dnnl_f32 };
-    qv_status status = matmul_open_cpu(dev, &qk, scores, err);
-    return status ? status : matmul_open_cpu(dev, &pv, values, err);
+    qv_status status = qv_matmul_open_cpu(dev, &qk, scores, err);
+    return status ? status : qv_matmul_open_cpu(dev, &pv, values, err);
 }
 
 /* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
@@ -73,8 +73,8 @@ output_bytes(const struct qv_kernel *kernel)
 }
 
 qv_status
-attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                      qv_error *err)
+qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                         qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
@@ -82,7 +82,7 @@ attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_
     a->block = (op->seq + blocks - 1) / blocks;
     a->tail = op->seq % a->block;
     a->threads = dev->threads;
-    a->softmax = lanes_have_avx512_cpu() ? lanes_softmax_avx512_cpu : lanes_softmax_cpu;
+    a->softmax = qv_lanes_have_avx512_cpu() ? qv_lanes_softmax_avx512_cpu : qv_lanes_softmax_cpu;
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
     qv_status status = open_blocks(dev, kernel, err);
@@ -119,26 +119,26 @@ attend_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *co
     float *sums = out + a->block * hd;
     char *matmul_scratch = scratch + scores_bytes(kernel) + output_bytes(kernel);
 
-    qv_status status = matmul_run_cpu(dev, &a->scores[which][thread],
-                                      (void *[]){ q, k, NULL, scores, matmul_scratch }, err);
+    qv_status status = qv_matmul_run_cpu(dev, &a->scores[which][thread],
+                                         (void *[]){ q, k, NULL, scores, matmul_scratch }, err);
     if (status)
         return status;
     for (int64_t i = 0; i < rows; i++)
         sums[i] = a->softmax(scores + i * op->seq, scores + i * op->seq, op->dtype, op->seq,
                              (float)op->scale);
-    status = matmul_run_cpu(dev, &a->values[which][thread],
-                            (void *[]){ scores, v, NULL, out, matmul_scratch }, err);
+    status = qv_matmul_run_cpu(dev, &a->values[which][thread],
+                               (void *[]){ scores, v, NULL, out, matmul_scratch }, err);
     for (int64_t i = 0; i < rows && !status; i++) {
         int64_t y = ((batch * op->seq + first + i) * op->heads + head) * hd;
-        lanes_scale_cpu(out + i * hd, 1 / sums[i], hd);
-        lanes_store_cpu((char *)p[1] + (size_t)y * element, out + i * hd, op->dtype, hd);
+        qv_lanes_scale_cpu(out + i * hd, 1 / sums[i], hd);
+        qv_lanes_store_cpu((char *)p[1] + (size_t)y * element, out + i * hd, op->dtype, hd);
     }
     return status;
 }
 
 qv_status
-attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                  void *scratch, qv_error *err)
+qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                     void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     const struct attention_cpu *a = &kernel->attention;
@@ -158,15 +158,15 @@ attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, voi
 }
 
 void
-attention_release_cpu(struct qv_kernel *kernel)
+qv_attention_release_cpu(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
     for (int which = 0; which < 2; which++) {
         for (int t = 0; t < a->threads; t++) {
             if (a->scores[which])
-                primitive_close_cpu(&a->scores[which][t]);
+                qv_primitive_close_cpu(&a->scores[which][t]);
             if (a->values[which])
-                primitive_close_cpu(&a->values[which][t]);
+                qv_primitive_close_cpu(&a->values[which][t]);
         }
         free(a->scores[which]);
         free(a->values[which]);

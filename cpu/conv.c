@@ -117,7 +117,7 @@ describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_
     dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, c->dtype);
     if (!s)
         s = weights_md(&md[CPU_WEIGHTS], c, false);
-    if (!s && epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
+    if (!s && qv_epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
         s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_type_cpu(c->dtype),
                                              dnnl_a);
     if (!s)
@@ -127,7 +127,7 @@ describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_
     if (!s)
         s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!s)
-        s = epilogue_cpu(&epilogue, 5 - is_flat(c), attr);
+        s = qv_epilogue_cpu(&epilogue, 5 - is_flat(c), attr);
     if (!s)
         s = create_pd(dev, c, md, attr, out);
     if (attr)
@@ -135,12 +135,12 @@ describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_
     for (int i = 0; i < CPU_SCRATCH; i++)
         if (md[i])
             dnnl_memory_desc_destroy(md[i]);
-    return dnnl_check_cpu(s, "convolution", err);
+    return qv_dnnl_check_cpu(s, "convolution", err);
 }
 
 qv_status
-conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
-                qv_error *err)
+qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+                   qv_error *err)
 {
     dnnl_primitive_desc_t pd;
     qv_status status = describe(dev, matrix->conv, &pd, err);
@@ -153,8 +153,8 @@ conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struc
 }
 
 qv_status
-conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src, void *dst,
-              qv_error *err)
+qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src,
+                 void *dst, qv_error *err)
 {
     dnnl_primitive_desc_t pd;
     dnnl_memory_desc_t canonical = NULL;
@@ -163,17 +163,17 @@ conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const v
         return status;
     dnnl_status_t s = weights_md(&canonical, &matrix->conv->u.conv, true);
     if (!s) {
-        s = reorder_cpu(dev, canonical, src,
-                        dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dst);
+        s = qv_reorder_cpu(dev, canonical, src,
+                           dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dst);
         dnnl_memory_desc_destroy(canonical);
     }
     dnnl_primitive_desc_destroy(pd);
-    return dnnl_check_cpu(s, "packing a convolution's weight", err);
+    return qv_dnnl_check_cpu(s, "packing a convolution's weight", err);
 }
 
 qv_status
-conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                 qv_error *err)
+qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                    qv_error *err)
 {
     const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
     dnnl_primitive_desc_t pd;
@@ -185,28 +185,29 @@ conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
     qv_status status = describe(dev, &kernel->op, &pd, err);
     if (status)
         return status;
-    dnnl_status_t s = primitive_open_cpu(dev, pd, epilogue_bias_arg_cpu(&epilogue), &kernel->conv);
+    dnnl_status_t s =
+        qv_primitive_open_cpu(dev, pd, qv_epilogue_bias_arg_cpu(&epilogue), &kernel->conv);
     *scratch_bytes = kernel->conv.scratch_bytes;
     dnnl_primitive_desc_destroy(pd);
-    return dnnl_check_cpu(s, "convolution", err);
+    return qv_dnnl_check_cpu(s, "convolution", err);
 }
 
 qv_status
-conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-             void *scratch, qv_error *err)
+qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                void *scratch, qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
     size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->dtype);
     int64_t n = pieces(op);
     size_t dst = qv_op_operand(&kernel->op, 4).bytes / (size_t)(op->n * n);
-    epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
+    qv_epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
     dnnl_status_t s = dnnl_success;
     for (int64_t i = 0; i < op->n * n && !s; i += batch(op)) {
         int64_t at = i / n * op->x_depth + i % n * op->sd;
-        s = primitive_run_cpu(dev, &kernel->conv,
-                              (void *[]){ (char *)p[0] + (size_t)at * frame, p[1], p[2],
-                                          (char *)p[4] + (size_t)i * dst, scratch });
+        s = qv_primitive_run_cpu(dev, &kernel->conv,
+                                 (void *[]){ (char *)p[0] + (size_t)at * frame, p[1], p[2],
+                                             (char *)p[4] + (size_t)i * dst, scratch });
     }
-    return dnnl_check_cpu(s, "convolution", err);
+    return qv_dnnl_check_cpu(s, "convolution", err);
 }

@@ -53,7 +53,7 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         s = dnnl_stream_create(&dev->stream, dev->engine, dnnl_stream_default_flags);
     if (s) {
         close_cpu(&dev->base);
-        return dnnl_check_cpu(s, "opening the CPU engine", err);
+        return qv_dnnl_check_cpu(s, "opening the CPU engine", err);
     }
     /* On AMX oneDNN overruns a buffer where a stride exceeds its kernel (until 3.13, see its pull
      * request 5494), and 3.2 crashes where a kernel sees padding alone. Both were found by
@@ -126,8 +126,8 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
-    qv_status status = matrix->conv ? conv_layout_cpu(dev, matrix, out, err)
-                                    : gemm_layout_cpu(dev, matrix, out, err);
+    qv_status status = matrix->conv ? qv_conv_layout_cpu(dev, matrix, out, err)
+                                    : qv_gemm_layout_cpu(dev, matrix, out, err);
     omp_set_num_threads(before);
     return status;
 }
@@ -139,9 +139,9 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
-    qv_status status = matrix->conv
-                           ? conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
-                           : gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
+    qv_status status =
+        matrix->conv ? qv_conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
+                     : qv_gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
     omp_set_num_threads(before);
     return status;
 }
@@ -152,9 +152,9 @@ release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
     (void)dev;
     if (!kernel)
         return;
-    gemm_release_cpu(kernel);
-    attention_release_cpu(kernel);
-    primitive_close_cpu(&kernel->conv);
+    qv_gemm_release_cpu(kernel);
+    qv_attention_release_cpu(kernel);
+    qv_primitive_close_cpu(&kernel->conv);
     free(kernel);
 }
 
@@ -193,15 +193,15 @@ prepare_cpu(struct qv_device *device, const struct qv_op *op, int choice, struct
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
-    *scratch_bytes = kernels_scratch_cpu(dev, op);
+    *scratch_bytes = qv_kernels_scratch_cpu(dev, op);
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
     if (op->kind == QV_OP_gemm)
-        status = gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
+        status = qv_gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
     else if (op->kind == QV_OP_attention)
-        status = attention_prepare_cpu(dev, kernel, scratch_bytes, err);
+        status = qv_attention_prepare_cpu(dev, kernel, scratch_bytes, err);
     else if (op->kind == QV_OP_conv)
-        status = conv_prepare_cpu(dev, kernel, scratch_bytes, err);
+        status = qv_conv_prepare_cpu(dev, kernel, scratch_bytes, err);
     omp_set_num_threads(before);
     if (status) {
         release_cpu(device, kernel);
@@ -223,13 +223,13 @@ run_cpu(struct qv_device *device, const struct qv_call *calls, size_t n, qv_erro
         for (int i = 0; i < QV_MAX_OPERANDS; i++)
             p[i] = qv_host_pointer(call->operands[i]);
         if (call->kernel->op.kind == QV_OP_gemm)
-            status = gemm_run_cpu(dev, call->kernel, p, scratch, err);
+            status = qv_gemm_run_cpu(dev, call->kernel, p, scratch, err);
         else if (call->kernel->op.kind == QV_OP_attention)
-            status = attention_run_cpu(dev, call->kernel, p, scratch, err);
+            status = qv_attention_run_cpu(dev, call->kernel, p, scratch, err);
         else if (call->kernel->op.kind == QV_OP_conv)
-            status = conv_run_cpu(dev, call->kernel, p, scratch, err);
+            status = qv_conv_run_cpu(dev, call->kernel, p, scratch, err);
         else
-            kernels_run_cpu(dev, &call->kernel->op, p, scratch);
+            qv_kernels_run_cpu(dev, &call->kernel->op, p, scratch);
     }
     omp_set_num_threads(before);
     return status;

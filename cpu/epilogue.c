@@ -4,7 +4,7 @@
 
 /* oneDNN adds the bias before any post-operation, so with an alpha it becomes one. */
 int
-epilogue_bias_arg_cpu(const struct qv_op_finish *op)
+qv_epilogue_bias_arg_cpu(const struct qv_op_finish *op)
 {
     return !op->bias        ? 0
            : op->alpha == 1 ? DNNL_ARG_BIAS
@@ -27,7 +27,7 @@ append_bias(const struct qv_op_finish *op, int n_dims, dnnl_post_ops_t ops)
 
 /* The sum comes last, as the residual does: it reads y, where the addend lies. */
 dnnl_status_t
-epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t attr)
+qv_epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t attr)
 {
     dnnl_post_ops_t ops;
     dnnl_status_t s = dnnl_post_ops_create(&ops);
@@ -52,8 +52,8 @@ epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t at
 }
 
 void
-epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
-                    const void *addend, void *y)
+qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
+                       const void *addend, void *y)
 {
     if (!op->addend_rows || addend == y)
         return;

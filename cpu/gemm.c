@@ -27,20 +27,20 @@ packed_md(struct qv_device_cpu *dev, const struct qv_matrix *matrix, dnnl_memory
                                     .type = dnnl_type_cpu(matrix->dtype),
                                     .dst_type = dnnl_type_cpu(matrix->dtype) };
     struct primitive_cpu m = { 0 };
-    qv_status status = matmul_open_cpu(dev, &desc, &m, err);
+    qv_status status = qv_matmul_open_cpu(dev, &desc, &m, err);
     if (status)
         return status;
     const_dnnl_memory_desc_t md;
     dnnl_status_t s = dnnl_memory_get_memory_desc(m.memory[CPU_WEIGHTS], &md);
     if (!s)
         s = dnnl_memory_desc_clone(out, md);
-    primitive_close_cpu(&m);
-    return dnnl_check_cpu(s, "layout of a weight", err);
+    qv_primitive_close_cpu(&m);
+    return qv_dnnl_check_cpu(s, "layout of a weight", err);
 }
 
 qv_status
-gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
-                qv_error *err)
+qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+                   qv_error *err)
 {
     dnnl_memory_desc_t md;
     qv_status status = packed_md(dev, matrix, &md, err);
@@ -54,8 +54,8 @@ gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struc
 /* A slice of whole blocks is contiguous in the packed form (blocks of n outermost), and has the
  * layout of a matrix of that many rows: so a slice is packed as if it were a matrix. */
 qv_status
-gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-              const void *src, void *dst, qv_error *err)
+qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                 int64_t rows, const void *src, void *dst, qv_error *err)
 {
     dnnl_memory_desc_t whole = NULL, part = NULL, plain = NULL;
     qv_status status = packed_md(dev, matrix, &whole, err);
@@ -67,13 +67,13 @@ gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t
         s = dnnl_memory_desc_create_with_strides(&plain, 2, dims, dnnl_type_cpu(matrix->dtype),
                                                  strides);
     if (!s)
-        s = reorder_cpu(dev, plain, src, part, dst);
+        s = qv_reorder_cpu(dev, plain, src, part, dst);
     if (plain)
         dnnl_memory_desc_destroy(plain);
     if (part)
         dnnl_memory_desc_destroy(part);
     dnnl_memory_desc_destroy(whole);
-    return dnnl_check_cpu(s, "packing a weight", err);
+    return qv_dnnl_check_cpu(s, "packing a weight", err);
 }
 
 static struct qv_op_finish
@@ -122,7 +122,7 @@ open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_de
     qv_status status = QV_OK;
     for (int i = 0; i < g->n_parts && !status; i++) {
         desc->m = rows_of_part(kernel, i);
-        status = matmul_open_cpu(dev, desc, &g->parts[i], err);
+        status = qv_matmul_open_cpu(dev, desc, &g->parts[i], err);
         size_t bytes = qv_aligned(g->parts[i].scratch_bytes);
         g->part_bytes = bytes > g->part_bytes ? bytes : g->part_bytes;
     }
@@ -131,8 +131,8 @@ open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_de
 }
 
 qv_status
-gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                 qv_error *err)
+qv_gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                    qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct matmul_desc_cpu desc = { .n = op->n,
@@ -142,7 +142,7 @@ gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
                                     .type = dnnl_type_cpu(op->dtype),
                                     .dst_type = dnnl_type_cpu(op->dtype) };
     const struct qv_op_finish epilogue = epilogue_of(op);
-    desc.bias_arg = epilogue_bias_arg_cpu(&epilogue);
+    desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
     struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->dtype, NULL };
     dnnl_memory_desc_t packed = NULL;
     qv_status status = packed_md(dev, &matrix, &packed, err);
@@ -152,8 +152,8 @@ gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *sc
     divide(dev, op->m, &kernel->gemm);
     dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
     if (!s)
-        s = epilogue_cpu(&epilogue, 2, desc.attr);
-    status = s ? dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, kernel, &desc, err);
+        s = qv_epilogue_cpu(&epilogue, 2, desc.attr);
+    status = s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, kernel, &desc, err);
     if (desc.attr)
         dnnl_primitive_attr_destroy(desc.attr);
     dnnl_memory_desc_destroy(packed);
@@ -171,15 +171,15 @@ run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, vo
     void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * (size_t)op->k * element, p[1],
                                             p[2], (char *)p[4] + row * (size_t)op->n * element,
                                             (char *)scratch + (size_t)part * g->part_bytes };
-    return matmul_run_cpu(dev, &g->parts[part], addresses, err);
+    return qv_matmul_run_cpu(dev, &g->parts[part], addresses, err);
 }
 
 qv_status
-gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-             void *scratch, qv_error *err)
+qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                void *scratch, qv_error *err)
 {
     const struct qv_op_finish epilogue = epilogue_of(&kernel->op.u.gemm);
-    epilogue_addend_cpu(dev, &epilogue, p[3], p[4]);
+    qv_epilogue_addend_cpu(dev, &epilogue, p[3], p[4]);
     int n = kernel->gemm.n_parts;
     if (n == 1)
         return run_part(dev, kernel, 0, p, scratch, err);
@@ -195,9 +195,9 @@ gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *co
 }
 
 void
-gemm_release_cpu(struct qv_kernel *kernel)
+qv_gemm_release_cpu(struct qv_kernel *kernel)
 {
     for (int i = 0; i < kernel->gemm.n_parts && kernel->gemm.parts; i++)
-        primitive_close_cpu(&kernel->gemm.parts[i]);
+        qv_primitive_close_cpu(&kernel->gemm.parts[i]);
     free(kernel->gemm.parts);
 }

@@ -28,7 +28,7 @@ row_buffer_bytes(const struct qv_op *op)
 }
 
 size_t
-kernels_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
+qv_kernels_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
 {
     return row_buffer_bytes(op) * (size_t)dev->threads;
 }
@@ -52,7 +52,7 @@ rows_line(const struct qv_op_rows *op, void *const *p, int64_t pair, int64_t pat
     const uint8_t *line =
         (const uint8_t *)p[0] + ((pair * ts + t) * height + patch_row * ps + y) * width * c;
     for (int64_t ch = 0; ch < c; ch++) {
-        lanes_bytes_cpu(values, op->dtype, line + ch, c, scale[ch % 3], shift[ch % 3], width);
+        qv_lanes_bytes_cpu(values, op->dtype, line + ch, c, scale[ch % 3], shift[ch % 3], width);
         for (int64_t col = 0; col < op->grid_w; col++) {
             int64_t i = pair * op->grid_h * op->grid_w +
                         qv_geometry_row_of(op->grid_w, op->merge, patch_row, col);
@@ -85,9 +85,9 @@ convert_cpu(const struct qv_device_cpu *dev, const struct qv_op_convert *op, voi
             memcpy(at(p[1], op->dtype, i), at(p[0], op->from, i),
                    (size_t)n * qv_dtype_bytes(op->dtype));
         else if (op->from == QV_F32)
-            lanes_store_cpu(at(p[1], op->dtype, i), at(p[0], QV_F32, i), op->dtype, n);
+            qv_lanes_store_cpu(at(p[1], op->dtype, i), at(p[0], QV_F32, i), op->dtype, n);
         else
-            lanes_load_cpu(at(p[1], QV_F32, i), at(p[0], op->from, i), op->from, n);
+            qv_lanes_load_cpu(at(p[1], QV_F32, i), at(p[0], op->from, i), op->from, n);
     }
 }
 
@@ -98,9 +98,9 @@ norm_cpu(const struct qv_device_cpu *dev, const struct qv_op_norm *op, void *con
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
         float *x = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
-        lanes_load_cpu(x, at(p[0], op->dtype, i * op->cols), op->dtype, op->cols);
-        lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
-        lanes_store_cpu(at(p[3], op->dtype, i * op->cols), x, op->dtype, op->cols);
+        qv_lanes_load_cpu(x, at(p[0], op->dtype, i * op->cols), op->dtype, op->cols);
+        qv_lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
+        qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), x, op->dtype, op->cols);
     }
 }
 
@@ -115,11 +115,11 @@ rope_cpu(const struct qv_device_cpu *dev, const struct qv_op_rope *op, void *con
         const float *cosines = (const float *)p[0] + i % op->period * half;
         const float *sines = (const float *)p[1] + i % op->period * half;
         void *row = at(p[2], op->dtype, i * 3 * op->heads * op->head_dim);
-        lanes_load_cpu(x, row, op->dtype, heads * op->head_dim);
+        qv_lanes_load_cpu(x, row, op->dtype, heads * op->head_dim);
         for (int64_t h = 0; h < heads; h++)
-            lanes_rotate_cpu(x + h * op->head_dim, x + h * op->head_dim + half, cosines, sines,
-                             half);
-        lanes_store_cpu(row, x, op->dtype, heads * op->head_dim);
+            qv_lanes_rotate_cpu(x + h * op->head_dim, x + h * op->head_dim + half, cosines, sines,
+                                half);
+        qv_lanes_store_cpu(row, x, op->dtype, heads * op->head_dim);
     }
 }
 
@@ -135,10 +135,10 @@ taps_cpu(const struct qv_device_cpu *dev, const struct qv_op_taps *op, void *con
         float *x = sum + op->cols;
         memset(sum, 0, (size_t)op->cols * sizeof *sum);
         for (int64_t t = 4 * i; t < 4 * i + 4; t++) {
-            lanes_load_cpu(x, at(p[0], op->dtype, index[t] * op->cols), op->dtype, op->cols);
-            lanes_add_scaled_cpu(sum, x, weight[t], op->cols);
+            qv_lanes_load_cpu(x, at(p[0], op->dtype, index[t] * op->cols), op->dtype, op->cols);
+            qv_lanes_add_scaled_cpu(sum, x, weight[t], op->cols);
         }
-        lanes_store_cpu(at(p[3], op->dtype, i * op->cols), sum, op->dtype, op->cols);
+        qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), sum, op->dtype, op->cols);
     }
 }
 
@@ -172,9 +172,9 @@ transpose(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *
         int64_t n = i / (lines * pieces), line = i / pieces % lines, first = i % pieces * SOME;
         int64_t in = (line / hs * op->sd * op->h + line % hs * op->sh) * op->w + first * op->sw;
         int64_t out = (n * lines + line) * width + first;
-        lanes_transpose_cpu(at(p[1], op->dtype, out * op->c), op->c,
-                            at(p[0], op->dtype, n * op->c * plane + in), plane, op->sw, op->dtype,
-                            op->c, width - first < SOME ? width - first : SOME);
+        qv_lanes_transpose_cpu(at(p[1], op->dtype, out * op->c), op->c,
+                               at(p[0], op->dtype, n * op->c * plane + in), plane, op->sw,
+                               op->dtype, op->c, width - first < SOME ? width - first : SOME);
     }
 }
 
@@ -203,23 +203,23 @@ finish_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op, void 
         float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
         float *addend = v + op->cols, *bias = op->bias ? addend + op->cols : NULL;
         if (bias)
-            lanes_load_cpu(bias, p[1], op->dtype, op->cols);
+            qv_lanes_load_cpu(bias, p[1], op->dtype, op->cols);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < op->rows; i++) {
-            lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), bias, (float)op->alpha, op->act,
-                             op->cols);
+            qv_lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), bias, (float)op->alpha, op->act,
+                                op->cols);
             if (op->addend_rows) {
-                lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols),
-                               op->dtype, op->cols);
-                lanes_add_scaled_cpu(v, addend, 1, op->cols);
+                qv_lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols),
+                                  op->dtype, op->cols);
+                qv_lanes_add_scaled_cpu(v, addend, 1, op->cols);
             }
-            lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
+            qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
         }
     }
 }
 
 void
-kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
+qv_kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
 {
     size_t row_bytes = row_buffer_bytes(op);
     switch (op->kind) {

@@ -64,7 +64,7 @@ exp_nonpositive(float x)
 }
 
 CLONES void
-lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
+qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
 {
     if (dtype == QV_F32) {
         memcpy(dst, src, (size_t)n * 4);
@@ -77,7 +77,7 @@ lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
 }
 
 CLONES void
-lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
+qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
 {
     if (dtype == QV_F32) {
         memcpy(dst, src, (size_t)n * 4);
@@ -90,7 +90,7 @@ lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
 }
 
 CLONES void
-lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
+qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
 {
     float sum = 0, squares = 0;
     if (!rms) {
@@ -115,7 +115,7 @@ lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, floa
 }
 
 CLONES void
-lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n)
+qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -126,7 +126,7 @@ lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, i
 }
 
 CLONES float
-lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
+qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
 {
     float max = x[0], sum = 0;
 #pragma omp simd reduction(max : max)
@@ -161,7 +161,7 @@ lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale
 }
 
 CLONES void
-lanes_scale_cpu(float *x, float scale, int64_t n)
+qv_lanes_scale_cpu(float *x, float scale, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -169,7 +169,7 @@ lanes_scale_cpu(float *x, float scale, int64_t n)
 }
 
 CLONES void
-lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
+qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -177,8 +177,8 @@ lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
 }
 
 CLONES void
-lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale, float shift,
-                int64_t n)
+qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
+                   float shift, int64_t n)
 {
     float *f = y;
     qv_bf16 *h = y;
@@ -223,7 +223,8 @@ gelu_erf(float x)
 }
 
 CLONES void
-lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act, int64_t n)
+qv_lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
+                    int64_t n)
 {
     if (bias) {
 #pragma omp simd
@@ -258,8 +259,8 @@ lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64
     } while (0)
 
 void
-lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride, int64_t x_step,
-                    int64_t dtype, int64_t rows, int64_t cols)
+qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride, int64_t x_step,
+                       int64_t dtype, int64_t rows, int64_t cols)
 {
     enum { BLOCK = 32 };
     if (dtype == QV_F32)

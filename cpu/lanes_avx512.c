@@ -39,7 +39,7 @@ max_avx512(const float *x, int64_t n)
 }
 
 bool
-lanes_have_avx512_cpu(void)
+qv_lanes_have_avx512_cpu(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
@@ -47,7 +47,7 @@ lanes_have_avx512_cpu(void)
 
 /* A NaN in x is lost from the maximum, but makes its own y, and so the sum, NaN. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) float
-lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
+qv_lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
 {
     const float log2e = 1.44269504f;
     __m512 factor = _mm512_set1_ps(scale * log2e);
@@ -71,15 +71,15 @@ lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, floa
 #else
 
 bool
-lanes_have_avx512_cpu(void)
+qv_lanes_have_avx512_cpu(void)
 {
     return false;
 }
 
 float
-lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
+qv_lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
 {
-    return lanes_softmax_cpu(x, y, dtype, n, scale);
+    return qv_lanes_softmax_cpu(x, y, dtype, n, scale);
 }
 
 #endif

@@ -31,8 +31,8 @@ create_pd(dnnl_primitive_desc_t *pd, struct qv_device_cpu *dev, const struct mat
 }
 
 qv_status
-matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
-                struct primitive_cpu *out, qv_error *err)
+qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
+                   struct primitive_cpu *out, qv_error *err)
 {
     dnnl_memory_desc_t md[CPU_OPERANDS] = { 0 };
     dnnl_primitive_desc_t pd = NULL;
@@ -48,18 +48,18 @@ matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
     if (!s)
         s = create_pd(&pd, dev, d, md);
     if (!s)
-        s = primitive_open_cpu(dev, pd, d->bias_arg, out);
+        s = qv_primitive_open_cpu(dev, pd, d->bias_arg, out);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     for (int i = 0; i < CPU_OPERANDS; i++)
         if (md[i])
             dnnl_memory_desc_destroy(md[i]);
-    return dnnl_check_cpu(s, "matmul", err);
+    return qv_dnnl_check_cpu(s, "matmul", err);
 }
 
 qv_status
-matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
-               void *const addresses[CPU_OPERANDS], qv_error *err)
+qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
+                  void *const addresses[CPU_OPERANDS], qv_error *err)
 {
-    return dnnl_check_cpu(primitive_run_cpu(dev, matmul, addresses), "matmul", err);
+    return qv_dnnl_check_cpu(qv_primitive_run_cpu(dev, matmul, addresses), "matmul", err);
 }

@@ -3,7 +3,7 @@
 #include "cpu.h"
 
 qv_status
-dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
+qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
 {
     static const char *const texts[] = { "success",       "out of memory", "invalid arguments",
                                          "unimplemented", "last impl",     "runtime error",
@@ -27,8 +27,8 @@ argument(const struct primitive_cpu *p, int i)
 }
 
 dnnl_status_t
-primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias_arg,
-                   struct primitive_cpu *out)
+qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias_arg,
+                      struct primitive_cpu *out)
 {
     out->bias_arg = bias_arg;
     dnnl_status_t s = dnnl_primitive_create(&out->primitive, pd);
@@ -41,12 +41,12 @@ primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias
             s = dnnl_memory_create(&out->memory[i], md, dev->engine, DNNL_MEMORY_NONE);
     }
     if (s)
-        primitive_close_cpu(out);
+        qv_primitive_close_cpu(out);
     return s;
 }
 
 void
-primitive_close_cpu(struct primitive_cpu *p)
+qv_primitive_close_cpu(struct primitive_cpu *p)
 {
     if (p->primitive)
         dnnl_primitive_destroy(p->primitive);
@@ -57,8 +57,8 @@ primitive_close_cpu(struct primitive_cpu *p)
 }
 
 dnnl_status_t
-primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
-                  void *const addresses[CPU_OPERANDS])
+qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
+                     void *const addresses[CPU_OPERANDS])
 {
     dnnl_exec_arg_t args[CPU_OPERANDS];
     int n = 0;
@@ -71,8 +71,8 @@ primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
 }
 
 dnnl_status_t
-reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from, const void *src,
-            const_dnnl_memory_desc_t to, void *dst)
+qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from, const void *src,
+               const_dnnl_memory_desc_t to, void *dst)
 {
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_t primitive = NULL;

@@ -38,11 +38,11 @@ sketch_attention(struct sketch_cuda *sketch, const struct qv_op_attention *op)
     cudnnBackendDescriptor_t descriptors[N];
     struct attribute_cuda attributes[N];
     for (int i = 0; i < N; i++) {
-        descriptors[i] = describe_tensor_cuda(sketch, &tensors[i]);
+        descriptors[i] = qv_describe_tensor_cuda(sketch, &tensors[i]);
         attributes[i] =
             (struct attribute_cuda){ names[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptors[i] };
     }
-    operation_cuda(sketch, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, attributes, N);
+    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, attributes, N);
 }
 
 /* Heads must be whole runs of 16 bytes, as their addresses are multiples of them. */
@@ -59,8 +59,8 @@ obstacle(const struct qv_op_attention *op)
 }
 
 qv_status
-attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op, int choice,
-                    struct graph_cuda *out, int *usable, qv_error *err)
+qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
+                       int choice, struct graph_cuda *out, int *usable, qv_error *err)
 {
     struct sketch_cuda sketch = { 0 };
     const char *why = obstacle(op);
@@ -69,21 +69,21 @@ attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attenti
     if (why)
         return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not take it: %s", why);
     sketch_attention(&sketch, op);
-    qv_status status = graph_open_cuda(&sketch, target, op->dtype, choice, out, usable, err);
-    sketch_close_cuda(&sketch);
+    qv_status status = qv_graph_open_cuda(&sketch, target, op->dtype, choice, out, usable, err);
+    qv_sketch_close_cuda(&sketch);
     return status;
 }
 
 qv_status
-attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                       size_t *scratch_bytes, qv_error *err)
+qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                          size_t *scratch_bytes, qv_error *err)
 {
-    const struct target_cuda target = target_of_cuda(dev);
+    const struct target_cuda target = qv_target_of_cuda(dev);
     struct graph_cuda *graph = &kernel->u.attention.graph;
     qv_error failure = { 0 };
     int usable;
     qv_status status =
-        attention_plan_cuda(&target, &kernel->op.u.attention, choice, graph, &usable, &failure);
+        qv_attention_plan_cuda(&target, &kernel->op.u.attention, choice, graph, &usable, &failure);
     if (status && (status != QV_EUNSUPPORTED || choice > 0))
         return qv_fail(err, status, "%s", failure.text);
     *scratch_bytes = qv_aligned(graph->workspace_bytes);
@@ -91,14 +91,14 @@ attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int
 }
 
 qv_status
-attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                   void *scratch, qv_error *err)
+qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+                      void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     const struct graph_cuda *graph = &kernel->u.attention.graph;
     if (!graph->plan)
-        return check_cuda(dev, attention_plain_cuda(dev->stream, op, p[0], p[1]),
-                          "attention_plain_cuda", err);
+        return qv_check_cuda(dev, qv_attention_plain_cuda(dev->stream, op, p[0], p[1]),
+                             "qv_attention_plain_cuda", err);
     const float scale = (float)op->scale;
     const char *qkv = p[0];
     size_t part = (size_t)(op->heads * op->head_dim) * 2;
@@ -109,11 +109,12 @@ attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, v
         { Y, "attention's y", p[1], TENSOR_ALIGNMENT },
         { SCALE, "attention's scale", &scale, 0 },
     };
-    return graph_run_cuda(dev, graph, bindings, sizeof bindings / sizeof *bindings, scratch, err);
+    return qv_graph_run_cuda(dev, graph, bindings, sizeof bindings / sizeof *bindings, scratch,
+                             err);
 }
 
 void
-attention_release_cuda(struct qv_kernel *kernel)
+qv_attention_release_cuda(struct qv_kernel *kernel)
 {
-    graph_close_cuda(&kernel->u.attention.graph);
+    qv_graph_close_cuda(&kernel->u.attention.graph);
 }

@@ -15,8 +15,8 @@ enum { X = 1, W, BIAS, ADDEND, Y, ALPHA, BETWEEN };
 /* ---- weights ----------------------------------------------------------------------------------*/
 
 qv_status
-conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, struct qv_layout *out,
-                 qv_error *err)
+qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                    struct qv_layout *out, qv_error *err)
 {
     (void)dev;
     (void)err;
@@ -26,15 +26,15 @@ conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, str
 }
 
 qv_status
-conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
-               struct qv_buffer dst, qv_error *err)
+qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
+                  struct qv_buffer dst, qv_error *err)
 {
     size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
     char *packed = malloc(bytes);
     if (!packed)
         return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
     qv_channels_last(matrix, src, packed);
-    qv_status status = upload_cuda(&dev->base, dst, packed, bytes, err);
+    qv_status status = qv_upload_cuda(&dev->base, dst, packed, bytes, err);
     free(packed);
     return status;
 }
@@ -261,8 +261,8 @@ describe_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op)
         { CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, n, strides + flat },
         { CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, n, dilations + flat },
     };
-    return describe_cuda(sketch, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes,
-                         sizeof attributes / sizeof *attributes);
+    return qv_describe_cuda(sketch, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes,
+                            sizeof attributes / sizeof *attributes);
 }
 
 static void
@@ -273,8 +273,8 @@ add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
     const struct tensor_cuda w_is = channels_last(op, W, op->dtype, op->o, op->c / op->groups,
                                                   (int64_t[]){ op->kd, op->kh, op->kw });
     const cudnnBackendDescriptor_t convolution = describe_convolution(sketch, op);
-    const cudnnBackendDescriptor_t x = describe_tensor_cuda(sketch, &x_is);
-    const cudnnBackendDescriptor_t w = describe_tensor_cuda(sketch, &w_is);
+    const cudnnBackendDescriptor_t x = qv_describe_tensor_cuda(sketch, &x_is);
+    const cudnnBackendDescriptor_t w = qv_describe_tensor_cuda(sketch, &w_is);
     const float one = 1, zero = 0;
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
@@ -285,8 +285,8 @@ add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
         { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, 1, &one },
         { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &zero },
     };
-    operation_cuda(sketch, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, attributes,
-                   sizeof attributes / sizeof *attributes);
+    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, attributes,
+                      sizeof attributes / sizeof *attributes);
 }
 
 static void
@@ -298,13 +298,13 @@ sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struc
     for (int i = 0; i <= n; i++) {
         const struct tensor_cuda value = i < n ? y_tensor(op, part, BETWEEN + i, QV_F32)
                                                : y_tensor(op, part, Y, y_dtype(op, part->bare));
-        values[i] = describe_tensor_cuda(sketch, &value);
+        values[i] = qv_describe_tensor_cuda(sketch, &value);
     }
     add_convolution(sketch, op, part, values[0]);
     for (int i = 0; i < n; i++)
-        pointwise_cuda(sketch, steps[i].mode, values[i],
-                       steps[i].b.id ? describe_tensor_cuda(sketch, &steps[i].b) : NULL,
-                       values[i + 1]);
+        qv_pointwise_cuda(sketch, steps[i].mode, values[i],
+                          steps[i].b.id ? qv_describe_tensor_cuda(sketch, &steps[i].b) : NULL,
+                          values[i + 1]);
 }
 
 /* ---- preparing --------------------------------------------------------------------------------*/
@@ -329,8 +329,8 @@ has_form(const struct qv_op_conv *op, bool bare)
 }
 
 qv_status
-conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, int choice,
-               struct conv_cuda *out, int *usable, qv_error *err)
+qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, int choice,
+                  struct conv_cuda *out, int *usable, qv_error *err)
 {
     qv_status status = QV_EUNSUPPORTED;
     *usable = 0;
@@ -343,8 +343,8 @@ conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, in
             continue;
         out->bare = bare;
         sketch_conv(&sketch, op, out);
-        status = graph_open_cuda(&sketch, target, op->dtype, choice, &out->graph, usable, err);
-        sketch_close_cuda(&sketch);
+        status = qv_graph_open_cuda(&sketch, target, op->dtype, choice, &out->graph, usable, err);
+        qv_sketch_close_cuda(&sketch);
     }
     return status;
 }
@@ -356,10 +356,10 @@ sums_bytes(const struct qv_op_conv *op)
 }
 
 qv_status
-conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                  size_t *scratch_bytes, qv_error *err)
+qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                     size_t *scratch_bytes, qv_error *err)
 {
-    const struct target_cuda target = target_of_cuda(dev);
+    const struct target_cuda target = qv_target_of_cuda(dev);
     const struct qv_op_conv *op = &kernel->op.u.conv;
     struct conv_cuda *conv = &kernel->u.conv;
     size_t version = cudnnGetVersion();
@@ -370,7 +370,7 @@ conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choi
                        "conv: a kernel of depth %lld, for which cuDNN 9.8 to 9.14 is wrong in bf16 "
                        "(this is %zu)",
                        (long long)op->kd, version);
-    qv_status status = conv_plan_cuda(&target, op, choice, conv, &usable, &failure);
+    qv_status status = qv_conv_plan_cuda(&target, op, choice, conv, &usable, &failure);
     if (status && (status != QV_EUNSUPPORTED || choice > 0))
         return qv_fail(err, status, "%s", failure.text);
     *scratch_bytes = qv_aligned(conv->graph.workspace_bytes);
@@ -406,7 +406,7 @@ run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
         for (size_t j = 3; j < sizeof all / sizeof *all; j++)
             if (steps[i].b.id == all[j].id)
                 bindings[n++] = all[j];
-    return graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
+    return qv_graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
 }
 
 /* All parts; `sums`: where a bare graph puts them. */
@@ -440,21 +440,21 @@ finish(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p, 
     const struct qv_op_finish epilogue = { rows_of(op), op->o,           op->alpha, op->bias,
                                            op->act,     op->addend_rows, op->dtype };
     if (op->sums)
-        return check_cuda(dev, add_cuda(dev->stream, rows_of(op) * op->o, sums, p[4]), "add_cuda",
-                          err);
-    return check_cuda(dev, finish_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
-                      "finish_cuda", err);
+        return qv_check_cuda(dev, qv_add_cuda(dev->stream, rows_of(op) * op->o, sums, p[4]),
+                             "qv_add_cuda", err);
+    return qv_check_cuda(dev, qv_finish_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
+                         "qv_finish_cuda", err);
 }
 
 qv_status
-conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-              void *scratch, qv_error *err)
+qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+                 void *scratch, qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cuda *conv = &kernel->u.conv;
     if (!conv->graph.plan)
-        return check_cuda(dev, conv_plain_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
-                          "conv_plain_cuda", err);
+        return qv_check_cuda(dev, qv_conv_plain_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                             "qv_conv_plain_cuda", err);
     char *sums = conv->bare ? scratch : NULL; /* in front of the workspace */
     char *workspace = conv->bare ? sums + sums_bytes(op) : scratch;
     qv_status status = run_parts(dev, kernel, p, sums, workspace, err);
@@ -462,7 +462,7 @@ conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *
 }
 
 void
-conv_release_cuda(struct qv_kernel *kernel)
+qv_conv_release_cuda(struct qv_kernel *kernel)
 {
-    graph_close_cuda(&kernel->u.conv.graph);
+    qv_graph_close_cuda(&kernel->u.conv.graph);
 }

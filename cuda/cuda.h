@@ -41,14 +41,14 @@ struct qv_device_cuda {
 
 /* cuda/status.c: QV_OK, or our status with the call's name and the library's words. An error that
  * leaves the device unusable is remembered in dev->lost (dev may be NULL). */
-qv_status check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call,
-                     qv_error *err);
-qv_status check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call,
-                       qv_error *err);
-qv_status check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
-                      qv_error *err);
+qv_status qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call,
+                        qv_error *err);
+qv_status qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call,
+                          qv_error *err);
+qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
+                         qv_error *err);
 /* QV_EBACKEND in words if the device was lost before. */
-qv_status check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
+qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
 
 static inline struct qv_device_cuda *
 device_cuda(const struct qv_device *dev)
@@ -64,27 +64,27 @@ address_cuda(struct qv_buffer b)
 
 /* cuda/device.c: before every verb, since which device is current belongs to the thread, and that
  * may have changed; QV_EBACKEND in words where the device was lost. */
-qv_status enter_cuda(struct qv_device_cuda *dev, qv_error *err);
+qv_status qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err);
 
 /* cuda/memory.c and work.c: verbs of the table (backend.h). */
-qv_status staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
-void staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
-qv_status alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
-void free_cuda(struct qv_device *dev, struct qv_memory *memory);
-bool wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
-qv_status upload_cuda(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
-                      qv_error *err);
-qv_status download_cuda(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
-                        qv_error *err);
-qv_status run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
-qv_status record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
-                      struct qv_recording **out, qv_error *err);
-qv_status replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
-void forget_cuda(struct qv_device *dev, struct qv_recording *recording);
-qv_status mark_cuda(struct qv_device *dev, int mark, qv_error *err);
-qv_status wait_cuda(struct qv_device *dev, int mark, qv_error *err);
-qv_status elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
-qv_status sync_cuda(struct qv_device *dev, qv_error *err);
+qv_status qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
+void qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
+qv_status qv_alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
+void qv_free_cuda(struct qv_device *dev, struct qv_memory *memory);
+bool qv_wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
+qv_status qv_upload_cuda(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+                         qv_error *err);
+qv_status qv_download_cuda(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+                           qv_error *err);
+qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
+qv_status qv_record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
+                         struct qv_recording **out, qv_error *err);
+qv_status qv_replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
+void qv_forget_cuda(struct qv_device *dev, struct qv_recording *recording);
+qv_status qv_mark_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_wait_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
+qv_status qv_sync_cuda(struct qv_device *dev, qv_error *err);
 
 /* One product on cuBLASLt. Scratch holds, one behind the other: */
 struct gemm_cuda {
@@ -123,31 +123,32 @@ struct qv_kernel {
 
 /* cuda/gemm.c, attention.c, conv.c: p are device addresses. `choice`: which of the `choices`, best
  * guess first; QV_EUNSUPPORTED where it is one too many. */
-qv_status gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                           struct qv_layout *out, qv_error *err);
-qv_status gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-                         int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
-qv_status gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                            size_t *scratch_bytes, qv_error *err);
-qv_status gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                        void *scratch, qv_error *err);
-void gemm_release_cuda(struct qv_kernel *kernel);
+qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                              struct qv_layout *out, qv_error *err);
+qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                            int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
+                            qv_error *err);
+qv_status qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                               size_t *scratch_bytes, qv_error *err);
+qv_status qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
+                           void *const *p, void *scratch, qv_error *err);
+void qv_gemm_release_cuda(struct qv_kernel *kernel);
 
-qv_status attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                                 size_t *scratch_bytes, qv_error *err);
-qv_status attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
-                             void *const *p, void *scratch, qv_error *err);
-void attention_release_cuda(struct qv_kernel *kernel);
+qv_status qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel,
+                                    int choice, size_t *scratch_bytes, qv_error *err);
+qv_status qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
+                                void *const *p, void *scratch, qv_error *err);
+void qv_attention_release_cuda(struct qv_kernel *kernel);
 
 /* The weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
-qv_status conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                           struct qv_layout *out, qv_error *err);
-qv_status conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                         const void *src, struct qv_buffer dst, qv_error *err);
-qv_status conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                            size_t *scratch_bytes, qv_error *err);
-qv_status conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                        void *scratch, qv_error *err);
-void conv_release_cuda(struct qv_kernel *kernel);
+qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                              struct qv_layout *out, qv_error *err);
+qv_status qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                            const void *src, struct qv_buffer dst, qv_error *err);
+qv_status qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                               size_t *scratch_bytes, qv_error *err);
+qv_status qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
+                           void *const *p, void *scratch, qv_error *err);
+void qv_conv_release_cuda(struct qv_kernel *kernel);
 
 #endif

@@ -9,7 +9,7 @@
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
 
 struct target_cuda
-target_of_cuda(struct qv_device_cuda *dev)
+qv_target_of_cuda(struct qv_device_cuda *dev)
 {
     return (struct target_cuda){ .dev = dev, .tf32 = dev->tf32 };
 }
@@ -47,8 +47,8 @@ set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda 
 }
 
 cudnnBackendDescriptor_t
-describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
-              const struct attribute_cuda *attributes, int n)
+qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+                 const struct attribute_cuda *attributes, int n)
 {
     cudnnBackendDescriptor_t out = NULL;
     if (sketch->status)
@@ -68,10 +68,10 @@ describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
 }
 
 void
-operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
-               const struct attribute_cuda *attributes, int n)
+qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+                  const struct attribute_cuda *attributes, int n)
 {
-    cudnnBackendDescriptor_t operation = describe_cuda(sketch, type, attributes, n);
+    cudnnBackendDescriptor_t operation = qv_describe_cuda(sketch, type, attributes, n);
     if (sketch->n_operations == SKETCH_MOST_OPERATIONS)
         went_well(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's operations");
     else if (operation)
@@ -79,7 +79,7 @@ operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
 }
 
 cudnnBackendDescriptor_t
-describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *tensor)
+qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *tensor)
 {
     const cudnnDataType_t type = tensor->dtype == QV_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     const int64_t alignment = tensor->alignment ? tensor->alignment : TENSOR_ALIGNMENT;
@@ -92,12 +92,13 @@ describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *tenso
         { CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &tensor->is_virtual },
         { CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &tensor->by_value },
     };
-    return describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, LENGTH(attributes));
+    return qv_describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes,
+                            LENGTH(attributes));
 }
 
 void
-pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
-               cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
+qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
+                  cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
 {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     const struct attribute_cuda how[] = {
@@ -105,7 +106,7 @@ pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBacke
         { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
     };
     const cudnnBackendDescriptor_t pointwise =
-        describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, LENGTH(how));
+        qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, LENGTH(how));
     const struct attribute_cuda what[] = {
         { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &pointwise },
@@ -113,7 +114,8 @@ pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBacke
         { CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y },
         { CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b },
     };
-    operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, LENGTH(what) - !b);
+    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
+                      LENGTH(what) - !b);
 }
 
 static void
@@ -125,7 +127,7 @@ destroy_all(cudnnBackendDescriptor_t *descriptors, int n)
 }
 
 void
-sketch_close_cuda(struct sketch_cuda *sketch)
+qv_sketch_close_cuda(struct sketch_cuda *sketch)
 {
     destroy_all(sketch->descriptors, sketch->n);
     *sketch = (struct sketch_cuda){ 0 };
@@ -223,8 +225,8 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
     };
     struct sketch_cuda sketch = { 0 };
     cudnnBackendDescriptor_t heuristic =
-        describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
-                      LENGTH(attributes) - !properties);
+        qv_describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
+                         LENGTH(attributes) - !properties);
     *out = (struct configurations){ 0 };
     if (heuristic)
         went_well(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
@@ -235,7 +237,7 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
         search->status = sketch.status;
         snprintf(search->words, sizeof search->words, "%s", sketch.words);
     }
-    sketch_close_cuda(&sketch);
+    qv_sketch_close_cuda(&sketch);
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
@@ -286,7 +288,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
         bool good = !s || (target->excuses && target->excuses(target->user, s, search->words));
         taken = good && search->usable++ == search->choice;
         if (!taken)
-            graph_close_cuda(out);
+            qv_graph_close_cuda(out);
     }
     destroy_all(found.all, MOST_CONFIGURATIONS);
     return taken;
@@ -302,8 +304,8 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
           sketch->operations },
         { CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle },
     };
-    return describe_cuda(sketch, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes,
-                         LENGTH(attributes) - !handle);
+    return qv_describe_cuda(sketch, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes,
+                            LENGTH(attributes) - !handle);
 }
 
 /* Not a word about the graph. */
@@ -315,8 +317,8 @@ is_lack_of_memory(cudnnStatus_t status)
 }
 
 qv_status
-graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
-                int choice, struct graph_cuda *out, int *usable, qv_error *err)
+qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
+                   int choice, struct graph_cuda *out, int *usable, qv_error *err)
 {
     /* the second names what always works, slowly */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
@@ -342,7 +344,7 @@ graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, in
 }
 
 void
-graph_close_cuda(struct graph_cuda *graph)
+qv_graph_close_cuda(struct graph_cuda *graph)
 {
     if (graph->plan)
         cudnnBackendDestroyDescriptor(graph->plan);
@@ -363,8 +365,8 @@ check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
 }
 
 qv_status
-graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
-               const struct binding_cuda *bindings, int n, void *workspace, qv_error *err)
+qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
+                  const struct binding_cuda *bindings, int n, void *workspace, qv_error *err)
 {
     int64_t ids[GRAPH_MOST_BINDINGS];
     const void *pointers[GRAPH_MOST_BINDINGS];
@@ -395,7 +397,7 @@ graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
         call = "cudnnBackendExecute";
         s = cudnnBackendExecute(dev->cudnn, graph->plan, pack);
     }
-    status = check_cudnn(dev, s, call, err);
+    status = qv_check_cudnn(dev, s, call, err);
     destroy_all(&pack, 1);
     return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuDNN's graph API from C. A sketch collects descriptors and remembers the first call that failed,
- * so that a graph is written down without a check on every line; graph_open_cuda() makes a plan of
- * it.
+ * so that a graph is written down without a check on every line; qv_graph_open_cuda() makes a plan
+ * of it.
  */
 #ifndef QV_CUDA_CUDNN_GRAPH_H
 #define QV_CUDA_CUDNN_GRAPH_H
@@ -20,7 +20,7 @@ struct target_cuda {
     void *user;
 };
 
-struct target_cuda target_of_cuda(struct qv_device_cuda *dev);
+struct target_cuda qv_target_of_cuda(struct qv_device_cuda *dev);
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
@@ -32,7 +32,7 @@ struct sketch_cuda {
     cudnnStatus_t status; /* of the first call that failed; then the sketch takes no more */
     char words[256];      /* which, and why */
 };
-void sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay */
+void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay */
 
 struct attribute_cuda {
     cudnnBackendAttributeName_t name;
@@ -42,12 +42,12 @@ struct attribute_cuda {
 };
 
 /* A finalised descriptor, which the sketch owns; NULL where it failed. */
-cudnnBackendDescriptor_t describe_cuda(struct sketch_cuda *sketch,
-                                       cudnnBackendDescriptorType_t type,
-                                       const struct attribute_cuda *attributes, int n);
+cudnnBackendDescriptor_t qv_describe_cuda(struct sketch_cuda *sketch,
+                                          cudnnBackendDescriptorType_t type,
+                                          const struct attribute_cuda *attributes, int n);
 /* One that is an operation of the graph. */
-void operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
-                    const struct attribute_cuda *attributes, int n);
+void qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+                       const struct attribute_cuda *attributes, int n);
 
 enum { TENSOR_ALIGNMENT = 16, TENSOR_MOST_DIMS = 5 };
 struct tensor_cuda {
@@ -59,22 +59,22 @@ struct tensor_cuda {
     bool is_virtual;   /* between two operations, nowhere in memory */
     bool by_value;     /* a number that run() gives, on the host */
 };
-cudnnBackendDescriptor_t describe_tensor_cuda(struct sketch_cuda *sketch,
-                                              const struct tensor_cuda *tensor);
+cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
+                                                 const struct tensor_cuda *tensor);
 
 /* y = mode(x, b) in f32; b NULL for an activation */
-void pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
-                    cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
-                    cudnnBackendDescriptor_t y);
+void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
+                       cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
+                       cudnnBackendDescriptor_t y);
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
 /* The choice-th of the configurations that suit operands of this dtype and become plans.
  * QV_EUNSUPPORTED where there are no more than *usable. */
-qv_status graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
-                          int64_t dtype, int choice, struct graph_cuda *out, int *usable,
-                          qv_error *err);
-void graph_close_cuda(struct graph_cuda *graph);
+qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
+                             int64_t dtype, int choice, struct graph_cuda *out, int *usable,
+                             qv_error *err);
+void qv_graph_close_cuda(struct graph_cuda *graph);
 
 /* An address for a tensor; alignment 0: by value, the address of a float on the host. */
 struct binding_cuda {
@@ -84,16 +84,16 @@ struct binding_cuda {
     int64_t alignment;
 };
 enum { GRAPH_MOST_BINDINGS = 8 };
-qv_status graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
-                         const struct binding_cuda *bindings, int n, void *workspace,
-                         qv_error *err);
+qv_status qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
+                            const struct binding_cuda *bindings, int n, void *workspace,
+                            qv_error *err);
 
 /* ---- plans of operations: what prepare does, for any target -----------------------------------*/
 
 /* QV_EUNSUPPORTED if cuDNN has no such (*usable 0), or no further one. */
-qv_status attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
-                              int choice, struct graph_cuda *out, int *usable, qv_error *err);
-qv_status conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, int choice,
-                         struct conv_cuda *out, int *usable, qv_error *err);
+qv_status qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
+                                 int choice, struct graph_cuda *out, int *usable, qv_error *err);
+qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
+                            int choice, struct conv_cuda *out, int *usable, qv_error *err);
 
 #endif

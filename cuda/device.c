@@ -8,10 +8,10 @@
 #include "dtype.h"
 
 qv_status
-enter_cuda(struct qv_device_cuda *dev, qv_error *err)
+qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err)
 {
-    qv_status status = check_device_cuda(dev, err);
-    return status ? status : check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
+    qv_status status = qv_check_device_cuda(dev, err);
+    return status ? status : qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -27,8 +27,8 @@ close_cuda(struct qv_device *device)
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             cudaStreamSynchronize(streams[i]);
-    staging_close_cuda(dev, &dev->in);
-    staging_close_cuda(dev, &dev->out);
+    qv_staging_close_cuda(dev, &dev->in);
+    qv_staging_close_cuda(dev, &dev->out);
     for (int i = 0; i < QV_MARKS; i++)
         if (dev->marks[i])
             cudaEventDestroy(dev->marks[i]);
@@ -66,10 +66,10 @@ find_device(struct qv_device_cuda *dev, qv_error *err)
     if (dev->ordinal < 0 || dev->ordinal >= n)
         return qv_fail(err, QV_ENODEVICE, "device %d: the NVIDIA GPUs here are 0 to %d",
                        dev->ordinal, n - 1);
-    qv_status status = check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
+    qv_status status = qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
     if (!status)
-        status = check_cuda(dev, cudaGetDeviceProperties(&props, dev->ordinal),
-                            "cudaGetDeviceProperties", err);
+        status = qv_check_cuda(dev, cudaGetDeviceProperties(&props, dev->ordinal),
+                               "cudaGetDeviceProperties", err);
     if (status)
         return status;
     major = props.major;
@@ -136,30 +136,32 @@ open_parts(struct qv_device_cuda *dev, qv_error *err)
 {
     qv_status status = QV_OK;
     if (dev->own_stream)
-        status = check_cuda(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking),
-                            "cudaStreamCreate", err);
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking),
+                               "cudaStreamCreate", err);
     if (!status)
-        status = check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
-                            "cudaStreamCreate", err);
+        status =
+            qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
+                          "cudaStreamCreate", err);
     if (!status)
-        status = check_cuda(dev, cudaStreamCreateWithFlags(&dev->beside, cudaStreamNonBlocking),
-                            "cudaStreamCreate", err);
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->beside, cudaStreamNonBlocking),
+                               "cudaStreamCreate", err);
     if (!status)
-        status = staging_open_cuda(dev, &dev->in, err);
+        status = qv_staging_open_cuda(dev, &dev->in, err);
     if (!status)
-        status = staging_open_cuda(dev, &dev->out, err);
+        status = qv_staging_open_cuda(dev, &dev->out, err);
     for (int i = 0; i < QV_MARKS && !status; i++)
-        status = check_cuda(dev, cudaEventCreate(&dev->marks[i]), "cudaEventCreate", err);
+        status = qv_check_cuda(dev, cudaEventCreate(&dev->marks[i]), "cudaEventCreate", err);
     cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
     for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
-        status = check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
-                            "cudaEventCreate", err);
+        status = qv_check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
+                               "cudaEventCreate", err);
     if (!status)
-        status = check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
+        status = qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
     if (!status)
-        status = check_cudnn(dev, cudnnCreate(&dev->cudnn), "cudnnCreate", err);
+        status = qv_check_cudnn(dev, cudnnCreate(&dev->cudnn), "cudnnCreate", err);
     if (!status)
-        status = check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
+        status =
+            qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
     return status;
 }
 
@@ -222,8 +224,8 @@ layout_cuda(struct qv_device *device, const struct qv_matrix *matrix, struct qv_
             qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    return matrix->conv ? conv_layout_cuda(dev, matrix, out, err)
-                        : gemm_layout_cuda(dev, matrix, out, err);
+    return matrix->conv ? qv_conv_layout_cuda(dev, matrix, out, err)
+                        : qv_gemm_layout_cuda(dev, matrix, out, err);
 }
 
 static qv_status
@@ -231,11 +233,11 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
           const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
-    return matrix->conv ? conv_pack_cuda(dev, matrix, src, dst, err)
-                        : gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
+    return matrix->conv ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
+                        : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
 static void
@@ -245,11 +247,11 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
         return;
     cudaSetDevice(device_cuda(device)->ordinal);
     if (kernel->op.kind == QV_OP_gemm)
-        gemm_release_cuda(kernel);
+        qv_gemm_release_cuda(kernel);
     if (kernel->op.kind == QV_OP_attention)
-        attention_release_cuda(kernel);
+        qv_attention_release_cuda(kernel);
     if (kernel->op.kind == QV_OP_conv)
-        conv_release_cuda(kernel);
+        qv_conv_release_cuda(kernel);
     free(kernel);
 }
 
@@ -258,7 +260,7 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
              size_t *scratch_bytes, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
@@ -267,11 +269,11 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     kernel->op = *op;
     *scratch_bytes = 0;
     if (op->kind == QV_OP_gemm)
-        status = gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+        status = qv_gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
     else if (op->kind == QV_OP_attention)
-        status = attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+        status = qv_attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
     else if (op->kind == QV_OP_conv)
-        status = conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+        status = qv_conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
     else if (choice)
         status = qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
     if (status)
@@ -286,21 +288,21 @@ const struct qv_backend qv_backend_cuda = {
     .open = open_cuda,
     .close = close_cuda,
     .caps = caps_cuda,
-    .alloc = alloc_cuda,
-    .free = free_cuda,
-    .wrap = wrap_cuda,
-    .upload = upload_cuda,
-    .download = download_cuda,
+    .alloc = qv_alloc_cuda,
+    .free = qv_free_cuda,
+    .wrap = qv_wrap_cuda,
+    .upload = qv_upload_cuda,
+    .download = qv_download_cuda,
     .layout = layout_cuda,
     .pack = pack_cuda,
     .prepare = prepare_cuda,
     .release = release_cuda,
-    .run = run_cuda,
-    .record = record_cuda,
-    .replay = replay_cuda,
-    .forget = forget_cuda,
-    .mark = mark_cuda,
-    .wait = wait_cuda,
-    .elapsed = elapsed_cuda,
-    .sync = sync_cuda,
+    .run = qv_run_cuda,
+    .record = qv_record_cuda,
+    .replay = qv_replay_cuda,
+    .forget = qv_forget_cuda,
+    .mark = qv_mark_cuda,
+    .wait = qv_wait_cuda,
+    .elapsed = qv_elapsed_cuda,
+    .sync = qv_sync_cuda,
 };

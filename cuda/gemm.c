@@ -14,7 +14,7 @@
 
 enum {
     MOST_WORKSPACE = 64 << 20,
-    ALIGNMENT = 16,  /* of any operand, see wrap_cuda */
+    ALIGNMENT = 16,  /* of any operand, see qv_wrap_cuda */
     ROW_MULTIPLE = 8 /* of bf16 values: rows that begin at 16 bytes */
 };
 
@@ -25,8 +25,8 @@ padded_k(int64_t k, int64_t dtype)
 }
 
 qv_status
-gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, struct qv_layout *out,
-                 qv_error *err)
+qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                    struct qv_layout *out, qv_error *err)
 {
     (void)dev;
     (void)err;
@@ -37,20 +37,20 @@ gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, str
 
 /* Rows as they are, or with zeros behind each. */
 qv_status
-gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-               int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
+qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
+                  int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     size_t element = qv_dtype_bytes(matrix->dtype), from = (size_t)matrix->k * element;
     size_t to = (size_t)padded_k(matrix->k, matrix->dtype) * element;
     dst.offset += (size_t)row0 * to;
     if (from == to)
-        return upload_cuda(&dev->base, dst, src, (size_t)rows * to, err);
+        return qv_upload_cuda(&dev->base, dst, src, (size_t)rows * to, err);
     char *padded = calloc((size_t)rows, to);
     if (!padded)
         return qv_fail(err, QV_ENOMEM, "no memory to pad %zu bytes of weights", (size_t)rows * to);
     for (int64_t i = 0; i < rows; i++)
         memcpy(padded + (size_t)i * to, (const char *)src + (size_t)i * from, from);
-    qv_status status = upload_cuda(&dev->base, dst, padded, (size_t)rows * to, err);
+    qv_status status = qv_upload_cuda(&dev->base, dst, padded, (size_t)rows * to, err);
     free(padded);
     return status;
 }
@@ -167,7 +167,7 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *er
     if (preference)
         cublasLtMatmulPreferenceDestroy(preference);
     if (s)
-        return check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
+        return qv_check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
     if (choice >= n || found[choice].state)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has %d algorithms", n);
     g->algo = found[choice].algo;
@@ -176,7 +176,7 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *er
 }
 
 void
-gemm_release_cuda(struct qv_kernel *kernel)
+qv_gemm_release_cuda(struct qv_kernel *kernel)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
     const cublasLtMatrixLayout_t layouts[] = { g->w, g->x, g->c, g->y };
@@ -197,9 +197,9 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool wide, int cho
     if (!s)
         s = create_layouts(op, wide, g);
     qv_status status =
-        s ? check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, err);
+        s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, err);
     if (status) {
-        gemm_release_cuda(kernel);
+        qv_gemm_release_cuda(kernel);
         return status;
     }
     if (wide)
@@ -220,8 +220,8 @@ rounds_twice(const struct qv_op_gemm *op)
 }
 
 qv_status
-gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                  size_t *scratch_bytes, qv_error *err)
+qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                     size_t *scratch_bytes, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -239,8 +239,8 @@ gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choi
 /* ---- running --------------------------------------------------------------------------------- */
 
 qv_status
-gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-              void *scratch, qv_error *err)
+qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+                 void *scratch, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
@@ -250,27 +250,28 @@ gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *
     const float alpha = wide ? 1 : (float)op->alpha, beta = addend ? 1 : 0;
     qv_status status = QV_OK;
     if (g->padded_bytes)
-        status = check_cuda(dev,
-                            pad_rows_cuda(dev->stream, op->m, op->k, padded_k(op->k, op->dtype),
-                                          op->dtype, p[0], padded),
-                            "gemm's padding", err);
-    if (!status && !wide && op->bias)
         status =
-            check_cublas(dev,
-                         cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                        &p[2], sizeof p[2]),
-                         "gemm's bias", err);
+            qv_check_cuda(dev,
+                          qv_pad_rows_cuda(dev->stream, op->m, op->k, padded_k(op->k, op->dtype),
+                                           op->dtype, p[0], padded),
+                          "gemm's padding", err);
+    if (!status && !wide && op->bias)
+        status = qv_check_cublas(dev,
+                                 cublasLtMatmulDescSetAttribute(g->desc,
+                                                                CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                                &p[2], sizeof p[2]),
+                                 "gemm's bias", err);
     if (!status)
-        status = check_cublas(dev,
-                              cublasLtMatmul(dev->lt, g->desc, &alpha, p[1], g->w,
-                                             g->padded_bytes ? padded : p[0], g->x, &beta,
-                                             addend ? p[3] : y, g->c, y, g->y, &g->algo, workspace,
-                                             g->workspace_bytes, dev->stream),
-                              "cublasLtMatmul", err);
+        status = qv_check_cublas(dev,
+                                 cublasLtMatmul(dev->lt, g->desc, &alpha, p[1], g->w,
+                                                g->padded_bytes ? padded : p[0], g->x, &beta,
+                                                addend ? p[3] : y, g->c, y, g->y, &g->algo,
+                                                workspace, g->workspace_bytes, dev->stream),
+                                 "cublasLtMatmul", err);
     if (status || !wide)
         return status;
     const struct qv_op_finish finish = { op->m,   op->n,           op->alpha, op->bias,
                                          op->act, op->addend_rows, op->dtype };
-    return check_cuda(dev, finish_cuda(dev->stream, &finish, sums, p[2], p[3], p[4]),
-                      "gemm's epilogue", err);
+    return qv_check_cuda(dev, qv_finish_cuda(dev->stream, &finish, sums, p[2], p[3], p[4]),
+                         "gemm's epilogue", err);
 }

@@ -113,7 +113,7 @@ rows_typed(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
 }
 
 cudaError_t
-rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames, void *y)
+qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames, void *y)
 {
     return op->dtype == QV_F32 ? rows_typed<float>(stream, op, frames, y)
                                : rows_typed<bf16>(stream, op, frames, y);
@@ -173,7 +173,7 @@ convert_typed(cudaStream_t stream, int64_t n, const void *x, void *y)
 }
 
 cudaError_t
-convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x, void *y)
+qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x, void *y)
 {
     if (op->from == QV_F32)
         return op->dtype == QV_F32 ? convert_typed<float, float>(stream, op->n, x, y)
@@ -209,7 +209,7 @@ add_kernel(int64_t n, const float *x, float *y)
 }
 
 cudaError_t
-add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
+qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
 {
     return launch(stream, ceil_div(n, THREADS * ADD_AHEAD * LANES<float>), dim3(THREADS),
                   add_kernel, n, (const float *)x, (float *)y);
@@ -387,8 +387,8 @@ norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight
 }
 
 cudaError_t
-norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
-          const void *bias, void *y)
+qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
+             const void *bias, void *y)
 {
     const float *w = (const float *)weight, *b = (const float *)bias;
     return op->dtype == QV_F32 ? norm_typed<float>(stream, op, w, b, x, y)
@@ -468,8 +468,8 @@ rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
 }
 
 cudaError_t
-rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines, const void *sines,
-          void *qkv)
+qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
+             const void *sines, void *qkv)
 {
     int64_t half = op->head_dim / 2;
     if (op->dtype == QV_F32)
@@ -519,8 +519,8 @@ taps_vectors(cudaStream_t stream, const struct qv_op_taps *op, const void *table
 }
 
 cudaError_t
-taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table, const void *index,
-          const void *weight, void *y)
+qv_taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table, const void *index,
+             const void *weight, void *y)
 {
     if (op->dtype == QV_F32)
         return op->cols % 4 ? taps_vectors<float, 1>(stream, op, table, index, weight, y)
@@ -598,8 +598,8 @@ finish_vectors(cudaStream_t stream, const struct qv_op_finish *op, const void *x
 }
 
 cudaError_t
-finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x, const void *bias,
-            const void *addend, void *y)
+qv_finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x, const void *bias,
+               const void *addend, void *y)
 {
     if (op->dtype == QV_F32)
         return op->cols % 4 ? finish_vectors<float, 1>(stream, op, x, bias, addend, y)

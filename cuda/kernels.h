@@ -16,33 +16,34 @@
 extern "C" {
 #endif
 
-cudaError_t rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
-                      void *y);
-cudaError_t convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
+cudaError_t qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
                          void *y);
-cudaError_t norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
-                      const void *weight, const void *bias, void *y);
-cudaError_t rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-                      const void *sines, void *qkv);
-cudaError_t taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table,
-                      const void *index, const void *weight, void *y);
-cudaError_t unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y);
-cudaError_t finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x,
-                        const void *bias, const void *addend, void *y);
+cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
+                            void *y);
+cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
+                         const void *weight, const void *bias, void *y);
+cudaError_t qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
+                         const void *sines, void *qkv);
+cudaError_t qv_taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table,
+                         const void *index, const void *weight, void *y);
+cudaError_t qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x,
+                           void *y);
+cudaError_t qv_finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x,
+                           const void *bias, const void *addend, void *y);
 
 /* y[i] += x[i] of n f32 values */
-cudaError_t add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
+cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 
 /* y[rows, to] = x[rows, from], zeros behind (to >= from); elements of dtype */
-cudaError_t pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
-                          int64_t dtype, const void *x, void *y);
+cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
+                             int64_t dtype, const void *x, void *y);
 
 /* Attention and convolutions that cuDNN does not take (f32, odd sizes): right, not fast.
  * w[o, kd, kh, kw, c/groups]. */
-cudaError_t attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op,
-                                 const void *qkv, void *y);
-cudaError_t conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x,
-                            const void *w, const void *bias, const void *addend, void *y);
+cudaError_t qv_attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op,
+                                    const void *qkv, void *y);
+cudaError_t qv_conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x,
+                               const void *w, const void *bias, const void *addend, void *y);
 
 #ifdef __cplusplus
 }

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 void
-free_cuda(struct qv_device *device, struct qv_memory *memory)
+qv_free_cuda(struct qv_device *device, struct qv_memory *memory)
 {
     if (!memory)
         return;
@@ -26,10 +26,10 @@ no_memory(const struct qv_device_cuda *dev, size_t bytes, qv_error *err)
 }
 
 qv_status
-alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
+qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     struct qv_memory *memory = malloc(sizeof *memory);
@@ -40,14 +40,14 @@ alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_er
     if (e == cudaErrorMemoryAllocation)
         status = no_memory(dev, bytes, err);
     else
-        status = check_cuda(dev, e, "cudaMalloc", err);
+        status = qv_check_cuda(dev, e, "cudaMalloc", err);
     if (!status)
-        status = check_cuda(dev, cudaMemsetAsync(memory->base, 0, bytes, dev->stream), "cudaMemset",
-                            err);
+        status = qv_check_cuda(dev, cudaMemsetAsync(memory->base, 0, bytes, dev->stream),
+                               "cudaMemset", err);
     if (!status) /* copies into it go on streams of their own */
-        status = check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaMemset", err);
+        status = qv_check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaMemset", err);
     if (status)
-        free_cuda(device, memory);
+        qv_free_cuda(device, memory);
     else
         *out = memory;
     return status;
@@ -76,10 +76,10 @@ place_of(const struct qv_device_cuda *dev, const void *p)
 enum { WRAP_ALIGNMENT = 16 }; /* what kernels, cuBLASLt and cuDNN are prepared for */
 
 bool
-wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
+qv_wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    if ((uintptr_t)p % WRAP_ALIGNMENT || enter_cuda(dev, NULL) || place_of(dev, p) != ON_DEVICE)
+    if ((uintptr_t)p % WRAP_ALIGNMENT || qv_enter_cuda(dev, NULL) || place_of(dev, p) != ON_DEVICE)
         return false;
     *out = (struct qv_memory){ (void *)p, bytes };
     return true;
@@ -88,27 +88,28 @@ wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memor
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 qv_status
-staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err)
+qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err)
 {
     s->stream = dev->stream;
     qv_status status = QV_OK;
     if (dev->own_stream) {
         s->stream = NULL;
-        status = check_cuda(dev, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
-                            "cudaStreamCreate", err);
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+                               "cudaStreamCreate", err);
     }
     for (int i = 0; i < STAGING_BLOCKS && !status; i++) {
         status =
-            check_cuda(dev, cudaMallocHost(&s->blocks[i], STAGING_BYTES), "cudaMallocHost", err);
+            qv_check_cuda(dev, cudaMallocHost(&s->blocks[i], STAGING_BYTES), "cudaMallocHost", err);
         if (!status)
-            status = check_cuda(dev, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming),
-                                "cudaEventCreate", err);
+            status =
+                qv_check_cuda(dev, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming),
+                              "cudaEventCreate", err);
     }
     return status;
 }
 
 void
-staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
+qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
 {
     for (int i = 0; i < STAGING_BLOCKS; i++) {
         if (s->done[i])
@@ -126,10 +127,10 @@ copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, con
               size_t bytes, bool wait, qv_error *err)
 {
     qv_status status =
-        check_cuda(dev, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream),
-                   "cudaMemcpy", err);
+        qv_check_cuda(dev, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream),
+                      "cudaMemcpy", err);
     if (!status && wait)
-        status = check_cuda(dev, cudaStreamSynchronize(s->stream), "cudaMemcpy", err);
+        status = qv_check_cuda(dev, cudaStreamSynchronize(s->stream), "cudaMemcpy", err);
     return status;
 }
 
@@ -141,24 +142,24 @@ upload_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t byt
     for (size_t at = 0; at < bytes && !status; at += STAGING_BYTES) {
         unsigned i = s->next++ % STAGING_BLOCKS;
         size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        status = check_cuda(dev, cudaEventSynchronize(s->done[i]), "cudaMemcpy", err);
+        status = qv_check_cuda(dev, cudaEventSynchronize(s->done[i]), "cudaMemcpy", err);
         if (status)
             break;
         memcpy(s->blocks[i], src + at, n);
         status = copy_directly(dev, s, dst + at, s->blocks[i], n, false, err);
         if (!status)
             status =
-                check_cuda(dev, cudaEventRecord(s->done[i], s->stream), "cudaEventRecord", err);
+                qv_check_cuda(dev, cudaEventRecord(s->done[i], s->stream), "cudaEventRecord", err);
     }
     return status;
 }
 
 qv_status
-upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, size_t bytes,
-            qv_error *err)
+qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, size_t bytes,
+               qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     enum place place = place_of(dev, src);
@@ -167,8 +168,8 @@ upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, siz
         staged ? upload_staged(dev, address_cuda(dst), src, bytes, err)
                : copy_directly(dev, &dev->in, address_cuda(dst), src, bytes, dev->own_stream, err);
     if (!status && dev->own_stream) {
-        status =
-            check_cuda(dev, cudaEventRecord(dev->uploaded, dev->in.stream), "cudaEventRecord", err);
+        status = qv_check_cuda(dev, cudaEventRecord(dev->uploaded, dev->in.stream),
+                               "cudaEventRecord", err);
         dev->uploads = true;
     }
     return status;
@@ -188,14 +189,14 @@ download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t b
             size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
             status = copy_directly(dev, s, s->blocks[block], src + at, n, false, err);
             if (!status)
-                status = check_cuda(dev, cudaEventRecord(s->done[block], s->stream),
-                                    "cudaEventRecord", err);
+                status = qv_check_cuda(dev, cudaEventRecord(s->done[block], s->stream),
+                                       "cudaEventRecord", err);
         }
         if (i < AHEAD || status)
             continue;
         at = (i - AHEAD) * STAGING_BYTES;
         block = (i - AHEAD) % STAGING_BLOCKS;
-        status = check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
+        status = qv_check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
         if (!status)
             memcpy(dst + at, s->blocks[block],
                    bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES);
@@ -204,16 +205,16 @@ download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t b
 }
 
 qv_status
-download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
-              qv_error *err)
+qv_download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
+                 qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     if (dev->own_stream) /* what was put there last may still be on its way */
-        status = check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
-                            "cudaStreamWaitEvent", err);
+        status = qv_check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
+                               "cudaStreamWaitEvent", err);
     if (status)
         return status;
     enum place place = place_of(dev, dst);

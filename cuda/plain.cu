@@ -204,8 +204,8 @@ attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const voi
 }
 
 cudaError_t
-attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv,
-                     void *y)
+qv_attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv,
+                        void *y)
 {
     if (op->head_dim > 256)
         return cudaErrorNotSupported;
@@ -391,8 +391,8 @@ conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, cons
 }
 
 cudaError_t
-conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
-                const void *bias, const void *addend, void *y)
+qv_conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
+                   const void *bias, const void *addend, void *y)
 {
     return op->dtype == QV_F32 ? conv_typed<float>(stream, op, x, w, bias, addend, y)
                                : conv_typed<bf16>(stream, op, x, w, bias, addend, y);

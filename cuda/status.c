@@ -3,7 +3,7 @@
 #include "cuda.h"
 
 qv_status
-check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
+qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
 {
     if (!dev->lost[0])
         return QV_OK;
@@ -49,13 +49,13 @@ note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 }
 
 qv_status
-check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, qv_error *err)
+qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, qv_error *err)
 {
     if (error == cudaSuccess)
         return QV_OK;
     cudaGetLastError(); /* errors that are not sticky are over */
     if (note_loss(dev, error, call) && dev)
-        return check_device_cuda(dev, err);
+        return qv_check_device_cuda(dev, err);
     qv_status status = error == cudaErrorMemoryAllocation ? QV_ENOMEM
                        : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
                                error == cudaErrorInvalidDevice
@@ -68,12 +68,12 @@ check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, qv_e
 }
 
 qv_status
-check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call, qv_error *err)
+qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call, qv_error *err)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return QV_OK;
     if (note_loss(dev, cudaPeekAtLastError(), call) && dev)
-        return check_device_cuda(dev, err);
+        return qv_check_device_cuda(dev, err);
     return qv_fail(err,
                    status == CUBLAS_STATUS_ALLOC_FAILED    ? QV_ENOMEM
                    : status == CUBLAS_STATUS_NOT_SUPPORTED ? QV_EUNSUPPORTED
@@ -82,12 +82,12 @@ check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call
 }
 
 qv_status
-check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call, qv_error *err)
+qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call, qv_error *err)
 {
     if (status == CUDNN_STATUS_SUCCESS)
         return QV_OK;
     if (note_loss(dev, cudaPeekAtLastError(), call) && dev)
-        return check_device_cuda(dev, err);
+        return qv_check_device_cuda(dev, err);
     char more[200] = "";
     cudnnGetLastErrorString(more, sizeof more);
     /* statuses come in classes of a thousand */

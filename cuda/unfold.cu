@@ -46,8 +46,8 @@ common_word(int64_t a, int64_t b)
 }
 
 cudaError_t
-pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
-              const void *x, void *y)
+qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
+                 const void *x, void *y)
 {
     int64_t element = dtype == QV_F32 ? 4 : 2, a = from * element, b = to * element;
     int width = common_word(a, b);
@@ -250,7 +250,7 @@ transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, voi
 }
 
 cudaError_t
-unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
 {
     int64_t element = op->dtype == QV_F32 ? 4 : 2;
     int64_t pixel = (op->channels_first ? 1 : op->c) * element;

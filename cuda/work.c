@@ -7,13 +7,13 @@ run_own(struct qv_device_cuda *dev, const struct qv_op *op, void *const *p)
 {
     cudaStream_t s = dev->stream;
     switch (op->kind) {
-    case QV_OP_rows: return rows_cuda(s, &op->u.rows, p[0], p[1]);
-    case QV_OP_convert: return convert_cuda(s, &op->u.convert, p[0], p[1]);
-    case QV_OP_norm: return norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]);
-    case QV_OP_rope: return rope_cuda(s, &op->u.rope, p[0], p[1], p[2]);
-    case QV_OP_taps: return taps_cuda(s, &op->u.taps, p[0], p[1], p[2], p[3]);
-    case QV_OP_unfold: return unfold_cuda(s, &op->u.unfold, p[0], p[1]);
-    case QV_OP_finish: return finish_cuda(s, &op->u.finish, p[0], p[1], p[2], p[3]);
+    case QV_OP_rows: return qv_rows_cuda(s, &op->u.rows, p[0], p[1]);
+    case QV_OP_convert: return qv_convert_cuda(s, &op->u.convert, p[0], p[1]);
+    case QV_OP_norm: return qv_norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]);
+    case QV_OP_rope: return qv_rope_cuda(s, &op->u.rope, p[0], p[1], p[2]);
+    case QV_OP_taps: return qv_taps_cuda(s, &op->u.taps, p[0], p[1], p[2], p[3]);
+    case QV_OP_unfold: return qv_unfold_cuda(s, &op->u.unfold, p[0], p[1]);
+    case QV_OP_finish: return qv_finish_cuda(s, &op->u.finish, p[0], p[1], p[2], p[3]);
     case QV_OP_gemm:
     case QV_OP_attention:
     case QV_OP_conv:
@@ -31,12 +31,12 @@ run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
     for (int i = 0; i < QV_MAX_OPERANDS; i++)
         p[i] = address_cuda(call->operands[i]);
     if (kernel->op.kind == QV_OP_gemm)
-        return gemm_run_cuda(dev, kernel, p, scratch, err);
+        return qv_gemm_run_cuda(dev, kernel, p, scratch, err);
     if (kernel->op.kind == QV_OP_attention)
-        return attention_run_cuda(dev, kernel, p, scratch, err);
+        return qv_attention_run_cuda(dev, kernel, p, scratch, err);
     if (kernel->op.kind == QV_OP_conv)
-        return conv_run_cuda(dev, kernel, p, scratch, err);
-    return check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
+        return qv_conv_run_cuda(dev, kernel, p, scratch, err);
+    return qv_check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
 }
 
 static qv_status
@@ -53,9 +53,10 @@ static qv_status
 order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
       qv_error *err)
 {
-    qv_status status = check_cuda(dev, cudaEventRecord(event, before), "cudaEventRecord", err);
+    qv_status status = qv_check_cuda(dev, cudaEventRecord(event, before), "cudaEventRecord", err);
     if (!status)
-        status = check_cuda(dev, cudaStreamWaitEvent(after, event, 0), "cudaStreamWaitEvent", err);
+        status =
+            qv_check_cuda(dev, cudaStreamWaitEvent(after, event, 0), "cudaStreamWaitEvent", err);
     return status;
 }
 
@@ -75,7 +76,7 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, q
         dev->stream = beside ? dev->beside : dev->recorder;
         if (!status)
             status =
-                check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
+                qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
         if (!status)
             status = run_call(dev, &calls[i], err);
     }
@@ -90,15 +91,15 @@ wait_for_uploads(struct qv_device_cuda *dev, qv_error *err)
     if (!dev->uploads)
         return QV_OK;
     dev->uploads = false;
-    return check_cuda(dev, cudaStreamWaitEvent(dev->stream, dev->uploaded, 0),
-                      "cudaStreamWaitEvent", err);
+    return qv_check_cuda(dev, cudaStreamWaitEvent(dev->stream, dev->uploaded, 0),
+                         "cudaStreamWaitEvent", err);
 }
 
 qv_status
-run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
+qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (!status)
         status = wait_for_uploads(dev, err);
     return status ? status : run_list(dev, calls, n, err);
@@ -115,8 +116,8 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
     cudaStream_t work = dev->stream;
     *broken = false;
     qv_status status =
-        check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
-                   "cudaStreamBeginCapture", err);
+        qv_check_cuda(dev, cudaStreamBeginCapture(dev->recorder, cudaStreamCaptureModeThreadLocal),
+                      "cudaStreamBeginCapture", err);
     if (status)
         return status;
     status = branch_list(dev, calls, n, err);
@@ -124,14 +125,14 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
     cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also after a failure */
     *broken = e == cudaErrorStreamCaptureInvalidated;
     if (!status)
-        status = check_cuda(dev, e, "cudaStreamEndCapture", err);
+        status = qv_check_cuda(dev, e, "cudaStreamEndCapture", err);
     cudnnSetStream(dev->cudnn, work);
     cudaGetLastError();
     return status;
 }
 
 void
-forget_cuda(struct qv_device *device, struct qv_recording *recording)
+qv_forget_cuda(struct qv_device *device, struct qv_recording *recording)
 {
     cudaSetDevice(device_cuda(device)->ordinal);
     cudaGraphExecDestroy((cudaGraphExec_t)recording);
@@ -139,26 +140,26 @@ forget_cuda(struct qv_device *device, struct qv_recording *recording)
 
 /* A recording is an instantiated graph. */
 qv_status
-record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
-            struct qv_recording **out, qv_error *err)
+qv_record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
+               struct qv_recording **out, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     bool broken = true;
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     for (int attempt = 0; attempt < MOST_CAPTURES && !status && broken; attempt++) {
         status = capture(dev, calls, n, &graph, &broken, err);
         if (broken && attempt + 1 < MOST_CAPTURES)
-            status = check_device_cuda(dev, err);
+            status = qv_check_device_cuda(dev, err);
     }
     if (!status)
         status =
-            check_cuda(dev, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", err);
+            qv_check_cuda(dev, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", err);
     if (graph)
         cudaGraphDestroy(graph);
     if (!status)
-        status = check_cuda(dev, cudaGraphUpload(exec, dev->stream), "cudaGraphUpload", err);
+        status = qv_check_cuda(dev, cudaGraphUpload(exec, dev->stream), "cudaGraphUpload", err);
     if (!status)
         *out = (struct qv_recording *)exec;
     else if (exec)
@@ -167,59 +168,60 @@ record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
 }
 
 qv_status
-replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
+qv_replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (!status)
         status = wait_for_uploads(dev, err);
     if (!status)
-        status = check_cuda(dev, cudaGraphLaunch((cudaGraphExec_t)recording, dev->stream),
-                            "cudaGraphLaunch", err);
+        status = qv_check_cuda(dev, cudaGraphLaunch((cudaGraphExec_t)recording, dev->stream),
+                               "cudaGraphLaunch", err);
     return status;
 }
 
 qv_status
-mark_cuda(struct qv_device *device, int mark, qv_error *err)
+qv_mark_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (!status)
-        status =
-            check_cuda(dev, cudaEventRecord(dev->marks[mark], dev->stream), "cudaEventRecord", err);
+        status = qv_check_cuda(dev, cudaEventRecord(dev->marks[mark], dev->stream),
+                               "cudaEventRecord", err);
     return status;
 }
 
 qv_status
-wait_cuda(struct qv_device *device, int mark, qv_error *err)
+qv_wait_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     if (!status)
-        status =
-            check_cuda(dev, cudaEventSynchronize(dev->marks[mark]), "the work on the device", err);
+        status = qv_check_cuda(dev, cudaEventSynchronize(dev->marks[mark]),
+                               "the work on the device", err);
     return status;
 }
 
 qv_status
-elapsed_cuda(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
+qv_elapsed_cuda(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     float between = 0;
     qv_status status =
-        check_cuda(dev, cudaEventElapsedTime(&between, dev->marks[begin], dev->marks[end]),
-                   "cudaEventElapsedTime", err);
+        qv_check_cuda(dev, cudaEventElapsedTime(&between, dev->marks[begin], dev->marks[end]),
+                      "cudaEventElapsedTime", err);
     *ms = between;
     return status;
 }
 
 qv_status
-sync_cuda(struct qv_device *device, qv_error *err)
+qv_sync_cuda(struct qv_device *device, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
-    qv_status status = enter_cuda(dev, err);
+    qv_status status = qv_enter_cuda(dev, err);
     for (size_t i = 0; i < sizeof streams / sizeof *streams && !status; i++)
-        status = check_cuda(dev, cudaStreamSynchronize(streams[i]), "the work on the device", err);
+        status =
+            qv_check_cuda(dev, cudaStreamSynchronize(streams[i]), "the work on the device", err);
     return status;
 }

@@ -41,7 +41,12 @@ extern "C" {
 #define QV_API __attribute__((visibility("default")))
 #endif
 
-#define QV_VERSION "0.1.0"
+#define QV_VERSION "0.1.0" /* of what is released */
+/* Of this header and qwenvit_media.h, and of the shared libraries. MAJOR is raised when a program
+ * built against an older header must be compiled or written anew, and is what the libraries are
+ * loaded by (libqwenvit.so.MAJOR); MINOR when something is added, a `reserved` field put to use. */
+#define QV_API_VERSION_MAJOR 0
+#define QV_API_VERSION_MINOR 1
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* of a sentence about a choice */
 

@@ -12,7 +12,7 @@ close_metal(struct qv_device *device)
 {
     struct qv_device_metal *dev = device_metal(device);
     if (dev->queue)
-        sync_metal(device, NULL);
+        qv_sync_metal(device, NULL);
     [dev->nothing release];
     [dev->queue release];
     [dev->gpu release];
@@ -120,12 +120,13 @@ prepare_metal(struct qv_device *device, const struct qv_op *op, int choice, stru
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *scratch_bytes = 0;
-    qv_status status = launch_metal(op, choice, dev->plain >> op->kind & 1, &kernel->launch, err);
+    qv_status status =
+        qv_launch_metal(op, choice, dev->plain >> op->kind & 1, &kernel->launch, err);
     if (!status && kernel->launch.real == QV_BF16 && !dev->has_bfloat)
         status = qv_fail(err, QV_EUNSUPPORTED, "%s: %s has no bfloat: use f32",
                          qv_op_name(op->kind), dev->name);
     if (!status)
-        status = pipeline_metal(dev, &kernel->launch, &kernel->pipeline, err);
+        status = qv_pipeline_metal(dev, &kernel->launch, &kernel->pipeline, err);
     if (status)
         free(kernel);
     else
@@ -138,19 +139,19 @@ const struct qv_backend qv_backend_metal = {
     .open = open_metal,
     .close = close_metal,
     .caps = caps_metal,
-    .alloc = alloc_metal,
-    .free = free_metal,
-    .wrap = wrap_metal,
-    .unwrap = unwrap_metal,
-    .upload = upload_metal,
-    .download = download_metal,
-    .layout = layout_metal,
-    .pack = pack_metal,
+    .alloc = qv_alloc_metal,
+    .free = qv_free_metal,
+    .wrap = qv_wrap_metal,
+    .unwrap = qv_unwrap_metal,
+    .upload = qv_upload_metal,
+    .download = qv_download_metal,
+    .layout = qv_layout_metal,
+    .pack = qv_pack_metal,
     .prepare = prepare_metal,
     .release = release_metal,
-    .run = run_metal,
-    .mark = mark_metal,
-    .wait = wait_metal,
-    .elapsed = elapsed_metal,
-    .sync = sync_metal,
+    .run = qv_run_metal,
+    .mark = qv_mark_metal,
+    .wait = qv_wait_metal,
+    .elapsed = qv_elapsed_metal,
+    .sync = qv_sync_metal,
 };

@@ -35,18 +35,18 @@ struct launch_metal {
 /* The choice'th way to run an operation, best guess first; QV_EUNSUPPORTED, in words, beyond the
  * last, and for sizes beyond 32 bits. plain: on the kernel that is simple, whatever the size.
  * *out is zero before. metal/launch.c: by kind. */
-qv_status launch_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
-                       qv_error *err);
+qv_status qv_launch_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+                          qv_error *err);
 
 /* metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that are bound by
  * memory) */
-qv_status launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain,
-                            struct launch_metal *out, qv_error *err);
-qv_status launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain,
-                            struct launch_metal *out, qv_error *err);
-qv_status launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
-                                 struct launch_metal *out, qv_error *err);
-qv_status launch_rows_metal(const struct qv_op *op, int choice, bool plain,
-                            struct launch_metal *out, qv_error *err);
+qv_status qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain,
+                               struct launch_metal *out, qv_error *err);
+qv_status qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain,
+                               struct launch_metal *out, qv_error *err);
+qv_status qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
+                                    struct launch_metal *out, qv_error *err);
+qv_status qv_launch_rows_metal(const struct qv_op *op, int choice, bool plain,
+                               struct launch_metal *out, qv_error *err);
 
 #endif

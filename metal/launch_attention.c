@@ -45,8 +45,8 @@ check_counts(const struct qv_op_attention *op, qv_error *err)
 /* Choices of the tiled kernel: 32 queries of a threadgroup, or 64, for which keys are read half as
  * often, by half as many threadgroups. */
 qv_status
-launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
-                       struct launch_metal *out, qv_error *err)
+qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
+                          struct launch_metal *out, qv_error *err)
 {
     const char *tiled = plain ? NULL : tiled_kernel(op->head_dim);
     int64_t queries = tiled ? SIMDGROUPS * STRIP * (choice + 1) : SIMDGROUPS;

@@ -118,12 +118,12 @@ launch_product(const struct sizes *s, const struct qv_op_conv *op, int choice,
                                .act = op->act,
                                .addend_rows = op->addend_rows,
                                .dtype = op->dtype };
-    return launch_gemm_metal(&gemm, choice, false, out, err);
+    return qv_launch_gemm_metal(&gemm, choice, false, out, err);
 }
 
 qv_status
-launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain, struct launch_metal *out,
-                  qv_error *err)
+qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain, struct launch_metal *out,
+                     qv_error *err)
 {
     struct sizes s = sizes_of(op);
     qv_status status = check_size(&s, err);

@@ -29,8 +29,8 @@ launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
 }
 
 qv_status
-launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain, struct launch_metal *out,
-                  qv_error *err)
+qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain, struct launch_metal *out,
+                     qv_error *err)
 {
     qv_status status = check_size(op, err);
     if (status)

@@ -258,8 +258,8 @@ launch_unfold(const struct qv_op_unfold *op, int choice, bool plain, struct laun
 }
 
 qv_status
-launch_rows_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
-                  qv_error *err)
+qv_launch_rows_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+                     qv_error *err)
 {
     if (op->kind == QV_OP_norm)
         return launch_norm(&op->u.norm, choice, plain, out, err);

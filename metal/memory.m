@@ -18,7 +18,7 @@ contents(struct qv_buffer b)
 }
 
 qv_status
-alloc_metal(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
+qv_alloc_metal(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
 {
     struct qv_device_metal *dev = device_metal(device);
     size_t most = [dev->gpu maxBufferLength];
@@ -41,17 +41,17 @@ alloc_metal(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_e
 }
 
 void
-free_metal(struct qv_device *device, struct qv_memory *memory)
+qv_free_metal(struct qv_device *device, struct qv_memory *memory)
 {
     if (!memory)
         return;
-    unwrap_metal(device, memory);
+    qv_unwrap_metal(device, memory);
     free(memory);
 }
 
 /* Whole pages only. */
 bool
-wrap_metal(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
+qv_wrap_metal(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
 {
     struct qv_device_metal *dev = device_metal(device);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -66,7 +66,7 @@ wrap_metal(struct qv_device *device, const void *p, size_t bytes, struct qv_memo
 }
 
 void
-unwrap_metal(struct qv_device *device, struct qv_memory *memory)
+qv_unwrap_metal(struct qv_device *device, struct qv_memory *memory)
 {
     (void)device;
     [(id<MTLBuffer>)memory->base release];
@@ -74,8 +74,8 @@ unwrap_metal(struct qv_device *device, struct qv_memory *memory)
 }
 
 qv_status
-upload_metal(struct qv_device *device, struct qv_buffer dst, const void *src, size_t bytes,
-             qv_error *err)
+qv_upload_metal(struct qv_device *device, struct qv_buffer dst, const void *src, size_t bytes,
+                qv_error *err)
 {
     (void)device;
     (void)err;
@@ -84,8 +84,8 @@ upload_metal(struct qv_device *device, struct qv_buffer dst, const void *src, si
 }
 
 qv_status
-download_metal(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
-               qv_error *err)
+qv_download_metal(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
+                  qv_error *err)
 {
     (void)device;
     (void)err;
@@ -97,8 +97,8 @@ download_metal(struct qv_device *device, void *dst, struct qv_buffer src, size_t
 
 /* Of gemms as they are; of convolutions channels last, packed as a whole. */
 qv_status
-layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
-             qv_error *err)
+qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
+                qv_error *err)
 {
     (void)device;
     (void)err;
@@ -108,8 +108,8 @@ layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv
 }
 
 qv_status
-pack_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-           const void *src, struct qv_buffer dst, qv_error *err)
+qv_pack_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+              const void *src, struct qv_buffer dst, qv_error *err)
 {
     size_t row_bytes = (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
     if (matrix->conv) {
@@ -117,5 +117,5 @@ pack_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row
         return QV_OK;
     }
     dst.offset += (size_t)row0 * row_bytes;
-    return upload_metal(device, dst, src, (size_t)rows * row_bytes, err);
+    return qv_upload_metal(device, dst, src, (size_t)rows * row_bytes, err);
 }

@@ -46,28 +46,29 @@ device_metal(const struct qv_device *dev)
 
 /* metal/pipelines.m: the kernel of a launch, compiled once in a process. QV_EUNSUPPORTED where the
  * GPU runs fewer threads of it at once. */
-qv_status pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
-                         id<MTLComputePipelineState> *out, qv_error *err);
+qv_status qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
+                            id<MTLComputePipelineState> *out, qv_error *err);
 
 /* metal/memory.m: verbs of the table (backend.h). Memory's base is an MTLBuffer. */
-qv_status alloc_metal(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
-void free_metal(struct qv_device *dev, struct qv_memory *memory);
-bool wrap_metal(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
-void unwrap_metal(struct qv_device *dev, struct qv_memory *memory);
-qv_status upload_metal(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
-                       qv_error *err);
-qv_status download_metal(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+qv_status qv_alloc_metal(struct qv_device *dev, size_t bytes, struct qv_memory **out,
                          qv_error *err);
-qv_status layout_metal(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
-                       qv_error *err);
-qv_status pack_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
-                     int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
+void qv_free_metal(struct qv_device *dev, struct qv_memory *memory);
+bool qv_wrap_metal(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
+void qv_unwrap_metal(struct qv_device *dev, struct qv_memory *memory);
+qv_status qv_upload_metal(struct qv_device *dev, struct qv_buffer dst, const void *src,
+                          size_t bytes, qv_error *err);
+qv_status qv_download_metal(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+                            qv_error *err);
+qv_status qv_layout_metal(struct qv_device *dev, const struct qv_matrix *matrix,
+                          struct qv_layout *out, qv_error *err);
+qv_status qv_pack_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
+                        int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
 /* metal/work.m: verbs too; and waiting for what was committed up to a sequence. */
-qv_status run_metal(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
-qv_status mark_metal(struct qv_device *dev, int mark, qv_error *err);
-qv_status wait_metal(struct qv_device *dev, int mark, qv_error *err);
-qv_status elapsed_metal(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
-qv_status sync_metal(struct qv_device *dev, qv_error *err);
+qv_status qv_run_metal(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
+qv_status qv_mark_metal(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_wait_metal(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_elapsed_metal(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
+qv_status qv_sync_metal(struct qv_device *dev, qv_error *err);
 
 #endif

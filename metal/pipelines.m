@@ -120,8 +120,8 @@ find_or_make(struct entry *e, id<MTLComputePipelineState> *out, qv_error *err)
 }
 
 qv_status
-pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
-               id<MTLComputePipelineState> *out, qv_error *err)
+qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
+                  id<MTLComputePipelineState> *out, qv_error *err)
 {
     struct entry e = { .gpu = dev->gpu, .function = launch->function, .real = launch->real };
     memcpy(e.constants, launch->constants, sizeof e.constants);

@@ -42,7 +42,7 @@ wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
 }
 
 qv_status
-mark_metal(struct qv_device *device, int mark, qv_error *err)
+qv_mark_metal(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_metal *dev = device_metal(device);
     (void)err;
@@ -51,7 +51,7 @@ mark_metal(struct qv_device *device, int mark, qv_error *err)
 }
 
 qv_status
-wait_metal(struct qv_device *device, int mark, qv_error *err)
+qv_wait_metal(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_metal *dev = device_metal(device);
     qv_status status;
@@ -63,7 +63,7 @@ wait_metal(struct qv_device *device, int mark, qv_error *err)
 
 /* From the start of the first work behind `begin`, so that what the GPU idled before is left out. */
 qv_status
-elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
+qv_elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
 {
     struct qv_device_metal *dev = device_metal(device);
     const struct mark_metal *b = &dev->marks[begin], *e = &dev->marks[end];
@@ -73,7 +73,7 @@ elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error
 }
 
 qv_status
-sync_metal(struct qv_device *device, qv_error *err)
+qv_sync_metal(struct qv_device *device, qv_error *err)
 {
     struct qv_device_metal *dev = device_metal(device);
     qv_status status;
@@ -128,7 +128,7 @@ commit(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_er
 }
 
 qv_status
-run_metal(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
+qv_run_metal(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     qv_status status;
     @autoreleasepool {

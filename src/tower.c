@@ -51,12 +51,12 @@ head_tensor(const struct qv_config *c, size_t id)
 {
     int64_t k = qv_config_row_dim(c);
     const struct qv_tensor_spec head[HEAD_TENSORS] = {
-        [PATCH_WEIGHT] = { "patch_embed.proj.weight", QV_TENSOR_MATRIX, c->hidden, k, true, false },
+        [PATCH_WEIGHT] = { "patch_embed.proj.weight", QV_TENSOR_MATRIX, c->hidden, k,
+                           .conv3d = true },
         [PATCH_STILL] = { "patch_embed.proj.weight", QV_TENSOR_MATRIX, c->hidden, k / c->temporal,
-                          true, true },
-        [PATCH_BIAS] = { "patch_embed.proj.bias", QV_TENSOR_BIAS, c->hidden, 1, false, false },
-        [POSITIONS] = { "pos_embed.weight", QV_TENSOR_TABLE, c->n_positions, c->hidden, false,
-                        false },
+                          .conv3d = true, .sum_depth = true },
+        [PATCH_BIAS] = { "patch_embed.proj.bias", QV_TENSOR_BIAS, .n = c->hidden, .k = 1 },
+        [POSITIONS] = { "pos_embed.weight", QV_TENSOR_TABLE, .n = c->n_positions, .k = c->hidden },
     };
     return head[id];
 }

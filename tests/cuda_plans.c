@@ -91,7 +91,7 @@ open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gp
                                          (int64_t)strlen(text), text };
     *check = (struct check){ .gpu = gpu, .all = all, .tried = tried };
     check->target = (struct target_cuda){
-        .properties = describe_cuda(sketch, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &json, 1),
+        .properties = qv_describe_cuda(sketch, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &json, 1),
         .excuses = is_stub_speaking,
         .user = check,
     };
@@ -120,16 +120,16 @@ make_plan(struct check *check, const struct qv_op *op, int choice, char *text, s
     if (op->kind == QV_OP_attention) {
         struct graph_cuda graph;
         qv_status status =
-            attention_plan_cuda(&check->target, &op->u.attention, choice, &graph, &usable, err);
+            qv_attention_plan_cuda(&check->target, &op->u.attention, choice, &graph, &usable, err);
         snprintf(text, size, "%s", describe_kernel(&graph));
-        graph_close_cuda(&graph);
+        qv_graph_close_cuda(&graph);
         return status;
     }
     struct conv_cuda conv;
-    qv_status status = conv_plan_cuda(&check->target, &op->u.conv, choice, &conv, &usable, err);
+    qv_status status = qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &conv, &usable, err);
     snprintf(text, size, "%s%s, %lld x %lld frames at once", describe_kernel(&conv.graph),
              conv.bare ? ", bare sums" : "", (long long)conv.samples, (long long)conv.frames);
-    graph_close_cuda(&conv.graph);
+    qv_graph_close_cuda(&conv.graph);
     return status;
 }
 
@@ -262,7 +262,7 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
         good = try_list(&check, lists[i]);
     printf("%s: %d as they must be, %d not, %d failures before loading, in %.1f s\n", gpu->name,
            check.right, check.wrong, check.surprises, now() - began);
-    sketch_close_cuda(&sketch);
+    qv_sketch_close_cuda(&sketch);
     return good && check.right && !check.wrong && !check.surprises;
 }
 

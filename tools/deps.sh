@@ -81,6 +81,7 @@ for wheel in "$work"/*.whl; do unzip -q -o "$wheel" -d "$work/unpacked"; done
 rm -rf "$deps/onednn"
 mkdir -p "$deps/onednn/lib"
 cp -a "$work"/unpacked/onednn_devel*/data/include "$deps/onednn/"
+cp -a "$work"/unpacked/onednn_cpu*/data/share "$deps/onednn/" # its license
 cp -a "$work"/unpacked/onednn_cpu*/data/lib/libdnnl.so.3.2 "$deps/onednn/lib/"
 ln -sf libdnnl.so.3.2 "$deps/onednn/lib/libdnnl.so.3" # the wheel holds three copies
 ln -sf libdnnl.so.3 "$deps/onednn/lib/libdnnl.so"

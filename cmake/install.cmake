@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+# What `cmake --install` puts where, the package for find_package and pkg-config, and Debian's. Two
+# components: runtime (the command, shared libraries) and dev.
+if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))
+    return() # builds for tests: what they link is not installed anywhere
+endif()
+include(CMakePackageConfigHelpers)
+set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/qwenvit)
+set(PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/qwenvit) # libraries that only ours find
+
+# A oneDNN that is not the system's goes along, so that the installed tree runs by itself.
+if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
+    get_filename_component(dnnl_dir ${DNNL_LIBRARY} DIRECTORY)
+    if(NOT dnnl_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+        file(REAL_PATH ${DNNL_LIBRARY} dnnl_file)
+        set(PRIVATE_DNNL libdnnl.so.${DNNL_MAJOR}) # its soname
+        install(FILES ${dnnl_file} DESTINATION ${PRIVATE_DIR} RENAME ${PRIVATE_DNNL}
+                COMPONENT runtime)
+        install(DIRECTORY ${dnnl_dir}/../share/doc/onednn DESTINATION ${CMAKE_INSTALL_DOCDIR}
+                COMPONENT runtime OPTIONAL) # its license
+    endif()
+endif()
+
+# ---- libraries and headers -----------------------------------------------------------------------
+# install_library(NAME [NAME in the package]): static, shared, header, what the static one links
+function(install_library name exported)
+    get_target_property(needs ${name}_objects LINK_LIBRARIES)
+    foreach(need ${needs})
+        target_link_libraries(${name} INTERFACE $<INSTALL_INTERFACE:$<LINK_ONLY:${need}>>)
+    endforeach()
+    set_target_properties(${name} PROPERTIES EXPORT_NAME ${exported}_static)
+    set_target_properties(${name}_shared PROPERTIES EXPORT_NAME ${exported})
+    if(PRIVATE_DNNL)
+        set_target_properties(${name}_shared PROPERTIES INSTALL_RPATH "$ORIGIN/qwenvit")
+    endif()
+    install(TARGETS ${name}_shared EXPORT qwenvit_shared
+            LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
+            INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    install(TARGETS ${name} EXPORT qwenvit_static
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
+            INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    install(FILES include/${name}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+endfunction()
+install_library(qwenvit qwenvit)
+if(QV_MEDIA)
+    install_library(qwenvit_media media)
+endif()
+
+# ---- programs ------------------------------------------------------------------------------------
+# install_program(TARGET FOLDER)
+function(install_program target folder)
+    if(PRIVATE_DNNL)
+        file(RELATIVE_PATH up /${folder} /${PRIVATE_DIR})
+        set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
+    endif()
+    install(TARGETS ${target} RUNTIME DESTINATION ${folder} COMPONENT runtime)
+endfunction()
+if(TARGET qwenvit_command)
+    install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET qwenvit_decoder)
+    install_program(qwenvit_decoder ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit)
+endif()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT runtime)
+
+# ---- find_package(qwenvit) -----------------------------------------------------------------------
+foreach(kind shared static)
+    install(EXPORT qwenvit_${kind} FILE qwenvit-${kind}.cmake NAMESPACE qwenvit::
+            DESTINATION ${PACKAGE_DIR} COMPONENT dev)
+endforeach()
+configure_package_config_file(cmake/qwenvit-config.cmake.in ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
+                              INSTALL_DESTINATION ${PACKAGE_DIR} PATH_VARS PRIVATE_DIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/qwenvit-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion) # until 1.0
+install(FILES ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
+              ${CMAKE_BINARY_DIR}/qwenvit-config-version.cmake
+        DESTINATION ${PACKAGE_DIR} COMPONENT dev)
+
+# ---- pkg-config ----------------------------------------------------------------------------------
+# Private libraries are in Libs.private and not in Requires.private: pkg-config wants the .pc files
+# of the latter even of whom links the shared library, and with --static the static libraries of
+# everything in FFmpeg.
+set(core_private ${JANSSON_LDFLAGS} -lm)
+if(PRIVATE_DNNL)
+    list(APPEND core_private "\${libdir}/qwenvit/${PRIVATE_DNNL}" "-Wl,-rpath,\${libdir}/qwenvit")
+elseif(QV_CPU)
+    list(APPEND core_private -ldnnl)
+endif()
+if(QV_CPU)
+    list(APPEND core_private ${OpenMP_C_FLAGS})
+endif()
+if(QV_CUDA)
+    list(APPEND core_private -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart_static
+         ${CUDNN_LIBRARY} -lstdc++ -lrt -ldl -lpthread)
+endif()
+if(APPLE AND QV_METAL)
+    list(APPEND core_private -framework Metal -framework Foundation)
+endif()
+# install_pc(NAME SUMMARY FLAGS...)
+function(install_pc name summary)
+    set(private ${ARGN})
+    foreach(folder ${CMAKE_C_IMPLICIT_LINK_DIRECTORIES})
+        list(REMOVE_ITEM private -L${folder})
+    endforeach()
+    list(JOIN private " " private)
+    file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+    string(REGEX REPLACE "/$" "" prefix ${prefix})
+    configure_file(cmake/library.pc.in ${CMAKE_BINARY_DIR}/${name}.pc @ONLY)
+    install(FILES ${CMAKE_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+            COMPONENT dev)
+endfunction()
+install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
+if(QV_MEDIA)
+    install_pc(qwenvit_media "Clips and pictures as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
+               -ldl -lm)
+endif()
+
+# ---- Debian packages: cpack -G DEB ---------------------------------------------------------------
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_PACKAGE_CONTACT "the authors of qwenvit")
+set(CPACK_COMPONENTS_ALL runtime dev)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON) # one version for both
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME qwenvit)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION video)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
+    "The command, and the shared libraries libqwenvit and libqwenvit_media.")
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME qwenvit-dev)
+set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+set(CPACK_COMPONENT_DEV_DEPENDS runtime)
+set(CPACK_COMPONENT_DEV_DESCRIPTION
+    "Headers and static libraries of qwenvit\nAnd what find_package and pkg-config read.")
+# what only the static libraries need
+set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
+    "libjansson-dev, libavformat-dev, libavcodec-dev, libswscale-dev, libavutil-dev")
+include(CPack)

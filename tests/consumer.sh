@@ -1,0 +1,72 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# An installed qwenvit as its users meet it: installed, moved elsewhere, a program built against it
+# by find_package and by pkg-config, shared and static, and run; then the Debian packages.
+# Usage: consumer.sh BUILD MODEL WORK COMPILER
+set -eu
+build=$1 model=$2 work=$3 cc=$4
+consumer=$(cd "$(dirname "$0")/consumer" && pwd)
+source=$(cd "$consumer/../.." && pwd)
+rm -rf "$work" && mkdir -p "$work" && cd "$work"
+
+fail() { echo "FAILED: $*"; exit 1; }
+# uses PROGRAM shared|static: it runs, and loads our libraries or not
+uses() {
+    "$1" "$model" | grep -q '^QV_OK' || fail "$1 does not run"
+    linked=static
+    ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
+    [ $linked = "$2" ] || fail "$1 is linked $linked"
+}
+# clean FOLDER: what was installed there names neither the build nor where it was built from
+clean() {
+    for path in "$build" "$source" "$work/first"; do
+        ! grep -rlF "$path" "$1" || fail "the files above name $path"
+    done
+}
+
+cmake --install "$build" --prefix "$work/first" > install.log
+mv first moved
+prefix=$work/moved
+clean moved
+moved/bin/qwenvit info "$model" | grep -q 'vision tower' || fail 'the installed command does not run'
+
+cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > cmake.log
+cmake --build cmake >> cmake.log
+uses cmake/consumer_shared shared
+uses cmake/consumer_static static
+
+pc=$(find "$prefix" -name pkgconfig)
+export PKG_CONFIG_PATH="$pc"
+libs=${pc%/pkgconfig}
+# the shared libraries alone, as on a machine without what they were built on
+PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
+    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit qwenvit_media) -Wl,-rpath,"$libs"
+uses ./pc_shared shared
+$cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
+    qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
+uses ./pc_static static
+
+command -v dpkg-shlibdeps > /dev/null || {
+    echo 'no dpkg-dev here: no Debian packages'
+    exit 0
+}
+cpack --config "$build/CPackConfig.cmake" -G DEB -B deb > deb.log 2>&1 || { cat deb.log; exit 1; }
+for name in qwenvit qwenvit-dev; do
+    file=$(find deb -maxdepth 1 -name "${name}_*.deb")
+    dpkg-deb -x "$file" "root-$name" && dpkg-deb -I "$file" > "$name.control"
+    clean "root-$name"
+done
+# has PACKAGE FILE...
+has() {
+    name=$1; shift
+    for f in "$@"; do
+        [ -n "$(find "root-$name/usr" -path "*/$f")" ] || fail "$name has no $f"
+    done
+}
+has qwenvit bin/qwenvit 'libqwenvit.so.*' 'libqwenvit_media.so.*' doc/qwenvit/copyright
+has qwenvit-dev include/qwenvit.h include/qwenvit_media.h libqwenvit.a libqwenvit_media.a \
+    libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
+grep -q 'Depends:.*libavformat.*libjansson4' qwenvit.control || fail 'what qwenvit depends on'
+grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'
+root-qwenvit/usr/bin/qwenvit info "$model" > info.txt || fail 'the packaged command does not run'
+rm -rf "$work"
