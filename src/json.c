@@ -12,19 +12,7 @@
 
 #include "error.h"
 
-#define MAX_PATH_SHOWN 160
 #define MAX_READ ((uint64_t)1 << 30) /* Linux reads less than 2 GiB in one call */
-
-const char *
-qv_path_tail(const char *path)
-{
-    const size_t n = strlen(path);
-    if (n <= MAX_PATH_SHOWN)
-        return path;
-    const char *tail = path + n - MAX_PATH_SHOWN;
-    const char *slash = strchr(tail, '/');
-    return slash && slash[1] ? slash + 1 : tail;
-}
 
 char *
 qv_path_join(const char *dir, const char *name)
