@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "qwenvit.h"
 
@@ -22,6 +23,20 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
         err->status = status;
     }
     return status;
+}
+
+#define QV_MAX_PATH_SHOWN 160
+
+/* The end of a path, short enough for an error text that has other things to say. */
+static inline const char *
+qv_path_tail(const char *path)
+{
+    const size_t n = strlen(path);
+    if (n <= QV_MAX_PATH_SHOWN)
+        return path;
+    const char *tail = path + n - QV_MAX_PATH_SHOWN;
+    const char *slash = strchr(tail, '/');
+    return slash && slash[1] ? slash + 1 : tail;
 }
 
 #endif

@@ -12,19 +12,7 @@
 
 #include "error.h"
 
-#define MAX_PATH_SHOWN 160
 #define MAX_READ ((uint64_t)1 << 30) /* Linux reads less than 2 GiB in one call */
-
-const char *
-qv_path_tail(const char *path)
-{
-    const size_t n = strlen(path);
-    if (n <= MAX_PATH_SHOWN)
-        return path;
-    const char *tail = path + n - MAX_PATH_SHOWN;
-    const char *slash = strchr(tail, '/');
-    return slash && slash[1] ? slash + 1 : tail;
-}
 
 char *
 qv_path_join(const char *dir, const char *name)
@@ -202,8 +190,8 @@ show_some(const char *piece, size_t n, void *user)
     struct shown *s = user;
     const size_t room = QV_QUOTE_SIZE - 1 - s->n;
     const bool fits = n <= room;
-    memcpy(s->text + s->n, piece, fits ? n : room);
-    s->n += fits ? n : room;
+    for (size_t i = 0; i < (fits ? n : room); i++) /* JSON leaves DEL as it is */
+        s->text[s->n++] = piece[i] == 0x7f ? '?' : piece[i];
     if (!fits)
         memcpy(s->text + s->n - 3, "...", 3);
     return fits ? 0 : -1;

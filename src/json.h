@@ -15,8 +15,6 @@
 #define QV_JSON_MAX_INDEX ((size_t)64 << 20)
 #define QV_QUOTE_SIZE 80
 
-/* The end of a path, short enough for an error text that has other things to say. */
-const char *qv_path_tail(const char *path);
 /* dir/name, for free(); NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 

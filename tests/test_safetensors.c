@@ -497,6 +497,42 @@ a_file_appears_whole_or_not_at_all(void **state)
     assert_null(w);
 }
 
+/* The header's texts are known at the end, its room at the begin. */
+static void
+metadata_are_amended_before_the_end(void **state)
+{
+    const struct qv_safetensor t = tensor("a", "U8", 1, 3, 0);
+    const char *const metadata[][2] = { { "damaged", "0" }, { "model", "qwen3_vl" } };
+    char text[64 + 1] = { 0 }, got[4096] = { 0 };
+    qv_error err = { 0 };
+    struct qv_safetensors_writer *w = NULL;
+    (void)state;
+
+    assert_int_equal(qv_safetensors_writer_open(temp_path("m"), &t, 1, metadata, 2, &w, &err), 0);
+    assert_int_equal(qv_safetensors_writer_put(w, 0, 0, "abc", 3, &err), 0);
+    assert_int_equal(qv_safetensors_writer_amend(w, "damaged", "12345", &err), 0);
+    expect_failure("key", QV_EINVAL, "m: there is no metadata \"count\"",
+                   qv_safetensors_writer_amend(w, "count", "1", &err), &err);
+    expect_failure("UTF-8", QV_EINVAL, "m: metadata \"model\" is not UTF-8",
+                   qv_safetensors_writer_amend(w, "model", "\xff", &err), &err);
+    assert_int_equal(qv_safetensors_writer_finish(&w, &err), 0);
+    FILE *f = fopen(temp_path("m"), "rb");
+    assert_non_null(f);
+    assert_true(fread(got, 1, sizeof got - 1, f) > 8);
+    fclose(f);
+    assert_non_null(strstr(got + 8, "\"damaged\":\"12345\",\"model\":\"qwen3_vl\""));
+    struct qv_safetensors *file = open_ok(temp_path("m"));
+    assert_int_equal(qv_safetensors_read(file, qv_safetensors_find(file, "a"), 0, got, 3, &err), 0);
+    assert_memory_equal(got, "abc", 3);
+    qv_safetensors_close(&file);
+
+    memset(text, 'x', sizeof text - 1);
+    assert_int_equal(qv_safetensors_writer_open(temp_path("n"), &t, 1, metadata, 2, &w, &err), 0);
+    expect_failure("length", QV_EINVAL, "n: metadata \"damaged\" has become too long",
+                   qv_safetensors_writer_amend(w, "damaged", text, &err), &err);
+    qv_safetensors_writer_abort(&w);
+}
+
 /* ---- a folder ------------------------------------------------------------------------------- */
 
 #define INDEX "model.safetensors.index.json"
@@ -679,6 +715,7 @@ main(void)
         TEST(what_is_written_comes_back),
         TEST(bad_tensors_are_not_written),
         TEST(a_file_appears_whole_or_not_at_all),
+        TEST(metadata_are_amended_before_the_end),
         TEST(the_single_file_comes_first),
         TEST(shards_may_be_links),
         TEST(an_index_that_lies_is_found_out),
