@@ -86,10 +86,9 @@ interrupted() {
     [ ! -e o.safetensors ] || fail "an interrupted command left its output: $*"
 }
 expect 0 seconds "$qwenvit" synth --clip motion.mp4
+mkfifo nobody.png # nobody reads from it: at the latest there the command waits
 interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
-    --max-pixels 100000000 --quiet
-mkfifo nobody.png # nobody reads from it: there the command waits for ever, its tokens written
-interrupted HUP 129 $encode -o o.safetensors --picture nobody.png
+    --max-pixels 100000000 --quiet --picture nobody.png
 # (who runs this in the background may have it ignored, which it then must be)
 case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2> /dev/null) in
 [2367abef]) echo 'SIGINT is ignored here: not tested' ;;
