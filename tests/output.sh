@@ -69,6 +69,14 @@ echo 'what was there' > target.safetensors && ln -s target.safetensors link.safe
 expect 0 tokens $encode -o link.safetensors
 [ -L link.safetensors ] && [ "$(wc -c < target.safetensors)" -gt 1000 ] || fail 'a link was replaced'
 
+# a pipe gets the same bytes
+mkfifo pipe.png
+cat pipe.png > read.png &
+expect 0 tokens $encode -o /dev/null --picture whole.png
+expect 0 tokens $encode -o /dev/null --picture pipe.png
+wait $!
+cmp whole.png read.png || fail 'a pipe got other bytes'
+
 # interrupted SIGNAL CODE COMMAND...: once there is a temporary file o.safetensors.tmp.PID.N
 interrupted() {
     signal=$1 code=$2; shift 2
