@@ -118,9 +118,16 @@ qv_file_hint(const void *head, size_t n)
 }
 
 qv_status
-qv_json_parse(const char *path, const char *text, size_t n, json_t **root, qv_error *err)
+qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets, json_t **root,
+              qv_error *err)
 {
     json_error_t e;
+    size_t brackets = 0;
+    for (size_t i = 0; i < n; i++)
+        brackets += text[i] == '[' || text[i] == '{';
+    if (brackets > max_brackets)
+        return qv_fail(err, QV_EFORMAT, "%s: has %zu opening brackets; at most %zu are read",
+                       qv_path_tail(path), brackets, max_brackets);
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         /* For most of its allocations jansson says nothing when they fail; no text is that. */
@@ -171,7 +178,7 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
     }
     s = qv_file_read(fd, path, 0, text, size, err);
     if (!s)
-        s = qv_json_parse(path, text, (size_t)size, root, err);
+        s = qv_json_parse(path, text, (size_t)size, QV_JSON_MAX_BRACKETS, root, err);
 done:
     free(text);
     close(fd);

@@ -57,8 +57,9 @@ qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
                              const struct qv_safetensors **file, qv_error *err);
 
 /* Writing: the header is made from all tensors at open, then data is put for each, in pieces of any
- * size and order. The file appears under its name at finish, whole or not at all. metadata: n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32,
- * BF16, F16, F64, U8, I32, I64), n_dims and shape are looked at; they are written in their order.
+ * size and order. The file appears under its name at finish, whole or not at all. metadata:
+ * n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32, BF16, F16, F64, U8, I32,
+ * I64), n_dims and shape are looked at; they are written in their order.
  */
 struct qv_safetensors_writer;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,

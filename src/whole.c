@@ -35,7 +35,8 @@ put_name(char *name)
 static void
 free_name(struct qv_whole *f)
 {
-    if (!f->slot || atomic_exchange((name_slot *)f->slot, NULL))
+    char *mine = f->temporary;
+    if (!f->slot || atomic_compare_exchange_strong((name_slot *)f->slot, &mine, NULL))
         free(f->temporary);
     f->temporary = NULL;
     f->slot = NULL;

@@ -69,6 +69,14 @@ echo 'what was there' > target.safetensors && ln -s target.safetensors link.safe
 expect 0 tokens $encode -o link.safetensors
 [ -L link.safetensors ] && [ "$(wc -c < target.safetensors)" -gt 1000 ] || fail 'a link was replaced'
 
+# a pipe gets the same bytes
+mkfifo pipe.png
+cat pipe.png > read.png &
+expect 0 tokens $encode -o /dev/null --picture whole.png
+expect 0 tokens $encode -o /dev/null --picture pipe.png
+wait $!
+cmp whole.png read.png || fail 'a pipe got other bytes'
+
 # interrupted SIGNAL CODE COMMAND...: once there is a temporary file o.safetensors.tmp.PID.N
 interrupted() {
     signal=$1 code=$2; shift 2
@@ -86,10 +94,9 @@ interrupted() {
     [ ! -e o.safetensors ] || fail "an interrupted command left its output: $*"
 }
 expect 0 seconds "$qwenvit" synth --clip motion.mp4
+mkfifo nobody.png # nobody reads from it: at the latest there the command waits
 interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
-    --max-pixels 100000000 --quiet
-mkfifo nobody.png # nobody reads from it: there the command waits for ever, its tokens written
-interrupted HUP 129 $encode -o o.safetensors --picture nobody.png
+    --max-pixels 100000000 --quiet --picture nobody.png
 # (who runs this in the background may have it ignored, which it then must be)
 case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2> /dev/null) in
 [2367abef]) echo 'SIGINT is ignored here: not tested' ;;

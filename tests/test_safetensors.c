@@ -76,6 +76,8 @@ bad_headers_are_refused(void **state)
         { "\xef\xbb\xbf{}", 0, "byte order mark" },
         { "{\"a\xff\":1}", 0, "line 1" },
         { "{\"a\\u0000b\":" U8("[1]", "0", "1") "}", 1, "line 1|NUL" },
+        { "{\"a\\ud800\":1}", 0, "line 1" },
+        { "{\"a\xc0\x80\":1}", 0, "line 1" },
         { "{\"a\":NaN}", 0, "line 1" },
         { "{\"a\":1e999}", 0, "line 1" },
         /* duplicates: the reference takes the second of these */
@@ -83,6 +85,7 @@ bad_headers_are_refused(void **state)
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[2,2]", "0", "4") "}", 4, "duplicate" },
         { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
           "duplicate" },
+        { "{\"a\":" U8("[1]", "0", "1") ",\"\\u0061\":" U8("[1]", "1", "2") "}", 2, "duplicate" },
         /* layout */
         { "{\"a\":" U8("[4]", "4", "8") "}", 8, "tensor \"a\"|data_offsets|4|holes" },
         { "{\"a\":" U8("[2]", "0", "2") ",\"b\":" U8("[2]", "3", "5") "}", 5, "\"b\"|3|holes" },
@@ -132,6 +135,8 @@ bad_headers_are_refused(void **state)
         { "{\"__metadata__\":[]}", 0, "__metadata__" },
         { "{\"__metadata__\":{\"k\":1}}", 0, "__metadata__ \"k\" is 1|string" },
         { "{\"__metadata__\":{\"k\":{}}}", 0, "__metadata__" },
+        { "{\"__metadata__\":{\"k\":null}}", 0, "__metadata__ \"k\" is null" },
+        { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate" },
         /* a name that would play with a terminal */
         { "{\"\\u001b[2J\":1}", 0, "u001B[2J" },
     };
@@ -217,6 +222,11 @@ bombs_are_refused(void **state)
     memcpy(text + n, "\":1}", 4);
     expect_open_failure("name", make_file_n("b", text, n + 4, 0), QV_EFORMAT, "nnn...|is 1");
     free(text);
+
+    /* A name of 90 MB: a file with a hole, of which only the first bytes are read. */
+    const char *path = temp_file("key", "\0\0\x60\5\0\0\0\0{\"n", 11);
+    assert_int_equal(truncate(path, ((off_t)90 << 20) + 8), 0);
+    expect_open_failure("key", path, QV_EFORMAT, "length is 90177536|at most 33554432");
 }
 
 /* ---- one file, honest ----------------------------------------------------------------------- */
@@ -674,9 +684,20 @@ bad_indices_are_refused(void **state)
         expect_failure(cases[i].text, QV_EFORMAT, words, s, &err);
         assert_null(c);
     }
-    assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
+    const size_t n = 2 << 20;
+    char *text = malloc(n + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++)
+        text[i] = "{},"[i % 3];
+    memcpy(text, "{\"a\":[", 6);
+    text[n] = 0;
+    temp_text(INDEX, text);
+    free(text);
+    expect_failure("brackets", QV_EFORMAT, INDEX "|brackets|at most 262144",
+                   qv_checkpoint_open(tempdir, &c, &err), &err);
+    assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);
     expect_failure("large", QV_EFORMAT, INDEX "|67108865|at most 67108864",
                    qv_checkpoint_open(tempdir, &c, &err), &err);
 }

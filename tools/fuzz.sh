@@ -21,7 +21,7 @@ mkdir -p $found
 ls tests/fuzz/corpus | xargs -P "$(nproc)" -I NAME sh -c '
     mkdir -p $build/corpus/NAME
     $build/tests/fuzz_NAME $build/corpus/NAME tests/fuzz/corpus/NAME -dict=tests/fuzz/words.dict \
-        -max_total_time=$seconds -max_len=4096 -timeout=10 -rss_limit_mb=1500 \
+        -max_total_time=$seconds -max_len=4096 -timeout=60 -report_slow_units=60 -rss_limit_mb=1500 \
         -malloc_limit_mb=1000000 -print_final_stats=1 -artifact_prefix=$build/found/NAME- > $build/NAME.log 2>&1
     printf "%-14s exit %s, %s\n" NAME $? "$(grep number_of_executed $build/NAME.log)"' || true
 [ -z "$(ls $found)" ] || { ls -d $found/*; exit 1; }
