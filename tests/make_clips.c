@@ -157,7 +157,7 @@ open_muxer(const char *name, const char *muxer)
     need(avformat_alloc_output_context2(&mux, NULL, muxer, name) >= 0, name);
     mux->flags |= AVFMT_FLAG_BITEXACT;
     mux->max_streams = INT_MAX;
-    need(avio_open_dyn_buf(&mux->pb) >= 0, "no memory");
+    need(avio_open(&mux->pb, name, AVIO_FLAG_WRITE) >= 0, name);
     return mux;
 }
 
@@ -171,17 +171,27 @@ begin_file(AVFormatContext *mux, const char *muxer_options)
 }
 
 static clip_bytes
+read_file(const char *name)
+{
+    FILE *file = fopen(name, "rb");
+    need(file && !fseek(file, 0, SEEK_END), name);
+    const size_t n = (size_t)ftell(file);
+    clip_bytes bytes = { malloc(n + 1), n };
+    rewind(file);
+    need(bytes.data && fread(bytes.data, 1, n, file) == n, name);
+    fclose(file);
+    return bytes;
+}
+
+/* Through a file, as some muxers fill gaps of FFmpeg's memory files with zeros. */
+static clip_bytes
 end_file(AVFormatContext *mux)
 {
-    need(av_write_trailer(mux) >= 0, mux->url);
-    uint8_t *data;
-    const size_t n = (size_t)avio_close_dyn_buf(mux->pb, &data);
-    clip_bytes file = { malloc(n), n };
-    need(file.data, "no memory");
-    memcpy(file.data, data, n);
-    av_free(data);
+    need(av_write_trailer(mux) >= 0 && avio_closep(&mux->pb) >= 0, mux->url);
+    const clip_bytes bytes = read_file(mux->url);
+    remove(mux->url);
     avformat_free_context(mux);
-    return file;
+    return bytes;
 }
 
 static void
@@ -744,7 +754,7 @@ lie_elsewhere_by_alias(clip_bytes *file)
     memcpy(box + 12 + 51, "one.mp4", 7);
     put16(box + 12 + 130, 1); /* one folder down from a common one */
     put16(box + 12 + 132, 1);
-    put16(tags, 18); /* an absolute path */
+    put16(tags, 2); /* an absolute path */
     put16(tags + 2, 8);
     memcpy(tags + 4, "/one.mp4", 8);
     put16(tags + 12, 0xffff);
@@ -791,7 +801,7 @@ static const recipe recipes[] = {
     { .name = "whole.mkv", .frames = 40 },
     { .name = "whole.avi", .frames = 40 },
     { .name = "whole.ts", .frames = 40, .encoder = "mpeg2video" },
-    { .name = "whole.m4v", .frames = 40 },
+    { .name = "whole.m4v", .frames = 40, .muxer = "m4v" },
     { .name = "whole.gif", .frames = 20, .encoder = "gif", .looks = { KIND(GRAY8, false) } },
     { .name = "x264.mp4",
       .frames = 40,

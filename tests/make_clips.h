@@ -27,6 +27,7 @@ const char *clip_name(size_t i);
 /* False where this FFmpeg lacks the encoder, which only those of H.264 and the like may be. */
 bool clip_is_possible(const char *name);
 
+/* Passes through a file of that name in the working folder. */
 clip_bytes clip_make(const char *name);
 
 /* Makes it and writes it to the working folder under its name. */
