@@ -642,6 +642,12 @@ huge_jpeg(clip_bytes *file)
 }
 
 static void
+huge_raw_entry(clip_bytes *file)
+{
+    put32(find_name(file, "2vuy") + 28, 0xffffffff);
+}
+
+static void
 huge_entry(clip_bytes *file)
 {
     put32(find_name(file, "mp4v") + 28, 0xffffffff); /* 65535 by 65535 */
@@ -701,7 +707,7 @@ lasts_2_31(clip_bytes *file)
 static void
 lasts_2_63(clip_bytes *file)
 {
-    NUMBERS(file, "moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 1, 0x7fffffff, ~0u, 0);
+    NUMBERS(file, "moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0);
 }
 
 /* ---- T23: what names other files ------------------------------------------------------------- */
@@ -796,7 +802,7 @@ static const recipe recipes[] = {
 
     /* T17: these are whole */
     { .name = "back.mp4", .frames = 40 },
-    { .name = "front.mp4", .frames = 40, .muxer_options = "moov_size=4000" },
+    { .name = "front.mp4", .frames = 40, .muxer_options = "moov_size=1800" },
     { .name = "pieces.mp4", .frames = 40, .muxer_options = "movflags=empty_moov+frag_keyframe" },
     { .name = "whole.mkv", .frames = 40 },
     { .name = "whole.avi", .frames = 40 },
@@ -807,11 +813,12 @@ static const recipe recipes[] = {
       .frames = 40,
       .encoder = "libx264",
       .encoder_options = "threads=1",
-      .muxer_options = "moov_size=4000" },
+      .muxer_options = "moov_size=1800" },
     { .name = "vp9.webm",
       .frames = 20,
       .encoder = "libvpx-vp9",
       .encoder_options = "cpu-used=8:deadline=realtime" },
+    { .name = "long.avi", .frames = 300 },
     { .name = "no-moov.mp4", .frames = 10, .edit = drop_moov },
 
     /* T18 */
@@ -928,6 +935,11 @@ static const recipe recipes[] = {
       .encoder = "mjpeg",
       .looks = { KIND(YUVJ420P, true) },
       .edit = huge_jpeg },
+    { .name = "huge-raw.mov",
+      .frames = 2,
+      .encoder = "rawvideo",
+      .looks = { KIND(UYVY422, false) },
+      .edit = huge_raw_entry },
     { .name = "huge-entry.mp4", .frames = 4, .edit = huge_entry },
     { .name = "billions.mp4", .frames = 4, .edit = say_billions },
     { .name = "millions.mp4", .frames = 4, .edit = have_millions },
