@@ -342,12 +342,13 @@ static const char *const whole[] = { "back.mp4",  "front.mp4", "pieces.mp4",
                                      "whole.mkv", "whole.avi", "whole.m4v",
                                      "whole.gif", "x264.mp4",  "vp9.webm" };
 
-/* A file that ends early gives an error, or its first frames; the last one may be half a frame,
- * and then it is counted. */
+/* A file that ends early gives an error, or its first frames. The last one may be half a frame, and
+ * one that was to be shown before it may be missing. */
 static void
 test_cut(void **state)
 {
     (void)state;
+    enum { TAIL = 3 }; /* frames that may be so */
     for (size_t c = 0; c < LENGTH(whole); c++) {
         if (!clip_is_possible(whole[c]))
             continue;
@@ -360,7 +361,7 @@ test_cut(void **state)
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
             if (o.n < most && !o.status) /* more of the file, no fewer frames */
                 fail_msg("%s: %d/64: %d frames, not %d", whole[c], (int)part, (int)o.n, most);
-            for (int i = 0; i < o.n - (o.damaged > 0); i++)
+            for (int i = 0; i + TAIL < o.n; i++)
                 if (o.seen[i].number != i)
                     fail_msg("%s: %d/64: frame %d of %d shows %d, %d damaged", whole[c], (int)part,
                              i, (int)o.n, o.seen[i].number, (int)o.damaged);
