@@ -398,7 +398,7 @@ static void
 test_bit_flips(void **state)
 {
     (void)state;
-    enum { SEEDS = 6 };
+    enum { SEEDS = 4 };
     for (size_t c = 0; c < LENGTH(whole); c++) {
         if (!clip_is_possible(whole[c]))
             continue;
@@ -432,18 +432,22 @@ now_s(void)
 }
 
 static long
-peak_kib(void)
+peak_mib(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_maxrss;
+#ifdef __APPLE__
+    return usage.ru_maxrss >> 20;
+#else
+    return usage.ru_maxrss >> 10;
+#endif
 }
 
 /* In a process of its own, whose peak is not the tests'. */
 static void
 check_bomb(const expected *e)
 {
-    enum { LIMIT_KIB = 384 << 10, LIMIT_S = 10 };
+    enum { LIMIT_MIB = 512, LIMIT_S = 10 };
     clip_write(e->name);
     const double began_s = now_s();
     fflush(NULL);
@@ -451,16 +455,16 @@ check_bomb(const expected *e)
     assert_true(child >= 0);
     if (!child) {
         outcome o;
-        const long before = peak_kib();
+        const long before = peak_mib();
         alarm(4 * LIMIT_S);
         read_clip(e->name, 2, &o);
         const bool told = e->error ? o.status == QV_EFORMAT && strstr(o.error.text, e->error)
                                    : o.status == QV_OK && o.n == e->frames;
-        const long grew = peak_kib() - before;
-        if (!told || grew > LIMIT_KIB)
-            fprintf(stderr, "%s: %d frames, '%s', %ld KiB\n", e->name, (int)o.n, o.error.text,
+        const long grew = peak_mib() - before;
+        if (!told || grew > LIMIT_MIB)
+            fprintf(stderr, "%s: %d frames, '%s', %ld MiB\n", e->name, (int)o.n, o.error.text,
                     grew);
-        _exit(!told || grew > LIMIT_KIB);
+        _exit(!told || grew > LIMIT_MIB);
     }
     int how = 0;
     assert_int_equal(waitpid(child, &how, 0), child);
@@ -512,6 +516,8 @@ test_no_files(void **state)
     unlink("socket.mp4");
     rmdir("folder.mp4");
 }
+
+#ifndef __APPLE__ /* whose linker cannot wrap functions */
 
 /* What happens to reads of regular files; the linker sends them all here. */
 static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
@@ -639,6 +645,8 @@ test_changing_files(void **state)
     unlink("long.avi");
 }
 
+#endif
+
 /* ---- main ------------------------------------------------------------------------------------ */
 
 static char folder[256];
@@ -673,9 +681,11 @@ main(void)
         cmocka_unit_test(test_bit_flips),
         cmocka_unit_test(test_bombs),
         cmocka_unit_test(test_no_files),
+#ifndef __APPLE__
         cmocka_unit_test(test_failing_reads),
         cmocka_unit_test(test_crumbs),
         cmocka_unit_test(test_changing_files),
+#endif
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
