@@ -60,6 +60,8 @@ static const struct option options[] = {
       AT(clip.cap_pixels), 0 },
     { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
       AT(clip.trusted), 0 },
+    { "--decode-threads", "N", "for a clip (default: every core, but 1 for HEVC)", INTEGER,
+      GROUP_CLIP, AT(decode_threads), 1 },
     { "--decode-memory", "BYTES", "that decoding a clip may take (default 4 GiB)", INTEGER,
       GROUP_CLIP, AT(clip.decode_memory), 1 },
     { "--decode-seconds", "S", "without a sign of life, before decoding is ended (default 60)",
