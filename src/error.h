@@ -24,4 +24,9 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
+/* The analyzer does not look into functions with "...": without this it goes on after a failure. */
+#ifdef __clang_analyzer__
+#define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
+#endif
+
 #endif
