@@ -112,7 +112,7 @@ endfunction()
 install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
 if(QV_MEDIA)
     install_pc(qwenvit_media "Clips and pictures as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
-               -lm)
+               -ldl -lm)
 endif()
 
 # ---- Debian packages: cpack -G DEB ---------------------------------------------------------------

@@ -15,6 +15,7 @@ extern "C" {
 #endif
 
 typedef struct qv_clip qv_clip;
+typedef struct qv_decoder qv_decoder;
 
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
@@ -23,6 +24,14 @@ typedef struct qv_clip_options {
     int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
     bool cap_pixels;                /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
     int threads;                    /* for decoding; 0: FFmpeg's choice */
+    /* A clip is decoded in a process of its own, which on Linux can open no file, no network
+     * connection and no other process, and may use so much memory (bytes; 0: 4 GiB). One that shows
+     * no sign of life for so long (0: 60) is ended. trusted: in a thread of this process instead,
+     * without these limits. */
+    bool trusted;
+    int64_t decode_memory;
+    double decode_seconds;
+    qv_decoder *decoder; /* that makes the process; NULL: one is started for this clip alone */
     uint64_t reserved[8];
 } qv_clip_options;
 
@@ -42,10 +51,22 @@ typedef struct qv_clip_info {
 QV_API qv_preprocess qv_preprocess_default(bool picture);
 
 /*
+ * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
+ * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
+ * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process.
+ * Does not wait until the program runs. QV_EBACKEND where there is none, QV_ENOMEM.
+ */
+QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+/* After its clips are closed. */
+QV_API void qv_decoder_stop(qv_decoder **decoder);
+
+/*
  * Opens a clip or a picture (PNG, JPEG, WebP, ...) and decides which frames are read and at which
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
  * the background. QV_EIO, QV_EFORMAT (not decodable, no video in it, encrypted, aspect ratio above
- * 200), QV_EINVAL (options that exclude each other or are out of range).
+ * 200, more than 4194304 frames, decoding crashed, hung or needed more than decode_memory),
+ * QV_EINVAL (options that exclude each other or are out of range), QV_EBACKEND (qwenvit-decoder is
+ * missing or cannot lock itself in).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -56,7 +77,7 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
 /*
  * The next frames: dst[n_max, height, width, 3] RGB bytes, timestamps_s[n_max] in seconds of the
  * source (frame index / source fps, as transformers counts) or NULL. *n is 0 at the end.
- * QV_EFORMAT where decoding fails; frames already given stay valid.
+ * QV_EFORMAT where decoding fails or its process crashes; frames already given stay valid.
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);

@@ -150,12 +150,12 @@ new_context(const qvm_converter *c, const AVFrame *frame, int height)
 
 /* Makes what this kind of frame needs; it is kept for all that are like it. */
 static qv_status
-prepare(qvm_converter *c, const AVFrame *frame, const char *path, qv_error *err)
+prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
     const bool fields = c->colour == QVM_CLIP && is_interlaced(frame) && frame->height > 1;
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of pixel format %d cannot be converted", path,
+        return qv_fail(err, QV_EFORMAT, "frames of pixel format %d cannot be converted",
                        frame->format);
     if (c->rgb && c->width == frame->width && c->height == frame->height &&
         c->format == frame->format && c->range == (int)frame->color_range &&
@@ -167,12 +167,11 @@ prepare(qvm_converter *c, const AVFrame *frame, const char *path, qv_error *err)
     c->sws[1] = fields ? new_context(c, frame, frame->height / 2) : NULL;
     if (!c->sws[0] || (fields && !c->sws[1]))
         return qv_fail(err, QV_EFORMAT,
-                       "%s: %dx%d frames of pixel format '%s' cannot be converted "
-                       "to RGB",
-                       path, frame->width, frame->height, format->name);
+                       "%dx%d frames of pixel format '%s' cannot be converted to RGB", frame->width,
+                       frame->height, format->name);
     c->rgb = av_frame_alloc();
     if (!c->rgb)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a frame", path);
+        return qv_fail(err, QV_ENOMEM, "no memory for a frame");
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
@@ -180,8 +179,7 @@ prepare(qvm_converter *c, const AVFrame *frame, const char *path, qv_error *err)
      * behind a row decides which of them makes its last pixels. PyAV has 16. */
     if (av_frame_get_buffer(c->rgb, 16) < 0) {
         av_frame_free(&c->rgb);
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %dx%d RGB", path, frame->width,
-                       frame->height);
+        return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
     }
     c->width = frame->width;
     c->height = frame->height;
@@ -226,18 +224,17 @@ scale(const qvm_converter *c, const AVFrame *frame)
 }
 
 qv_status
-qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *path, qvm_image *out,
-            qv_error *err)
+qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *out, qv_error *err)
 {
     if (frame->width < 1 || frame->height < 1 ||
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EFORMAT, "%s: a frame of %dx%d; at most 16384x16384 pixels are read",
-                       path, frame->width, frame->height);
-    qv_status status = prepare(c, frame, path, err);
+        return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
+                       frame->width, frame->height);
+    qv_status status = prepare(c, frame, err);
     if (status)
         return status;
     if (!scale(c, frame))
-        return qv_fail(err, QV_EFORMAT, "%s: a frame cannot be converted to RGB", path);
+        return qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
     *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;
@@ -246,8 +243,7 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, const char *p
     if (c->turned_bytes < bytes) {
         uint8_t *grown = realloc(c->turned, bytes);
         if (!grown)
-            return qv_fail(err, QV_ENOMEM, "%s: no memory to turn %dx%d", path, frame->width,
-                           frame->height);
+            return qv_fail(err, QV_ENOMEM, "no memory to turn %dx%d", frame->width, frame->height);
         c->turned = grown;
         c->turned_bytes = bytes;
     }

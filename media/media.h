@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the media library share: the prepared resizer and the frame reader. */
+/* What the files of the media library share. */
 #ifndef QV_MEDIA_MEDIA_H
 #define QV_MEDIA_MEDIA_H
 
@@ -7,6 +7,8 @@
 #include <libavformat/avformat.h>
 #include <libavutil/pixdesc.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/types.h>
 
 #include "../src/error.h"
 #include "qwenvit_media.h"
@@ -18,6 +20,7 @@
 #define QVM_MAX_SIDE 65536 /* of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
 #define QVM_MAX_SAMPLED 1048576 /* frames sampled from one clip */
+#define QVM_MAX_FRAMES 4194304  /* in one clip: 19 hours at 60 a second */
 
 /* ---- resize.c ------------------------------------------------------------------------------- */
 
@@ -65,11 +68,18 @@ int64_t qvm_round_half_even(double x);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
+/* How a long job hears that it is not wanted any more, and tells that it goes on. */
+typedef struct qvm_watch {
+    const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
+    void (*alive)(void *user); /* called once a packet */
+    void *user;
+} qvm_watch;
+
 typedef struct qvm_source {
-    const char *path; /* the caller's; outlives the source */
-    int fd;
-    int io_errno;            /* of the first read that failed */
-    const atomic_bool *stop; /* set from another thread: reads fail and frames end */
+    int fd;       /* the caller's; outlives the source. Read with pread: others may share it */
+    int64_t at;   /* in the file */
+    int io_errno; /* of the first read that failed */
+    const qvm_watch *watch;
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
@@ -85,8 +95,8 @@ typedef struct qvm_source {
 void qvm_quiet(void);
 
 /* Opens a file's first video stream; `threads` as FFmpeg counts them, -1 to open no decoder. */
-qv_status qvm_source_open(qvm_source *source, const char *path, int threads,
-                          const atomic_bool *stop, qv_error *err);
+qv_status qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
+                          qv_error *err);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_picture(const qvm_source *source);
 
@@ -94,8 +104,7 @@ bool qvm_source_is_picture(const qvm_source *source);
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
 /* Frames in the file: the container's number where the packets agree, else decoded ones. */
-qv_status qvm_count_frames(const char *path, int threads, const atomic_bool *stop, int64_t *n,
-                           qv_error *err);
+qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, int64_t *n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
@@ -126,13 +135,127 @@ typedef struct qvm_converter {
 qvm_turn qvm_find_turn(const AVFrame *frame, const AVStream *stream);
 int qvm_turn_degrees(qvm_turn turn);
 
-/* `out` is valid until the next call. `path` is for the error text. */
-qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn,
-                      const char *path, qvm_image *out, qv_error *err);
+/* `out` is valid until the next call. */
+qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn, qvm_image *out,
+                      qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
 /* chroma.c: 8-bit planar YUV of a JPEG or WebP picture; false for lack of memory. */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
 bool qvm_picture_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
+
+/* ---- decode.c: a file -> what it is, and the frames that are asked for, resized ---------------- */
+
+typedef struct qvm_decoder {
+    int fd, threads;
+    const qvm_watch *watch;
+    qvm_source source;
+    qvm_converter converter;
+    qvm_resizer *resizer;
+    int resizer_size[4]; /* of the frames that it takes and makes: height, width */
+    AVFrame *frame;      /* being received */
+    AVFrame *last;       /* the last one that came, number n_decoded - 1 */
+    qvm_image image;     /* made of frame number n_image, */
+    int64_t n_image;     /* -1: of none */
+    int64_t n_decoded;
+    int64_t n_corrupt; /* concealed by the decoder */
+    int64_t n_missing; /* asked for behind the end */
+    bool single;       /* damage was seen: decoding with one thread */
+    bool at_end;
+} qvm_decoder;
+
+/* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
+ * grid). Call close, whatever came of it. */
+qv_status qvm_decoder_open(qvm_decoder *decoder, int fd, int threads, const qvm_watch *watch,
+                           qv_clip_info *info, qv_error *err);
+/* Frame number `index`, not below that of the last call, or the last one there is, as
+ * dst[height, width, 3]. When stopped, dst may stay as it is. */
+qv_status qvm_decoder_read(qvm_decoder *decoder, int64_t index, int height, int width, uint8_t *dst,
+                           qv_error *err);
+/* Frames concealed, lost or replaced so far. */
+int64_t qvm_decoder_damaged(const qvm_decoder *decoder);
+void qvm_decoder_close(qvm_decoder *decoder);
+
+/* ---- serve.c: the far end of a clip, in a thread or in the program qwenvit-decoder --------------- */
+
+/*
+ * A clip and its decoder talk over a stream socket and share a memory file. The clip asks first
+ * (QVM_OPEN), is told what the file is (QVM_FACTS), decides which frames at which size it wants,
+ * writes their numbers to the shared memory and asks for them (QVM_START). The decoder fills slot
+ * after slot behind the numbers (QVM_FRAME each), and waits when none is free (QVM_FREE frees one).
+ * QVM_END comes last, with the reason if it is early. What the decoder says is checked: it may be
+ * in the hands of whoever made the file.
+ */
+typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
+
+typedef struct qvm_request {
+    int32_t kind;
+    int32_t threads;                                 /* OPEN */
+    int32_t height, width, n_slots;                  /* START */
+    int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
+} qvm_request;
+
+typedef enum qvm_event_kind { QVM_FACTS, QVM_FRAME, QVM_ALIVE, QVM_END } qvm_event_kind;
+
+typedef struct qvm_event {
+    int32_t kind;
+    int32_t status;  /* END: a qv_status */
+    int64_t damaged; /* frames, so far */
+    double busy_s;
+    qv_clip_info facts; /* FACTS */
+    char text[sizeof((qv_error *)0)->text];
+} qvm_event;
+
+typedef struct qvm_session {
+    int socket; /* closed at the end */
+    int clip;   /* the file; the caller's */
+    int shared; /* the memory file; the caller's */
+    bool alone; /* in a process of its own, which ends when the clip goes away */
+} qvm_session;
+
+enum { QVM_SESSION_FDS = 3 };
+
+#ifdef MSG_NOSIGNAL
+#define QVM_NOSIGNAL MSG_NOSIGNAL
+#else
+#define QVM_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
+#endif
+
+/* Runs until the last frame is taken, or the clip goes away. */
+void qvm_serve(const qvm_session *session);
+
+/* All n bytes, or false. */
+bool qvm_send(int socket, const void *message, size_t n);
+bool qvm_receive(int socket, void *message, size_t n);
+
+/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it ------------------ */
+
+/* Memory in a file without a name, of no size yet; -1 with errno. */
+int qvm_shared_memory(void);
+/* Gives it its size, for good. False with errno. */
+bool qvm_shared_memory_size(int fd, int64_t bytes);
+
+/* A stream between here and there, which no other process inherits. False with errno. */
+bool qvm_stream(int *here, int *there);
+
+/* Has a process made that serves the session, with `memory` bytes as its limit. */
+qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                            pid_t *pid, qv_error *err);
+/* Ends it at once, if it has not ended: its status as waitpid gives it, or -1 if nobody knows. */
+int qvm_session_end(qv_decoder *decoder, pid_t pid);
+
+/* What the program is asked over its standard input: to make a process, with the session's
+ * descriptors beside, or to end one. It answers with the process's number, or how it ended. */
+typedef struct qvm_order {
+    int32_t pid; /* of the process to end; 0: make one */
+    int64_t memory;
+} qvm_order;
+
+/* ---- sandbox.c ------------------------------------------------------------------------------- */
+
+/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd`, and the calls
+ * that decoding needs: no file is opened, no network, no other process. Where the system has no such filter (macOS), the limits
+ * alone. NULL, or what failed, with errno. */
+const char *qvm_sandbox(int64_t memory, int first_fd);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Writes PNG files with FFmpeg's encoder. */
-#include <errno.h>
 #include <libavcodec/avcodec.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "../src/whole.h"
 #include "media.h"
 
 static AVFrame *
@@ -68,19 +67,7 @@ qv_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_err
     if (!packet)
         return qv_fail(err, QV_ENOMEM, "%s: the PNG encoder failed at %dx%d", path, width, height);
 
-    qv_status status = QV_OK;
-    FILE *file = fopen(path, "wb");
-    if (!file) {
-        status =
-            qv_fail(err, QV_EIO, "%s: cannot be opened for writing: %s", path, strerror(errno));
-    } else {
-        const size_t size = (size_t)packet->size;
-        const bool written = fwrite(packet->data, 1, size, file) == size;
-        const int why = errno;
-        if (fclose(file) || !written)
-            status = qv_fail(err, QV_EIO, "%s: cannot be written: %s", path,
-                             strerror(written ? errno : why));
-    }
+    const qv_status status = qv_write_whole(path, packet->data, (uint64_t)packet->size, err);
     av_packet_free(&packet);
     return status;
 }

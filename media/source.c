@@ -13,6 +13,7 @@
 #include "media.h"
 
 #define IO_BYTES 65536
+#define MAX_STREAMS 256
 #define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
 #define MAX_BAD_FRAMES 1024 /* in a row, while the decoder is emptied */
 
@@ -60,20 +61,27 @@ qvm_quiet(void)
 
 /* ---- reading the file ------------------------------------------------------------------------ */
 
+static bool
+is_stopped(const qvm_source *source)
+{
+    return atomic_load_explicit(source->watch->stop, memory_order_relaxed);
+}
+
 static int
 io_read(void *opaque, uint8_t *buffer, int size)
 {
     qvm_source *source = opaque;
-    if (atomic_load_explicit(source->stop, memory_order_relaxed))
+    if (is_stopped(source))
         return AVERROR_EXIT;
     ssize_t n;
     do
-        n = read(source->fd, buffer, (size_t)size);
+        n = pread(source->fd, buffer, (size_t)size, (off_t)source->at);
     while (n < 0 && errno == EINTR);
     if (n < 0) {
         source->io_errno = errno;
         return AVERROR(errno);
     }
+    source->at += n;
     return n ? (int)n : AVERROR_EOF;
 }
 
@@ -82,10 +90,18 @@ io_seek(void *opaque, int64_t offset, int whence)
 {
     qvm_source *source = opaque;
     struct stat info;
+    if (fstat(source->fd, &info))
+        return AVERROR(errno);
+    whence &= ~AVSEEK_FORCE;
     if (whence & AVSEEK_SIZE)
-        return fstat(source->fd, &info) ? AVERROR(errno) : (int64_t)info.st_size;
-    const off_t at = lseek(source->fd, (off_t)offset, whence & ~AVSEEK_FORCE);
-    return at < 0 ? AVERROR(errno) : (int64_t)at;
+        return info.st_size;
+    const int64_t from = whence == SEEK_END   ? (int64_t)info.st_size
+                         : whence == SEEK_CUR ? source->at
+                                              : 0;
+    int64_t to;
+    if (__builtin_add_overflow(from, offset, &to) || to < 0)
+        return AVERROR(EINVAL);
+    return source->at = to;
 }
 
 /* Containers may name other files (mov data references, playlists): none is opened. */
@@ -104,26 +120,13 @@ io_refuse(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
 static qv_status
 open_file(qvm_source *source, qv_error *err)
 {
-    struct stat info;
-    if (stat(source->path, &info))
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", source->path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
-        return qv_fail(err, QV_EIO, "%s: not a regular file", source->path);
-    if (info.st_size == 0)
-        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
-                       source->path);
-    source->fd = open(source->path, O_RDONLY | O_CLOEXEC);
-    if (source->fd < 0)
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", source->path, strerror(errno));
     uint8_t *buffer = av_malloc(IO_BYTES);
-    if (!buffer)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for reading", source->path);
-    source->io = avio_alloc_context(buffer, IO_BYTES, 0, source, io_read, NULL, io_seek);
-    if (!source->io) {
-        av_free(buffer);
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for reading", source->path);
-    }
-    return QV_OK;
+    source->io =
+        buffer ? avio_alloc_context(buffer, IO_BYTES, 0, source, io_read, NULL, io_seek) : NULL;
+    if (source->io)
+        return QV_OK;
+    av_free(buffer);
+    return qv_fail(err, QV_ENOMEM, "no memory for reading");
 }
 
 /* A failure of FFmpeg while opening, in words. */
@@ -132,12 +135,11 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 {
     char text[AV_ERROR_MAX_STRING_SIZE] = "";
     if (source->io_errno)
-        return qv_fail(err, QV_EIO, "%s: reading failed: %s", source->path,
-                       strerror(source->io_errno));
+        return qv_fail(err, QV_EIO, "reading failed: %s", strerror(source->io_errno));
     if (code == AVERROR(ENOMEM))
-        return qv_fail(err, QV_ENOMEM, "%s: no memory while %s", source->path, what);
+        return qv_fail(err, QV_ENOMEM, "no memory while %s", what);
     av_strerror(code, text, sizeof text);
-    return qv_fail(err, QV_EFORMAT, "%s: %s failed: %s", source->path, what, text);
+    return qv_fail(err, QV_EFORMAT, "%s failed: %s", what, text);
 }
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
@@ -151,21 +153,21 @@ open_format(qvm_source *source, qv_error *err)
     if (code < 0 && source->io_errno)
         return fail_av(source, code, "reading", err);
     if (code < 0 || !found)
-        return qv_fail(err, QV_EFORMAT, "%s: not a clip or picture of a known format",
-                       source->path);
+        return qv_fail(err, QV_EFORMAT, "not a clip or picture of a known format");
     if (av_match_list(found->name, allowed_formats, ',') <= 0)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: the content is '%s', which is not read; an ordinary "
-                       "clip or picture file is expected",
-                       source->path, found->name);
+                       "the content is '%s', which is not read; an ordinary clip or picture "
+                       "file is expected",
+                       found->name);
 
     AVDictionary *options = NULL;
     source->format = avformat_alloc_context();
     if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0 ||
         av_dict_set(&options, "protocol_whitelist", "file", 0) < 0) {
         av_dict_free(&options);
-        return qv_fail(err, QV_ENOMEM, "%s: no memory to open it", source->path);
+        return qv_fail(err, QV_ENOMEM, "no memory to open it");
     }
+    source->format->max_streams = MAX_STREAMS;
     source->format->pb = source->io;
     source->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     source->format->io_open = io_refuse;
@@ -204,13 +206,13 @@ choose_stream(qvm_source *source, qv_error *err)
             stream->discard = AVDISCARD_ALL;
     }
     if (!source->stream)
-        return qv_fail(err, QV_EFORMAT, "%s: no video stream among %u streams of '%s'%s",
-                       source->path, format->nb_streams, format->iformat->name,
+        return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
+                       format->nb_streams, format->iformat->name,
                        cover ? " but an attached cover picture" : "");
     const AVCodecParameters *par = source->stream->codecpar;
     if ((int64_t)par->width * par->height > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of %dx%d; at most 16384x16384 pixels are read",
-                       source->path, par->width, par->height);
+        return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are read",
+                       par->width, par->height);
     return QV_OK;
 }
 
@@ -220,11 +222,11 @@ open_codec(qvm_source *source, int threads, qv_error *err)
     const AVCodecParameters *par = source->stream->codecpar;
     const AVCodec *codec = avcodec_find_decoder(par->codec_id);
     if (!codec)
-        return qv_fail(err, QV_EFORMAT, "%s: codec '%s' has no decoder in this FFmpeg",
-                       source->path, avcodec_get_name(par->codec_id));
+        return qv_fail(err, QV_EFORMAT, "codec '%s' has no decoder in this FFmpeg",
+                       avcodec_get_name(par->codec_id));
     source->codec = avcodec_alloc_context3(codec);
     if (!source->codec)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for the decoder", source->path);
+        return qv_fail(err, QV_ENOMEM, "no memory for the decoder");
     int code = avcodec_parameters_to_context(source->codec, par);
     /* FFmpeg's MPEG-4 threads give other pixels from run to run on damaged data, in silence */
     source->codec->thread_count = par->codec_id == AV_CODEC_ID_MPEG4 ? 1 : threads;
@@ -238,11 +240,10 @@ open_codec(qvm_source *source, int threads, qv_error *err)
 }
 
 qv_status
-qvm_source_open(qvm_source *source, const char *path, int threads, const atomic_bool *stop,
-                qv_error *err)
+qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch, qv_error *err)
 {
     qvm_quiet();
-    *source = (qvm_source){ .path = path, .fd = -1, .stop = stop };
+    *source = (qvm_source){ .fd = fd, .watch = watch };
     qv_status status = open_file(source, err);
     if (!status)
         status = open_format(source, err);
@@ -255,7 +256,7 @@ qvm_source_open(qvm_source *source, const char *path, int threads, const atomic_
     if (!status) {
         source->packet = av_packet_alloc();
         if (!source->packet)
-            status = qv_fail(err, QV_ENOMEM, "%s: no memory for packets", path);
+            status = qv_fail(err, QV_ENOMEM, "no memory for packets");
     }
     if (status)
         qvm_source_close(source);
@@ -271,9 +272,6 @@ qvm_source_close(qvm_source *source)
     if (source->io)
         av_freep(&source->io->buffer);
     avio_context_free(&source->io);
-    if (source->fd >= 0)
-        close(source->fd);
-    source->fd = -1;
     source->stream = NULL;
 }
 
@@ -296,8 +294,9 @@ read_packet(qvm_source *source, bool *got, qv_error *err)
 {
     *got = false;
     for (int bad = 0; bad < MAX_BAD_READS;) {
-        if (atomic_load_explicit(source->stop, memory_order_relaxed))
+        if (is_stopped(source))
             return QV_OK;
+        source->watch->alive(source->watch->user);
         const int code = av_read_frame(source->format, source->packet);
         if (source->io_errno)
             return fail_av(source, code, "reading", err);
@@ -317,9 +316,8 @@ read_packet(qvm_source *source, bool *got, qv_error *err)
         if (av_packet_get_side_data(source->packet, AV_PKT_DATA_ENCRYPTION_INFO, NULL)) {
             av_packet_unref(source->packet);
             return qv_fail(err, QV_EFORMAT,
-                           "%s: the video is encrypted; an unencrypted file is "
-                           "needed",
-                           source->path);
+                           "the video is encrypted; an unencrypted file is "
+                           "needed");
         }
         *got = true;
         return QV_OK;
@@ -359,7 +357,7 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
 {
     int bad = 0;
     *got = false;
-    while (!atomic_load_explicit(source->stop, memory_order_relaxed)) {
+    while (!is_stopped(source)) {
         const int code = avcodec_receive_frame(source->codec, frame);
         const bool error = code < 0 && code != AVERROR_EOF && code != AVERROR(EAGAIN);
         if (error | complained(source))
@@ -399,18 +397,21 @@ count_packets(qvm_source *source, int64_t *n, qv_error *err)
         if (!(source->packet->flags & AV_PKT_FLAG_DISCARD))
             ++*n;
         av_packet_unref(source->packet);
+        if (*n > QVM_MAX_FRAMES)
+            return qv_fail(err, QV_EFORMAT, "more than %d frames; cut it into shorter clips",
+                           QVM_MAX_FRAMES);
     }
 }
 
 static qv_status
-count_decoded(const char *path, int threads, const atomic_bool *stop, int64_t *n, int64_t *errors,
+count_decoded(int fd, int threads, const qvm_watch *watch, int64_t *n, int64_t *errors,
               qv_error *err)
 {
     qvm_source source;
     AVFrame *frame = av_frame_alloc();
     if (!frame)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a frame", path);
-    qv_status status = qvm_source_open(&source, path, threads, stop, err);
+        return qv_fail(err, QV_ENOMEM, "no memory for a frame");
+    qv_status status = qvm_source_open(&source, fd, threads, watch, err);
     if (!status) {
         /* the number of frames does not depend on their last filter */
         source.codec->skip_loop_filter = AVDISCARD_ALL;
@@ -429,11 +430,11 @@ count_decoded(const char *path, int threads, const atomic_bool *stop, int64_t *n
 }
 
 qv_status
-qvm_count_frames(const char *path, int threads, const atomic_bool *stop, int64_t *n, qv_error *err)
+qvm_count_frames(int fd, int threads, const qvm_watch *watch, int64_t *n, qv_error *err)
 {
     qvm_source source;
     int64_t packets = 0, errors = 0;
-    qv_status status = qvm_source_open(&source, path, -1, stop, err);
+    qv_status status = qvm_source_open(&source, fd, -1, watch, err);
     if (status)
         return status;
     const int64_t said = source.stream->nb_frames;
@@ -445,8 +446,8 @@ qvm_count_frames(const char *path, int threads, const atomic_bool *stop, int64_t
         *n = packets;
         return QV_OK;
     }
-    status = count_decoded(path, threads, stop, n, &errors, err);
+    status = count_decoded(fd, threads, watch, n, &errors, err);
     if (!status && errors && threads != 1) /* threads may lose other frames each time */
-        status = count_decoded(path, 1, stop, n, &errors, err);
+        status = count_decoded(fd, 1, watch, n, &errors, err);
     return status;
 }

@@ -437,6 +437,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
         int64_t factors[6];
     } products[] = {
         { "the input", { d->n, d->d, d->h, d->w, d->c, es } },
+        { "the padding in front", { d->n, d->pad_front[0], d->h, d->w, d->c, es } },
         { "the weight", { d->o, d->c / d->groups, k[0], k[1], k[2], es } },
         { "the output", { d->n, out[0], out[1], out[2], d->o, es } },
     };

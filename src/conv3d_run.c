@@ -246,15 +246,17 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
     const qv_conv3d_desc *d = &conv->desc;
     size_t front = (size_t)(conv->cut.planes * conv->cut.pad) * conv->cut.frame_bytes;
     size_t addend = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
+    if (!conv->weighted) /* described only: its frames may be larger than memory */
+        return QV_OK;
     conv->zeros = calloc(1, conv->cut.frame_bytes);
     if (conv->stream) {
         conv->front = calloc(1, front + 1);
         conv->next_front = calloc(1, front + 1);
     }
-    if (conv->weighted && addend)
+    if (addend)
         conv->addend = malloc(addend);
     if (!conv->zeros || (conv->stream && (!conv->front || !conv->next_front)) ||
-        (conv->weighted && addend && !conv->addend))
+        (addend && !conv->addend))
         return qv_fail(err, QV_ENOMEM, "no memory for a conv3d's frames");
     if (conv->addend)
         memcpy(conv->addend, weights->addend, addend);

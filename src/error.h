@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "qwenvit.h"
 
@@ -28,5 +29,19 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
 #ifdef __clang_analyzer__
 #define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
 #endif
+
+#define QV_MAX_PATH_SHOWN 160
+
+/* The end of a path, short enough for an error text that has other things to say. */
+static inline const char *
+qv_path_tail(const char *path)
+{
+    const size_t n = strlen(path);
+    if (n <= QV_MAX_PATH_SHOWN)
+        return path;
+    const char *tail = path + n - QV_MAX_PATH_SHOWN;
+    const char *slash = strchr(tail, '/');
+    return slash && slash[1] ? slash + 1 : tail;
+}
 
 #endif

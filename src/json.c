@@ -12,19 +12,7 @@
 
 #include "error.h"
 
-#define MAX_PATH_SHOWN 160
 #define MAX_READ ((uint64_t)1 << 30) /* Linux reads less than 2 GiB in one call */
-
-const char *
-qv_path_tail(const char *path)
-{
-    const size_t n = strlen(path);
-    if (n <= MAX_PATH_SHOWN)
-        return path;
-    const char *tail = path + n - MAX_PATH_SHOWN;
-    const char *slash = strchr(tail, '/');
-    return slash && slash[1] ? slash + 1 : tail;
-}
 
 char *
 qv_path_join(const char *dir, const char *name)
@@ -130,9 +118,16 @@ qv_file_hint(const void *head, size_t n)
 }
 
 qv_status
-qv_json_parse(const char *path, const char *text, size_t n, json_t **root, qv_error *err)
+qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets, json_t **root,
+              qv_error *err)
 {
     json_error_t e;
+    size_t brackets = 0;
+    for (size_t i = 0; i < n; i++)
+        brackets += text[i] == '[' || text[i] == '{';
+    if (brackets > max_brackets)
+        return qv_fail(err, QV_EFORMAT, "%s: has %zu opening brackets; at most %zu are read",
+                       qv_path_tail(path), brackets, max_brackets);
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         /* For most of its allocations jansson says nothing when they fail; no text is that. */
@@ -183,7 +178,7 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
     }
     s = qv_file_read(fd, path, 0, text, size, err);
     if (!s)
-        s = qv_json_parse(path, text, (size_t)size, root, err);
+        s = qv_json_parse(path, text, (size_t)size, QV_JSON_MAX_BRACKETS, root, err);
 done:
     free(text);
     close(fd);
@@ -202,8 +197,8 @@ show_some(const char *piece, size_t n, void *user)
     struct shown *s = user;
     const size_t room = QV_QUOTE_SIZE - 1 - s->n;
     const bool fits = n <= room;
-    memcpy(s->text + s->n, piece, fits ? n : room);
-    s->n += fits ? n : room;
+    for (size_t i = 0; i < (fits ? n : room); i++) /* JSON leaves DEL as it is */
+        s->text[s->n++] = piece[i] == 0x7f ? '?' : piece[i];
     if (!fits)
         memcpy(s->text + s->n - 3, "...", 3);
     return fits ? 0 : -1;

@@ -13,10 +13,9 @@
 
 #define QV_JSON_MAX_CONFIG ((size_t)4 << 20)
 #define QV_JSON_MAX_INDEX ((size_t)64 << 20)
+#define QV_JSON_MAX_BRACKETS ((size_t)1 << 18)
 #define QV_QUOTE_SIZE 80
 
-/* The end of a path, short enough for an error text that has other things to say. */
-const char *qv_path_tail(const char *path);
 /* dir/name, for free(); NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
@@ -31,10 +30,13 @@ qv_status qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uin
 /* Says what a file seems to be from its first bytes, if it is a well-known wrong one; else "". */
 const char *qv_file_hint(const void *head, size_t n);
 
-/* Reads and parses a file of at most `cap` bytes whose top is an object. json_decref(*root). */
+/* Reads and parses a file of at most `cap` bytes and QV_JSON_MAX_BRACKETS whose top is an object.
+ * json_decref(*root). */
 qv_status qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err);
-/* The same for text in memory; `path` is for error texts. */
-qv_status qv_json_parse(const char *path, const char *text, size_t n, json_t **root, qv_error *err);
+/* The same for text in memory; `path` is for error texts. What jansson allocates for [] or {} is a
+ * hundred times their two bytes: hence the limit. */
+qv_status qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
+                        json_t **root, qv_error *err);
 
 /* A value or a text as it may stand in an error text: JSON in ASCII, cut. Returns `text`. */
 const char *qv_json_show(const json_t *value, char text[QV_QUOTE_SIZE]);

@@ -22,7 +22,8 @@ place(qv_context *ctx)
     struct qv_kernel_cache *cache = &ctx->kernels;
     struct qv_kernel_entry *oldest = NULL;
     size_t idle = 0;
-    for (struct qv_kernel_entry *e = cache->entries; e < cache->entries + cache->n; e++) {
+    for (size_t i = 0; i < cache->n; i++) {
+        struct qv_kernel_entry *e = &cache->entries[i];
         if (!e->kernel)
             return e;
         if (e->users)

@@ -57,9 +57,9 @@ qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
                              const struct qv_safetensors **file, qv_error *err);
 
 /* Writing: the header is made from all tensors at open, then data is put for each, in pieces of any
- * size and order. The file appears under its name at finish (temporary name, fsync, rename), whole
- * or not at all. metadata: n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32,
- * BF16, F16, F64, U8, I32, I64), n_dims and shape are looked at; they are written in their order.
+ * size and order. The file appears under its name at finish, whole or not at all. metadata:
+ * n_metadata pairs of texts. Of the tensors given, name, dtype_name (F32, BF16, F16, F64, U8, I32,
+ * I64), n_dims and shape are looked at; they are written in their order.
  */
 struct qv_safetensors_writer;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,
@@ -68,6 +68,10 @@ qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetenso
 /* Writes bytes at `begin` of tensor i's data; no byte twice. */
 qv_status qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t begin,
                                     const void *data, uint64_t bytes, qv_error *err);
+/* Replaces a metadata text, by one that may be up to 32 bytes longer: for what is only known once
+ * the data are written. */
+qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key,
+                                      const char *text, qv_error *err);
 /* QV_ESTATE if a tensor's data is not complete. Frees the writer in any case; if it fails, there is
  * no new file, or (only its folder could not be synced) a whole one that a power loss may undo.
  */

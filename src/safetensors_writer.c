@@ -5,14 +5,14 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "error.h"
 #include "json.h"
 #include "safetensors.h"
+#include "whole.h"
 
-#define MAX_WRITE ((uint64_t)1 << 30)
+#define AMEND_ROOM 32 /* bytes by which amended metadata may grow */
 
 struct slot {
     uint64_t offset, bytes; /* in the file */
@@ -20,11 +20,12 @@ struct slot {
 };
 
 struct qv_safetensors_writer {
-    char *path;
-    char *temporary; /* NULL while there is no such file */
-    int fd;
+    char *path; /* for error texts */
+    struct qv_whole file;
     struct slot *slots;
     size_t n;
+    json_t *header;
+    size_t header_bytes; /* with the length and the spaces behind */
 };
 
 static const struct {
@@ -140,124 +141,90 @@ add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_saf
     return QV_OK;
 }
 
-/* Length and header, padded with spaces so that data begin at a multiple of 8. *bytes is all. */
-static qv_status
-make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors,
-            const char *const (*metadata)[2], size_t n_metadata, char **text, size_t *bytes,
-            qv_error *err)
+/* Length and header, with spaces behind so that data begin at a multiple of 8. The caller frees;
+ * NULL for lack of memory. */
+static char *
+print_header(const struct qv_safetensors_writer *w)
 {
-    json_t *header = json_object();
-    if (!header)
-        return fail_memory(w, err);
-    qv_status s = add_metadata(w, header, metadata, n_metadata, err);
-    if (!s)
-        s = add_tensors(w, header, tensors, err);
-    if (s) {
-        json_decref(header);
-        return s;
-    }
-
-    const size_t n = json_dumpb(header, NULL, 0, JSON_COMPACT);
-    const size_t padded = (n + 7) / 8 * 8;
-    char *t = n ? malloc(8 + padded) : NULL;
-    if (!t) {
-        s = fail_memory(w, err);
-    } else if (padded > QV_SAFETENSORS_MAX_HEADER) {
-        s = qv_fail(err, QV_EINVAL, "%s: the header needs %zu bytes; at most %u can be read again",
-                    qv_path_tail(w->path), padded, QV_SAFETENSORS_MAX_HEADER);
-    } else if (json_dumpb(header, t + 8, n, JSON_COMPACT) != n) {
-        s = fail_memory(w, err);
-    } else {
-        for (int i = 0; i < 8; i++)
-            t[i] = (char)(padded >> 8 * i & 0xff);
-        memset(t + 8 + n, ' ', padded - n);
-        *text = t;
-        *bytes = 8 + padded;
-        t = NULL;
-    }
+    const size_t room = w->header_bytes - 8;
+    char *t = malloc(8 + room);
+    if (!t)
+        return NULL;
+    for (int i = 0; i < 8; i++)
+        t[i] = (char)(room >> 8 * i & 0xff);
+    memset(t + 8, ' ', room);
+    if (json_dumpb(w->header, t + 8, room, JSON_COMPACT))
+        return t;
     free(t);
-    json_decref(header);
-    return s;
+    return NULL;
 }
 
 static qv_status
-create_temporary(struct qv_safetensors_writer *w, qv_error *err)
+make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors,
+            const char *const (*metadata)[2], size_t n_metadata, qv_error *err)
 {
-    struct stat st;
-    if (stat(w->path, &st) == 0 && S_ISDIR(st.st_mode))
-        return qv_fail(err, QV_EIO, "%s: is a folder; the name of a file is needed",
-                       qv_path_tail(w->path));
-
-    const size_t size = strlen(w->path) + 48;
-    char *name = malloc(size);
-    if (!name)
+    w->header = json_object();
+    if (!w->header)
         return fail_memory(w, err);
-    for (int try = 0; try < 100; try++) {
-        snprintf(name, size, "%s.tmp.%ld.%d", w->path, (long)getpid(), try);
-        w->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0) {
-            w->temporary = name;
-            return QV_OK;
-        }
-        if (errno != EEXIST)
-            break;
-    }
-    const int e = errno;
-    free(name);
-    return fail_errno(w, "cannot create a temporary file beside it", e, err);
+    qv_status s = add_metadata(w, w->header, metadata, n_metadata, err);
+    if (!s)
+        s = add_tensors(w, w->header, tensors, err);
+    if (s)
+        return s;
+    const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT);
+    const size_t padded = (n + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
+    if (padded > QV_SAFETENSORS_MAX_HEADER)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: the header needs %zu bytes; at most %u can be read again",
+                       qv_path_tail(w->path), padded, QV_SAFETENSORS_MAX_HEADER);
+    w->header_bytes = 8 + padded;
+    return QV_OK;
 }
 
 /* Takes the space now: a full disk is better known before the work than after. */
 static qv_status
 reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
 {
+    if (!w->file.temporary) /* a device has no size */
+        return QV_OK;
 #ifdef __linux__
     int r;
     do
-        r = fallocate(w->fd, 0, 0, (off_t)size);
+        r = fallocate(w->file.fd, 0, 0, (off_t)size);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
         return fail_errno(w, "cannot reserve space for it", errno, err);
 #endif
-    if (ftruncate(w->fd, (off_t)size))
+    if (ftruncate(w->file.fd, (off_t)size))
         return fail_errno(w, "cannot set its size", errno, err);
     return QV_OK;
 }
 
 static qv_status
-write_all(struct qv_safetensors_writer *w, uint64_t offset, const void *data, uint64_t bytes,
-          qv_error *err)
+write_header(struct qv_safetensors_writer *w, qv_error *err)
 {
-    const char *p = data;
-    while (bytes) {
-        const size_t want = (size_t)(bytes < MAX_WRITE ? bytes : MAX_WRITE);
-        const ssize_t put = pwrite(w->fd, p, want, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return fail_errno(w, "cannot write", put ? errno : ENOSPC, err);
-        p += put;
-        offset += (uint64_t)put;
-        bytes -= (uint64_t)put;
-    }
-    return QV_OK;
+    char *text = print_header(w);
+    const qv_status s =
+        text ? qv_whole_write(&w->file, 0, text, w->header_bytes, err) : fail_memory(w, err);
+    free(text);
+    return s;
 }
 
 static qv_status
-start_file(struct qv_safetensors_writer *w, const char *header, size_t header_bytes, qv_error *err)
+start_file(struct qv_safetensors_writer *w, qv_error *err)
 {
-    uint64_t size = header_bytes;
+    uint64_t size = w->header_bytes;
     for (size_t i = 0; i < w->n; i++) {
-        w->slots[i].offset += header_bytes;
+        w->slots[i].offset += w->header_bytes;
         size += w->slots[i].bytes;
     }
     if (size > INT64_MAX)
         return fail_errno(w, "cannot set its size", EFBIG, err);
-    qv_status s = create_temporary(w, err);
+    qv_status s = qv_whole_open(w->path, &w->file, err);
     if (!s)
         s = reserve(w, size, err);
     if (!s)
-        s = write_all(w, 0, header, header_bytes, err);
+        s = write_header(w, err);
     return s;
 }
 
@@ -269,7 +236,6 @@ qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors
     struct qv_safetensors_writer *w = calloc(1, sizeof *w);
     if (!w)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
-    w->fd = -1;
     w->n = n;
     w->path = strdup(path);
     w->slots = calloc(n + 1, sizeof *w->slots);
@@ -278,12 +244,9 @@ qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
     }
 
-    char *header = NULL;
-    size_t header_bytes = 0;
-    qv_status s = make_header(w, tensors, metadata, n_metadata, &header, &header_bytes, err);
+    qv_status s = make_header(w, tensors, metadata, n_metadata, err);
     if (!s)
-        s = start_file(w, header, header_bytes, err);
-    free(header);
+        s = start_file(w, err);
     if (s) {
         qv_safetensors_writer_abort(&w);
         return s;
@@ -305,67 +268,46 @@ qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t be
                        "%s: tensor %zu has %llu bytes; %llu from byte %llu on cannot be put",
                        qv_path_tail(w->path), i, (unsigned long long)slot->bytes,
                        (unsigned long long)bytes, (unsigned long long)begin);
-    const qv_status s = write_all(w, slot->offset + begin, data, bytes, err);
+    const qv_status s = qv_whole_write(&w->file, slot->offset + begin, data, bytes, err);
     if (!s)
         slot->put += bytes;
     return s;
 }
 
-/* The rename is only kept over a power loss once the folder is on the disk as well. */
-static qv_status
-sync_folder(const struct qv_safetensors_writer *w, qv_error *err)
+qv_status
+qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, const char *text,
+                            qv_error *err)
 {
-    const char *slash = strrchr(w->path, '/');
-    char *dir = slash ? strndup(w->path, (size_t)(slash - w->path) + 1) : strdup(".");
-    if (!dir)
-        return fail_memory(w, err);
-    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(dir);
-    if (fd < 0)
-        return fail_errno(w, "written, but its folder cannot be opened to sync it", errno, err);
-    const int e = fsync(fd) ? errno : 0;
-    close(fd);
-    if (e && e != EINVAL && e != ENOTSUP)
-        return fail_errno(w, "written, but its folder cannot be synced", e, err);
-    return QV_OK;
-}
-
-static int
-sync_file(int fd)
-{
-#ifdef F_FULLFSYNC /* macOS: fsync does not reach through the drive's cache */
-    if (fcntl(fd, F_FULLFSYNC) == 0)
-        return 0;
-#endif
-    return fsync(fd);
+    json_t *metadata = json_object_get(w->header, "__metadata__");
+    if (!json_object_get(metadata, key))
+        return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
+                       qv_path_tail(w->path), key);
+    if (json_object_set_new(metadata, key, json_string(text)))
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8, or out of memory",
+                       qv_path_tail(w->path), key);
+    if (json_dumpb(w->header, NULL, 0, JSON_COMPACT) > w->header_bytes - 8)
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
+                       qv_path_tail(w->path), key);
+    return write_header(w, err);
 }
 
 static qv_status
-publish(struct qv_safetensors_writer *w, qv_error *err)
+check_complete(const struct qv_safetensors_writer *w, qv_error *err)
 {
     for (size_t i = 0; i < w->n; i++)
         if (w->slots[i].put != w->slots[i].bytes)
             return qv_fail(err, QV_ESTATE, "%s: tensor %zu got %llu of its %llu bytes",
                            qv_path_tail(w->path), i, (unsigned long long)w->slots[i].put,
                            (unsigned long long)w->slots[i].bytes);
-    /* A failed fsync is final: the kernel may have dropped the pages, and a second one succeeds. */
-    if (sync_file(w->fd))
-        return fail_errno(w, "cannot sync", errno, err);
-    const int fd = w->fd;
-    w->fd = -1;
-    if (close(fd) && errno != EINTR)
-        return fail_errno(w, "cannot close", errno, err);
-    if (rename(w->temporary, w->path))
-        return fail_errno(w, "cannot rename the temporary file to it", errno, err);
-    free(w->temporary);
-    w->temporary = NULL;
-    return sync_folder(w, err);
+    return QV_OK;
 }
 
 qv_status
 qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err)
 {
-    const qv_status s = publish(*w, err);
+    qv_status s = check_complete(*w, err);
+    if (!s)
+        s = qv_whole_finish(&(*w)->file, err);
     qv_safetensors_writer_abort(w);
     return s;
 }
@@ -376,11 +318,8 @@ qv_safetensors_writer_abort(struct qv_safetensors_writer **writer)
     struct qv_safetensors_writer *w = writer ? *writer : NULL;
     if (!w)
         return;
-    if (w->fd >= 0)
-        close(w->fd);
-    if (w->temporary)
-        unlink(w->temporary);
-    free(w->temporary);
+    qv_whole_abort(&w->file);
+    json_decref(w->header);
     free(w->slots);
     free(w->path);
     free(w);

@@ -2,14 +2,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tune.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "error.h"
 #include "json.h"
+#include "whole.h"
 
 static const char format[] = "qwenvit tune 1";
 enum { MOST_BYTES = 16 << 20 };
@@ -126,19 +124,14 @@ merge_file(struct qv_tune *tune)
     json_decref(there);
 }
 
-static bool
-write_all(const struct qv_tune *tune, char *temporary)
+static qv_status
+write_file(const struct qv_tune *tune, qv_error *err)
 {
-    int fd = mkstemp(temporary);
-    if (fd < 0)
-        return false;
-    bool good = !json_dumpfd(tune->root, fd, JSON_INDENT(1) | JSON_SORT_KEYS) && !fsync(fd) &&
-                !fchmod(fd, 0644);
-    good = !close(fd) && good;
-    good = good && !rename(temporary, tune->path);
-    if (!good)
-        unlink(temporary);
-    return good;
+    char *text = json_dumps(tune->root, JSON_INDENT(1) | JSON_SORT_KEYS);
+    const qv_status s = text ? qv_write_whole(tune->path, text, strlen(text), err)
+                             : qv_fail(err, QV_ENOMEM, "no memory for measured choices");
+    free(text);
+    return s;
 }
 
 void
@@ -148,16 +141,10 @@ qv_tune_choose(struct qv_tune *tune, const char *work, const char *choice)
     if (!tune->path || !tune->readable)
         return;
     merge_file(tune);
-    size_t size = strlen(tune->path) + 8;
-    char *temporary = tune->readable ? malloc(size) : NULL;
-    if (!temporary)
-        return;
-    snprintf(temporary, size, "%s.XXXXXX", tune->path);
-    if (!write_all(tune, temporary)) {
+    qv_error err;
+    if (tune->readable && write_file(tune, &err)) {
         char text[sizeof tune->warning];
-        snprintf(text, sizeof text, "measured choices are not kept: %.120s: %s",
-                 qv_path_tail(tune->path), strerror(errno));
+        snprintf(text, sizeof text, "measured choices are not kept: %.200s", err.text);
         warn(tune, text);
     }
-    free(temporary);
 }

@@ -209,6 +209,16 @@ expect 3 'text.mp4' "$qwenvit" encode text.mp4 --model "$model" -o g.safetensors
 expect 3 'empty.mp4' "$qwenvit" encode empty.mp4 --model "$model" -o g.safetensors
 expect 3 'missing.mp4' "$qwenvit" encode missing.mp4 --model "$model" -o g.safetensors
 expect 3 '/nonexistent' "$qwenvit" encode grey.ppm --model /nonexistent -o g.safetensors
+mkdir bad && cp "$model/config.json" bad
+for wrong in 'version https://git-lfs.github.com/spec/v1\n=Git-LFS pointer' \
+    '<!DOCTYPE html><html></html>=HTML page' '\037\213\010\0\0\0\0\0\0\0=gzip data'; do
+    printf "${wrong%=*}" > bad/model.safetensors
+    expect 3 "${wrong##*=}" "$qwenvit" encode grey.ppm --model bad -o g.safetensors
+done
+head -c 200000 "$model/model.safetensors" > bad/model.safetensors
+expect 3 'missing (half a download?)' "$qwenvit" info bad
+echo '{"model_type":"qwen3_vl","vision_config":{"depth":0}}' > bad/config.json
+expect 3 'bad/config.json: vision_config.depth is 0; it must be' "$qwenvit" info bad
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o no/such/folder/g.safetensors
 expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm text.mp4 --model "$model" -o many
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors \

@@ -45,7 +45,7 @@ set_option(qv_clip_options *o, const char *text)
 int
 main(int argc, char **argv)
 {
-    qv_clip_options options = { 0 };
+    qv_clip_options options = { .trusted = true };
     qv_clip *clip = NULL;
     qv_clip_info i;
     qv_error err = { QV_OK, "" };

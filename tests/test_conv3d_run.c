@@ -193,7 +193,7 @@ sizes_beyond_memory_are_refused(void **state)
                          .dtype = QV_F32,
                          .layout = QV_LAYOUT_CHANNELS_LAST };
     d.pad_front[0] = (int64_t)1 << 40; /* as many output values, but 2^64 of input */
-    refused(ctx, &d, NULL, "the size of the input is beyond 63 bits");
+    refused(ctx, &d, NULL, "the size of the padding in front is beyond 63 bits");
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* of one frame there is one output */
     qv_conv3d_info info;

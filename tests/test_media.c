@@ -383,12 +383,26 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     return h;
 }
 
+/* All tests of clips run with decoding in a process of its own, and in this one. */
+static qv_decoder *decoder; /* NULL: trusted */
+
+static qv_status
+try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_error *err)
+{
+    qv_clip_options o = { 0 };
+    if (options)
+        o = *options;
+    o.trusted = !decoder;
+    o.decoder = decoder;
+    return qv_clip_open(path, NULL, NULL, &o, clip, err);
+}
+
 static qv_clip *
 open_clip(const char *path, const qv_clip_options *options)
 {
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
-    const qv_status status = qv_clip_open(path, NULL, NULL, options, &clip, &err);
+    const qv_status status = try_clip(path, options, &clip, &err);
     if (status)
         fail_msg("%s", err.text);
     return clip;
@@ -464,9 +478,11 @@ test_clip_options(void **state)
         { .reserved = { 0, 1 } },
         { .min_pixels = -5 },
         { .num_frames = 1 << 30 },
+        { .decode_memory = -1 },
+        { .decode_seconds = -1 },
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(qv_clip_open(path, NULL, NULL, &bad[i], &clip, &err), QV_EINVAL);
+        assert_int_equal(try_clip(path, &bad[i], &clip, &err), QV_EINVAL);
         assert_non_null(strstr(err.text, path));
         assert_null(clip);
     }
@@ -564,8 +580,7 @@ test_png_round_trip(void **state)
     assert_non_null(strstr(err.text, "no/such/folder.png"));
     assert_int_equal(qv_write_png(path, rgb, 0, 20, &err), QV_EINVAL);
     assert_int_equal(qv_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
-    assert_int_equal(qv_clip_open(in_folder("thin.png"), NULL, NULL, NULL, &clip, &err),
-                     QV_EFORMAT);
+    assert_int_equal(try_clip(in_folder("thin.png"), NULL, &clip, &err), QV_EFORMAT);
     assert_non_null(strstr(err.text, "300x1"));
     free(rgb);
     free(back);
@@ -578,7 +593,7 @@ expect_failure(const char *path, qv_status status, const char *text)
 {
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
-    assert_int_equal(qv_clip_open(path, NULL, NULL, NULL, &clip, &err), status);
+    assert_int_equal(try_clip(path, NULL, &clip, &err), status);
     assert_null(clip);
     assert_int_equal(err.status, status);
     if (!strstr(err.text, path) || !strstr(err.text, text))
@@ -641,8 +656,7 @@ test_damage(void **state)
             qv_clip *clip = NULL;
             qv_error err = { QV_OK, "" };
             const qv_clip_options options = { .num_frames = 20, .threads = t ? 4 : 1 };
-            const qv_status status =
-                qv_clip_open(in_folder("damaged.avi"), NULL, NULL, &options, &clip, &err);
+            const qv_status status = try_clip(in_folder("damaged.avi"), &options, &clip, &err);
             if (status) {
                 assert_non_null(strstr(err.text, "damaged.avi"));
                 continue;
@@ -685,24 +699,37 @@ remove_folder(void **state)
     return rmdir(folder);
 }
 
+static int
+start_decoder(void **state)
+{
+    qv_error err;
+    if (qv_decoder_start(QV_DECODER, &decoder, &err))
+        fail_msg("%s", err.text);
+    return make_folder(state);
+}
+
+static int
+stop_decoder(void **state)
+{
+    qv_decoder_stop(&decoder);
+    return remove_folder(state);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sample_frames),
-        cmocka_unit_test(test_smart_resize),
-        cmocka_unit_test(test_smart_resize_refuses),
-        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_levels),
-        cmocka_unit_test(test_resize_refuses),
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_clip_options),
-        cmocka_unit_test(test_close_any_time),
-        cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_png_round_trip),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bomb),
-        cmocka_unit_test(test_damage),
+    const struct CMUnitTest rules[] = {
+        cmocka_unit_test(test_sample_frames),        cmocka_unit_test(test_smart_resize),
+        cmocka_unit_test(test_smart_resize_refuses), cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_levels),        cmocka_unit_test(test_resize_refuses),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    const struct CMUnitTest clips[] = {
+        cmocka_unit_test(test_clip),           cmocka_unit_test(test_clip_options),
+        cmocka_unit_test(test_close_any_time), cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_png_round_trip), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bomb),           cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(rules, NULL, NULL) +
+           cmocka_run_group_tests(clips, start_decoder, stop_decoder) +
+           cmocka_run_group_tests(clips, make_folder, remove_folder);
 }

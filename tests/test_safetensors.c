@@ -76,6 +76,8 @@ bad_headers_are_refused(void **state)
         { "\xef\xbb\xbf{}", 0, "byte order mark" },
         { "{\"a\xff\":1}", 0, "line 1" },
         { "{\"a\\u0000b\":" U8("[1]", "0", "1") "}", 1, "line 1|NUL" },
+        { "{\"a\\ud800\":1}", 0, "line 1" },
+        { "{\"a\xc0\x80\":1}", 0, "line 1" },
         { "{\"a\":NaN}", 0, "line 1" },
         { "{\"a\":1e999}", 0, "line 1" },
         /* duplicates: the reference takes the second of these */
@@ -83,6 +85,7 @@ bad_headers_are_refused(void **state)
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[2,2]", "0", "4") "}", 4, "duplicate" },
         { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
           "duplicate" },
+        { "{\"a\":" U8("[1]", "0", "1") ",\"\\u0061\":" U8("[1]", "1", "2") "}", 2, "duplicate" },
         /* layout */
         { "{\"a\":" U8("[4]", "4", "8") "}", 8, "tensor \"a\"|data_offsets|4|holes" },
         { "{\"a\":" U8("[2]", "0", "2") ",\"b\":" U8("[2]", "3", "5") "}", 5, "\"b\"|3|holes" },
@@ -132,6 +135,8 @@ bad_headers_are_refused(void **state)
         { "{\"__metadata__\":[]}", 0, "__metadata__" },
         { "{\"__metadata__\":{\"k\":1}}", 0, "__metadata__ \"k\" is 1|string" },
         { "{\"__metadata__\":{\"k\":{}}}", 0, "__metadata__" },
+        { "{\"__metadata__\":{\"k\":null}}", 0, "__metadata__ \"k\" is null" },
+        { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate" },
         /* a name that would play with a terminal */
         { "{\"\\u001b[2J\":1}", 0, "u001B[2J" },
     };
@@ -217,6 +222,11 @@ bombs_are_refused(void **state)
     memcpy(text + n, "\":1}", 4);
     expect_open_failure("name", make_file_n("b", text, n + 4, 0), QV_EFORMAT, "nnn...|is 1");
     free(text);
+
+    /* A name of 90 MB: a file with a hole, of which only the first bytes are read. */
+    const char *path = temp_file("key", "\0\0\x60\5\0\0\0\0{\"n", 11);
+    assert_int_equal(truncate(path, ((off_t)90 << 20) + 8), 0);
+    expect_open_failure("key", path, QV_EFORMAT, "length is 90177536|at most 33554432");
 }
 
 /* ---- one file, honest ----------------------------------------------------------------------- */
@@ -497,6 +507,42 @@ a_file_appears_whole_or_not_at_all(void **state)
     assert_null(w);
 }
 
+/* The header's texts are known at the end, its room at the begin. */
+static void
+metadata_are_amended_before_the_end(void **state)
+{
+    const struct qv_safetensor t = tensor("a", "U8", 1, 3, 0);
+    const char *const metadata[][2] = { { "damaged", "0" }, { "model", "qwen3_vl" } };
+    char text[64 + 1] = { 0 }, got[4096] = { 0 };
+    qv_error err = { 0 };
+    struct qv_safetensors_writer *w = NULL;
+    (void)state;
+
+    assert_int_equal(qv_safetensors_writer_open(temp_path("m"), &t, 1, metadata, 2, &w, &err), 0);
+    assert_int_equal(qv_safetensors_writer_put(w, 0, 0, "abc", 3, &err), 0);
+    assert_int_equal(qv_safetensors_writer_amend(w, "damaged", "12345", &err), 0);
+    expect_failure("key", QV_EINVAL, "m: there is no metadata \"count\"",
+                   qv_safetensors_writer_amend(w, "count", "1", &err), &err);
+    expect_failure("UTF-8", QV_EINVAL, "m: metadata \"model\" is not UTF-8",
+                   qv_safetensors_writer_amend(w, "model", "\xff", &err), &err);
+    assert_int_equal(qv_safetensors_writer_finish(&w, &err), 0);
+    FILE *f = fopen(temp_path("m"), "rb");
+    assert_non_null(f);
+    assert_true(fread(got, 1, sizeof got - 1, f) > 8);
+    fclose(f);
+    assert_non_null(strstr(got + 8, "\"damaged\":\"12345\",\"model\":\"qwen3_vl\""));
+    struct qv_safetensors *file = open_ok(temp_path("m"));
+    assert_int_equal(qv_safetensors_read(file, qv_safetensors_find(file, "a"), 0, got, 3, &err), 0);
+    assert_memory_equal(got, "abc", 3);
+    qv_safetensors_close(&file);
+
+    memset(text, 'x', sizeof text - 1);
+    assert_int_equal(qv_safetensors_writer_open(temp_path("n"), &t, 1, metadata, 2, &w, &err), 0);
+    expect_failure("length", QV_EINVAL, "n: metadata \"damaged\" has become too long",
+                   qv_safetensors_writer_amend(w, "damaged", text, &err), &err);
+    qv_safetensors_writer_abort(&w);
+}
+
 /* ---- a folder ------------------------------------------------------------------------------- */
 
 #define INDEX "model.safetensors.index.json"
@@ -638,9 +684,20 @@ bad_indices_are_refused(void **state)
         expect_failure(cases[i].text, QV_EFORMAT, words, s, &err);
         assert_null(c);
     }
-    assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
+    const size_t n = 2 << 20;
+    char *text = malloc(n + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++)
+        text[i] = "{},"[i % 3];
+    memcpy(text, "{\"a\":[", 6);
+    text[n] = 0;
+    temp_text(INDEX, text);
+    free(text);
+    expect_failure("brackets", QV_EFORMAT, INDEX "|brackets|at most 262144",
+                   qv_checkpoint_open(tempdir, &c, &err), &err);
+    assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);
     expect_failure("large", QV_EFORMAT, INDEX "|67108865|at most 67108864",
                    qv_checkpoint_open(tempdir, &c, &err), &err);
 }
@@ -679,6 +736,7 @@ main(void)
         TEST(what_is_written_comes_back),
         TEST(bad_tensors_are_not_written),
         TEST(a_file_appears_whole_or_not_at_all),
+        TEST(metadata_are_amended_before_the_end),
         TEST(the_single_file_comes_first),
         TEST(shards_may_be_links),
         TEST(an_index_that_lies_is_found_out),

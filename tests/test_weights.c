@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -25,8 +26,12 @@ struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
-    bool f32, links;
-    const char *drop, *spoil, *widen; /* a tensor left out, with a NaN, with one row more */
+    bool f32, links, extra;
+    const char *drop, *widen; /* a tensor left out, with one row more */
+    const char *retype, *as;  /* one that is of this dtype, and zero */
+    const char *spoil;        /* one with this value at these places, the second if it is not 0 */
+    float value;
+    int64_t at[2];
 };
 
 struct scratch {
@@ -74,7 +79,7 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
 {
     qv_error err = { 0 };
     int64_t n = (int64_t)from->bytes / 2, *d = to->shape;
-    uint16_t *in = malloc(from->bytes), *out = calloc(2, from->bytes);
+    uint16_t *in = malloc(from->bytes), *out = calloc(4, from->bytes);
     if (qv_safetensors_read(file, from, 0, in, from->bytes, &err))
         fail_msg("%s", err.text);
     memcpy(out, in, from->bytes);
@@ -90,8 +95,10 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
         d[1] = d[1] * d[2] * d[3] * d[4];
         to->n_dims = 2;
     }
-    if (v->spoil && strstr(from->name, v->spoil))
-        out[n / 2] = 0x7fc0;
+    if (v->retype && strstr(from->name, v->retype)) {
+        memset(out, 0, from->bytes);
+        snprintf(to->dtype_name, sizeof to->dtype_name, "%s", v->as);
+    }
     if (v->widen && strstr(from->name, v->widen))
         to->shape[0] += 1;
     if (v->f32) {
@@ -101,6 +108,15 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
         free(out);
         out = (uint16_t *)wide;
         snprintf(to->dtype_name, sizeof to->dtype_name, "F32");
+    }
+    if (v->spoil && strstr(from->name, v->spoil)) {
+        for (int i = 0; i < (v->at[1] ? 2 : 1); i++) {
+            assert_true(v->at[i] < n);
+            if (v->f32)
+                ((float *)(void *)out)[v->at[i]] = v->value;
+            else
+                out[v->at[i]] = v->as ? 0x7c00 /* infinite in f16 */ : qv_f32_to_bf16(v->value);
+        }
     }
     free(in);
     return out;
@@ -145,6 +161,11 @@ write_variant(const struct variant *v, struct scratch *s)
         data[n] = rewrite(v, file, t, &tensors[n]);
         n++;
     }
+    if (v->extra) {
+        tensors[n] = (struct qv_safetensor){ .dtype_name = "I64", .n_dims = 1, .shape = { 3 } };
+        tensors[n].name = strcpy(names[n], "model.visual.blocks.99.extra");
+        data[n++] = calloc(3, 8);
+    }
     strcpy(s->dir, "/tmp/qv_weights_XXXXXX");
     s->n = 0;
     assert_non_null(mkdtemp(s->dir));
@@ -155,7 +176,9 @@ write_variant(const struct variant *v, struct scratch *s)
     if (qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, &err))
         fail_msg("%s", err.text);
     for (size_t i = 0; i < n; i++) {
-        uint64_t bytes = v->f32 ? 4 : 2;
+        uint64_t bytes = strstr(tensors[i].dtype_name, "64")   ? 8
+                         : strstr(tensors[i].dtype_name, "32") ? 4
+                                                               : 2;
         for (int d = 0; d < tensors[i].n_dims; d++)
             bytes *= (uint64_t)tensors[i].shape[d];
         if (qv_safetensors_writer_put(w, i, 0, data[i], bytes, &err))
@@ -202,6 +225,7 @@ the_same_model_however_it_is_stored(void **state)
         { .what = "a bare tower", .prefix = "" },
         { .what = "f32", .f32 = true },
         { .what = "links", .links = true },
+        { .what = "with tensors of others", .extra = true },
     };
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     for (size_t d = 0; d < 2; d++) {
@@ -230,18 +254,66 @@ what_does_not_fit_is_refused_by_name(void **state)
     (void)state;
     static const struct {
         struct variant variant;
+        qv_dtype dtype;
+        qv_status status;
         const char *says[3];
     } cases[] = {
         { { .what = "missing", .drop = "blocks.1.norm2.bias" },
+          QV_BF16,
+          QV_EFORMAT,
           { "no tensor", "blocks.1.norm2.bias", "" } },
         { { .what = "no tower", .drop = "patch_embed.proj.weight" },
+          QV_BF16,
+          QV_EFORMAT,
           { "no tensor", "patch_embed.proj.weight", "vision tower" } },
-        { { .what = "NaN", .spoil = "blocks.0.mlp.linear_fc1.weight" },
-          { "not finite", "linear_fc1.weight", "value" } },
-        { { .what = "NaN in a norm", .spoil = "merger.norm.weight" },
-          { "not finite", "norm.weight", "" } },
         { { .what = "shape", .widen = "blocks.2.attn.proj.bias" },
+          QV_BF16,
+          QV_EFORMAT,
           { "shape", "blocks.2.attn.proj.bias", "config.json" } },
+        { { .what = "I64", .retype = "blocks.0.norm1.weight", .as = "I64" },
+          QV_BF16,
+          QV_EUNSUPPORTED,
+          { "blocks.0.norm1.weight is I64", "BF16", "model.safetensors" } },
+        { { .what = "F64", .retype = "merger.linear_fc2.weight", .as = "F64" },
+          QV_F32,
+          QV_EUNSUPPORTED,
+          { "merger.linear_fc2.weight is F64", "BF16", "model.safetensors" } },
+        { { .what = "NaN", .spoil = "blocks.0.mlp.linear_fc1.weight", .value = NAN, .at = { 77 } },
+          QV_BF16,
+          QV_EFORMAT,
+          { "linear_fc1.weight", "value 77 is not finite in bf16", "model.safetensors" } },
+        { { .what = "NaN in a norm", .spoil = "merger.norm.weight", .value = NAN },
+          QV_BF16,
+          QV_EFORMAT,
+          { "norm.weight", "value 0 is not finite in f32", "" } },
+        { { .what = "infinite", .spoil = "pos_embed.weight", .value = -INFINITY, .at = { 31 } },
+          QV_F32,
+          QV_EFORMAT,
+          { "pos_embed.weight", "value 31 is not finite in f32", "" } },
+        { { .what = "infinite in f16",
+            .spoil = "blocks.1.attn.qkv.weight",
+            .retype = "blocks.1.attn.qkv.weight",
+            .as = "F16",
+            .at = { 5 } },
+          QV_F32,
+          QV_EFORMAT,
+          { "attn.qkv.weight", "value 5 is not finite in f32", "" } },
+        { { .what = "too large for bf16",
+            .f32 = true,
+            .spoil = "blocks.1.attn.qkv.weight",
+            .value = 3.4e38f,
+            .at = { 40 } },
+          QV_BF16,
+          QV_EFORMAT,
+          { "attn.qkv.weight", "value 40 is not finite in bf16", "" } },
+        { { .what = "sum over depth",
+            .f32 = true,
+            .spoil = "patch_embed.proj.weight",
+            .value = 3e38f,
+            .at = { 3, 256 + 3 } },
+          QV_F32,
+          QV_EFORMAT,
+          { "patch_embed.proj.weight", "value 3 is not finite in f32", "" } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct scratch s;
@@ -250,7 +322,10 @@ what_does_not_fit_is_refused_by_name(void **state)
         qv_model *model = NULL;
         write_variant(&cases[i].variant, &s);
         assert_int_equal(qv_context_open(NULL, &ctx, &err), QV_OK);
-        assert_int_equal(qv_model_load(ctx, s.dir, NULL, &model, &err), QV_EFORMAT);
+        const qv_model_options options = { .dtype = cases[i].dtype };
+        const qv_status status = qv_model_load(ctx, s.dir, &options, &model, &err);
+        if (status != cases[i].status)
+            fail_msg("%s: %s: %s", cases[i].variant.what, qv_status_name(status), err.text);
         assert_null(model);
         for (int j = 0; j < 3; j++)
             if (!strstr(err.text, cases[i].says[j]))

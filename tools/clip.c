@@ -7,11 +7,12 @@
 
 #include "error.h"
 #include "tool.h"
+#include "whole.h"
 
 enum { WIDTH = 320, HEIGHT = 240, FPS = 25, SECONDS = 4 };
 
 struct recorder {
-    const char *path;
+    const char *path; /* of the temporary file */
     AVFormatContext *file;
     AVCodecContext *codec;
     AVStream *stream;
@@ -127,20 +128,35 @@ record(struct recorder *r)
     return e < 0 ? e : av_write_trailer(r->file);
 }
 
-qv_status
-tool_make_clip(const char *path, qv_error *err)
+static int
+make_clip(const char *path)
 {
     struct recorder r = { .path = path };
     int e = record(&r);
     av_packet_free(&r.packet);
     av_frame_free(&r.frame);
     avcodec_free_context(&r.codec);
-    if (r.file && r.file->pb)
-        avio_closep(&r.file->pb);
+    if (r.file && r.file->pb) {
+        int closed = avio_closep(&r.file->pb); /* says what the writes before said */
+        e = e < 0 ? e : closed;
+    }
     avformat_free_context(r.file);
-    if (e >= 0)
-        return QV_OK;
-    char text[AV_ERROR_MAX_STRING_SIZE];
-    return qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
-                   av_make_error_string(text, sizeof text, e));
+    return e;
+}
+
+qv_status
+tool_make_clip(const char *path, qv_error *err)
+{
+    struct qv_whole file = { 0 };
+    qv_status status = qv_whole_open(path, &file, err);
+    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path);
+    if (e < 0) {
+        char text[AV_ERROR_MAX_STRING_SIZE];
+        status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
+                         av_make_error_string(text, sizeof text, e));
+    }
+    if (!status)
+        status = qv_whole_finish(&file, err);
+    qv_whole_abort(&file);
+    return status;
 }

@@ -160,6 +160,19 @@ write_chunk(struct job *job, const qv_tokens *t, int64_t first, qv_error *err)
     return status;
 }
 
+/* How many frames were damaged is known at the end. */
+static qv_status
+amend_output(struct job *job, qv_error *err)
+{
+    char *preprocessing = preprocessing_text(job);
+    if (!preprocessing)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", job->path);
+    qv_status status =
+        qv_safetensors_writer_amend(job->writer, "preprocessing", preprocessing, err);
+    free(preprocessing);
+    return status;
+}
+
 static qv_status
 finish_output(struct job *job, qv_error *err)
 {
@@ -169,6 +182,8 @@ finish_output(struct job *job, qv_error *err)
     if (!status)
         status = qv_safetensors_writer_put(job->writer, grid + 1, 0, job->timestamps_s,
                                            (uint64_t)job->info.n_frames * sizeof(double), err);
+    if (!status)
+        status = amend_output(job, err);
     if (!status && job->picture)
         status = tool_picture_write(job->picture, job->o->picture, err);
     if (!status)

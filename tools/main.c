@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit SUBCOMMAND ... */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tool.h"
+#include "whole.h"
 
 static const struct tool tools[] = {
     { "encode", "CLIP...",
@@ -59,6 +64,55 @@ print_usage(FILE *to)
                 "input;\n4 device or environment\n");
 }
 
+/* Ahead of the first clip, and once for all. Where there is none, opening a clip says why. */
+static void
+start_decoder(const struct tool *tool, struct tool_options *o)
+{
+    const bool clips = o->n_arguments || o->verify_clip;
+    if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
+        qv_decoder_start(NULL, &o->clip.decoder, NULL);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static pid_t self; /* a child's signals are not about our files */
+
+/* What is not finished goes, and the process ends as it does without a handler: a shell's loop has
+ * to see the signal. */
+static void
+on_signal(int number)
+{
+    static const char text[] = "qwenvit: interrupted: unfinished output was removed\n";
+    if (getpid() == self && qv_whole_remove_all()) {
+        ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
+    }
+    raise(number); /* the handler is gone; it comes once this returns */
+}
+
+static void
+catch_signals(void)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
+    self = getpid();
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+            sigaction(numbers[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+}
+
+/* What was printed may only be written now, or nowhere. */
+static int
+close_stdout(int code)
+{
+    const bool lost = fflush(stdout) || ferror(stdout);
+    if (lost)
+        tool_complain("standard output cannot be written: %s", strerror(errno));
+    return lost && !code ? TOOL_BAD_INPUT : code;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -80,13 +134,17 @@ main(int argc, char **argv)
         print_usage(stderr);
         return TOOL_USAGE;
     }
+    catch_signals();
     struct tool_options o;
     bool help = false;
     int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
     if (help)
         tool_print_help(tool);
-    else if (!code)
+    else if (!code) {
+        start_decoder(tool, &o);
         code = tool->run(&o);
+        qv_decoder_stop(&o.clip.decoder);
+    }
     free(o.arguments);
-    return code;
+    return close_stdout(code);
 }

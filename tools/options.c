@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* One table of options: parsing and help come from it. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* flock */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,6 +58,12 @@ static const struct option options[] = {
       GROUP_CLIP, AT(clip.max_pixels), 1 },
     { "--cap-pixels", NULL, "cap each frame's pixels as qwen-vl-utils does", FLAG, GROUP_CLIP,
       AT(clip.cap_pixels), 0 },
+    { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
+      AT(clip.trusted), 0 },
+    { "--decode-memory", "BYTES", "that decoding a clip may take (default 4 GiB)", INTEGER,
+      GROUP_CLIP, AT(clip.decode_memory), 1 },
+    { "--decode-seconds", "S", "without a sign of life, before decoding is ended (default 60)",
+      REAL, GROUP_CLIP, AT(clip.decode_seconds), 0 },
     { "--clip", "FILE", "take pixels from this clip (default: seeded ones)", TEXT,
       GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
     { "--against", "FILE", "another implementation's layer outputs, in safetensors", TEXT,
@@ -353,6 +361,28 @@ tool_print_json(json_t *object)
     json_decref(object);
 }
 
+/* The line and its end in one write, so that other processes' lines are not torn; half of one, on a
+ * disk that is full, is taken back. */
+static qv_status
+append_line(const char *path, char *text, qv_error *err)
+{
+    const size_t n = strlen(text) + 1;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
+    text[n - 1] = '\n';
+    flock(fd, LOCK_EX); /* a device has none */
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const ssize_t put = write(fd, text, n);
+    int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;
+    if (why && put > 0 && ftruncate(fd, end))
+        why = errno;
+    if (close(fd) && !why)
+        why = errno;
+    return why ? qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(why))
+               : QV_OK;
+}
+
 qv_status
 tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
 {
@@ -360,16 +390,12 @@ tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
         tool_print_json(object);
         return QV_OK;
     }
-    FILE *f = fopen(o->json_file, "ae");
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    bool written = f && text && fprintf(f, "%s\n", text) > 0;
-    written = (f && fclose(f) == 0) && written;
-    free(text);
     json_decref(object);
-    if (!written)
-        return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", o->json_file,
-                       strerror(errno));
-    return QV_OK;
+    qv_status status = text ? append_line(o->json_file, text, err)
+                            : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);
+    free(text);
+    return status;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

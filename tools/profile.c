@@ -4,12 +4,12 @@
  * operation is run, timed by the device's clock and waited for on its own; the chunk as it is
  * encoded is timed beside it.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "error.h"
+#include "whole.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
@@ -371,13 +371,12 @@ static qv_status
 write_trace(const struct profile *p, const char *path, qv_error *err)
 {
     json_t *trace = trace_json(p);
-    FILE *f = fopen(path, "we");
-    bool written = f && !json_dumpf(trace, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    written = (!f || !fclose(f)) && written;
+    char *text = json_dumps(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
+    free(text);
     json_decref(trace);
-    return written
-               ? QV_OK
-               : qv_fail(err, QV_EIO, "%s: the trace cannot be written: %s", path, strerror(errno));
+    return status;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

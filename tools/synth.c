@@ -18,6 +18,7 @@
 #include "safetensors.h"
 #include "tool.h"
 #include "tower.h"
+#include "whole.h"
 
 enum { PIECE = 1 << 20 }; /* values at a time */
 
@@ -151,9 +152,11 @@ write_json(const struct synth *s, const char *name, json_t *j, qv_error *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
-    if (json_dump_file(j, path, JSON_INDENT(2)))
-        return qv_fail(err, QV_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    return QV_OK;
+    char *text = json_dumps(j, JSON_INDENT(2));
+    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
+    free(text);
+    return status;
 }
 
 static void

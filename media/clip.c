@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A clip: opens the file, decides which frames are read and at which size, and takes them from its
+ * decoder (serve.c), which runs in a process of its own, or for trusted files in a thread.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "media.h"
+
+#define RING_FRAMES 16
+#define RING_BYTES (64 << 20)
+#define CAP_TOKENS 768 /* qwen-vl-utils' VIDEO_MAX_TOKEN_NUM */
+#define PAGE 4096
+#define DEFAULT_MEMORY ((int64_t)4 << 30)
+#define DEFAULT_PATIENCE_S 60.0
+
+struct qv_clip {
+    char *path;
+    qv_clip_info info;
+    int64_t *indices; /* [info.n_frames], ascending, may repeat */
+    int64_t memory;   /* of the decoder's process */
+    double patience_s;
+
+    /* the far end */
+    qvm_session far;
+    qv_decoder *decoder, *own_decoder;
+    pid_t pid; /* 0: a thread */
+    pthread_t thread;
+    bool has_thread;
+    int socket; /* to it */
+    uint8_t *shared;
+    qvm_request start; /* how the shared memory is laid out */
+    size_t frame_bytes;
+
+    int64_t n_taken;
+    int64_t damaged;
+    double busy_s;
+    qv_status status; /* why it ended early */
+    qv_error error;
+};
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static qv_status
+check_options(const char *path, const qv_clip_options *o, qv_error *err)
+{
+    if (o->fps != 0.0 && o->num_frames != 0)
+        return qv_fail(err, QV_EINVAL, "%s: fps %g and num_frames %lld exclude each other", path,
+                       o->fps, (long long)o->num_frames);
+    if (!(o->fps >= 0.0 && o->fps <= 1e6))
+        return qv_fail(err, QV_EINVAL, "%s: fps %g; above 0, or 0 for the model's", path, o->fps);
+    if (o->num_frames < 0 || o->num_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%s: num_frames %lld; 1 to %d", path,
+                       (long long)o->num_frames, QVM_MAX_SAMPLED);
+    if (o->min_frames < 0 || o->max_frames < 0 || o->max_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%s: min_frames %lld, max_frames %lld; 1 to %d", path,
+                       (long long)o->min_frames, (long long)o->max_frames, QVM_MAX_SAMPLED);
+    if (o->min_pixels < 0 || o->max_pixels < 0)
+        return qv_fail(err, QV_EINVAL, "%s: min_pixels %lld, max_pixels %lld; at least 1", path,
+                       (long long)o->min_pixels, (long long)o->max_pixels);
+    if (o->threads < 0)
+        return qv_fail(err, QV_EINVAL, "%s: %d threads; at least 1, or 0 for FFmpeg's choice", path,
+                       o->threads);
+    if (o->decode_memory < 0 || !(o->decode_seconds >= 0.0 && o->decode_seconds <= 1e6))
+        return qv_fail(err, QV_EINVAL, "%s: decode_memory %lld, decode_seconds %g; above 0, or 0",
+                       path, (long long)o->decode_memory, o->decode_seconds);
+    if (o->trusted && o->decoder)
+        return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
+    for (size_t i = 0; i < sizeof o->reserved / sizeof o->reserved[0]; i++)
+        if (o->reserved[i])
+            return qv_fail(err, QV_EINVAL, "%s: clip options: reserved field %zu is not zero", path,
+                           i);
+    return QV_OK;
+}
+
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+static qv_status
+sample(qv_clip *clip, const qv_preprocess *p, const qv_clip_options *o, qv_error *err)
+{
+    qv_clip_info *info = &clip->info;
+    const int64_t least = o->min_frames ? o->min_frames : p->min_frames;
+    const int64_t most = o->max_frames ? o->max_frames : p->max_frames;
+    const double fps = o->fps > 0.0 ? o->fps : p->fps;
+    info->n_frames = 1;
+    if (!info->picture)
+        info->n_frames = qv_sample_frames(info->source_frames, info->source_fps, fps, o->num_frames,
+                                          least, most, NULL);
+    if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; 1 to %d", clip->path,
+                       (long long)info->n_frames, QVM_MAX_SAMPLED);
+    clip->indices = calloc((size_t)info->n_frames, sizeof *clip->indices);
+    if (!clip->indices)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", clip->path,
+                       (long long)info->n_frames);
+    if (!info->picture)
+        qv_sample_frames(info->source_frames, info->source_fps, fps, o->num_frames, least, most,
+                         clip->indices);
+    return QV_OK;
+}
+
+/* transformers' resize(cap_pixels_per_frame=True). */
+static int64_t
+capped_pixels(const qv_preprocess *p, int64_t n_frames)
+{
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    int64_t pixels = CAP_TOKENS * factor * factor;
+    if (pixels > p->max_pixels / n_frames)
+        pixels = p->max_pixels / n_frames;
+    const int64_t least = (int64_t)((double)p->min_pixels * 1.05);
+    return (pixels < least ? least : pixels) * n_frames;
+}
+
+static qv_status
+choose_size(qv_clip *clip, const qv_preprocess *preprocess, const qv_clip_options *o, qv_error *err)
+{
+    qv_clip_info *info = &clip->info;
+    qv_preprocess p = *preprocess;
+    if (o->min_pixels)
+        p.min_pixels = o->min_pixels;
+    if (o->max_pixels)
+        p.max_pixels = o->max_pixels;
+    if (o->cap_pixels && !info->picture)
+        p.max_pixels = capped_pixels(&p, info->n_frames);
+    int64_t height, width;
+    qv_error inner;
+    qv_status status = qv_smart_resize(info->picture ? 0 : info->n_frames, info->source_height,
+                                       info->source_width, &p, &height, &width, &inner);
+    if (status) /* options are right: then it is the file's shape */
+        return qv_fail(err, p.min_pixels > 0 && p.max_pixels >= p.min_pixels ? QV_EFORMAT : status,
+                       "%s: %s", clip->path, inner.text);
+    if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
+                       "max_pixels",
+                       clip->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+    info->height = (int)height;
+    info->width = (int)width;
+    info->grid_thw[0] = (info->n_frames + p.temporal_patch_size - 1) / p.temporal_patch_size;
+    info->grid_thw[1] = height / p.patch_size;
+    info->grid_thw[2] = width / p.patch_size;
+    return QV_OK;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static qv_status
+open_file(qv_clip *clip, qv_error *err)
+{
+    const char *path = clip->path;
+    struct stat info;
+    if (stat(path, &info))
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
+        return qv_fail(err, QV_EIO, "%s: not a regular file", path);
+    if (info.st_size == 0)
+        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
+                       path);
+    clip->far.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (clip->far.clip < 0)
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+    return QV_OK;
+}
+
+/* ---- the far end ----------------------------------------------------------------------------- */
+
+static void *
+serve(void *user)
+{
+    qvm_serve(user);
+    return NULL;
+}
+
+static void
+close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static qv_status
+start_process(qv_clip *clip, qv_decoder *shared, qv_error *err)
+{
+    qv_error inner;
+    qv_status status = QV_OK;
+    clip->decoder = shared;
+    if (!shared) {
+        status = qv_decoder_start(NULL, &clip->own_decoder, &inner);
+        clip->decoder = clip->own_decoder;
+    }
+    if (!status)
+        status = qvm_session_start(clip->decoder, &clip->far, clip->memory, &clip->pid, &inner);
+    close_fd(&clip->far.socket); /* so that its end is heard */
+    return status ? qv_fail(err, status, "%s: %s", clip->path, inner.text) : QV_OK;
+}
+
+static qv_status
+start_far_end(qv_clip *clip, const qv_clip_options *o, qv_error *err)
+{
+    clip->far.alone = !o->trusted;
+    clip->far.shared = qvm_shared_memory();
+    if (clip->far.shared < 0 || !qvm_stream(&clip->socket, &clip->far.socket))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", clip->path,
+                       strerror(errno));
+    if (!o->trusted)
+        return start_process(clip, o->decoder, err);
+    clip->has_thread = !pthread_create(&clip->thread, NULL, serve, &clip->far);
+    return clip->has_thread ? QV_OK
+                            : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", clip->path);
+}
+
+/* Ends it and says how it went: waitpid's status, 0 for a thread. */
+static int
+end_far_end(qv_clip *clip)
+{
+    int how = 0;
+    close_fd(&clip->socket); /* a thread hears that */
+    if (clip->has_thread)
+        pthread_join(clip->thread, NULL);
+    else
+        close_fd(&clip->far.socket);
+    if (clip->pid)
+        how = qvm_session_end(clip->decoder, clip->pid);
+    clip->has_thread = false;
+    clip->pid = 0;
+    return how;
+}
+
+/* ---- what it says ---------------------------------------------------------------------------- */
+
+/* Why nothing more comes from it. Frames that came before are good. */
+static qv_status
+explain_end(qv_clip *clip, bool silent, qv_error *err)
+{
+    const int how = end_far_end(clip);
+    if (how == -1)
+        return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", clip->path);
+    if (silent)
+        return qv_fail(
+            err, QV_EFORMAT,
+            "%s: no sign of life from its decoder for %g s (decode_seconds): it was ended",
+            clip->path, clip->patience_s);
+    if (WIFSIGNALED(how))
+        return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", clip->path,
+                       WTERMSIG(how), strsignal(WTERMSIG(how)));
+    return qv_fail(err, QV_EBACKEND, "%s: its decoder left without a word, with exit code %d",
+                   clip->path, WIFEXITED(how) ? WEXITSTATUS(how) : 0);
+}
+
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The next event, whole. A thread is waited for as long as it takes: it cannot be ended. */
+static qv_status
+receive_event(qv_clip *clip, qvm_event *event, qv_error *err)
+{
+    const double until_s = now_s() + clip->patience_s;
+    size_t n = 0;
+    while (n < sizeof *event) {
+        struct pollfd wait = { .fd = clip->socket, .events = POLLIN };
+        const double left_s = until_s - now_s();
+        const int ready = poll(&wait, 1,
+                               !clip->pid   ? -1
+                               : left_s > 0 ? (int)(left_s * 1e3) + 1
+                                            : 0);
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready <= 0)
+            return explain_end(clip, true, err);
+        const ssize_t got = recv(clip->socket, (char *)event + n, sizeof *event - n, MSG_DONTWAIT);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (got <= 0)
+            return explain_end(clip, false, err);
+        n += (size_t)got;
+    }
+    return QV_OK;
+}
+
+/* Ends a text and takes from it what a terminal would obey. */
+static void
+make_printable(char *text, size_t size)
+{
+    text[size - 1] = 0;
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+}
+
+static bool
+are_facts_possible(const qv_clip_info *f)
+{
+    unsigned char picture;
+    memcpy(&picture, &f->picture, 1); /* as a bool it must not be read before */
+    if (picture > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
+        f->source_height < 1 || f->source_height > QVM_MAX_SIDE)
+        return false;
+    if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
+        f->rotation < 0 || f->rotation > 270)
+        return false;
+    return picture || (isfinite(f->source_fps) && f->source_fps > 0 && f->duration_s >= 0 &&
+                       isfinite(f->duration_s));
+}
+
+/* Takes what an event tells, if it may come now. */
+static bool
+accept_event(qv_clip *clip, qvm_event *e)
+{
+    const bool open = clip->shared != NULL;
+    if (e->damaged < 0 || !isfinite(e->busy_s))
+        return false;
+    clip->damaged = e->damaged;
+    clip->busy_s = e->busy_s;
+    switch (e->kind) {
+    case QVM_ALIVE: return true;
+    case QVM_FACTS:
+        make_printable(e->facts.codec, sizeof e->facts.codec);
+        make_printable(e->facts.format, sizeof e->facts.format);
+        return !open && are_facts_possible(&e->facts);
+    case QVM_FRAME: return open;
+    case QVM_END:
+        make_printable(e->text, sizeof e->text);
+        return e->status > QV_OK && e->status <= QV_ESTATE;
+    default: return false;
+    }
+}
+
+/* Waits for something to be told. */
+static qv_status
+next_event(qv_clip *clip, qvm_event *event, qv_error *err)
+{
+    do {
+        qv_status status = receive_event(clip, event, err);
+        if (status)
+            return status;
+        if (!accept_event(clip, event)) {
+            end_far_end(clip);
+            return qv_fail(err, QV_EFORMAT, "%s: its decoder said what cannot be; it was ended",
+                           clip->path);
+        }
+    } while (event->kind == QVM_ALIVE);
+    if (event->kind != QVM_END)
+        return QV_OK;
+    if (event->status == QV_ENOMEM && clip->far.alone)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s, with the %lld MiB that its decoder has "
+                       "(decode_memory)",
+                       clip->path, event->text, (long long)(clip->memory >> 20));
+    return qv_fail(err, (qv_status)event->status, "%s: %s", clip->path, event->text);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static qv_status
+ask_for_facts(qv_clip *clip, int threads, qv_error *err)
+{
+    const qvm_request open = { .kind = QVM_OPEN, .threads = threads };
+    qvm_event event;
+    qvm_send(clip->socket, &open, sizeof open); /* that it has gone shows below */
+    qv_status status = next_event(clip, &event, err);
+    if (!status)
+        clip->info = event.facts;
+    return status;
+}
+
+/* Frames follow the numbers, in slots that begin on pages. */
+static qv_status
+ask_for_frames(qv_clip *clip, qv_error *err)
+{
+    const int64_t n = clip->info.n_frames;
+    qvm_request *r = &clip->start;
+    *r = (qvm_request){
+        .kind = QVM_START, .height = clip->info.height, .width = clip->info.width, .n_frames = n
+    };
+    clip->frame_bytes = 3 * (size_t)r->width * (size_t)r->height;
+    r->slot_bytes = ((int64_t)clip->frame_bytes + PAGE - 1) / PAGE * PAGE;
+    r->frames_at = (n * (int64_t)sizeof *clip->indices + PAGE - 1) / PAGE * PAGE;
+    int64_t slots = RING_BYTES / r->slot_bytes;
+    slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
+    r->n_slots = (int)(slots > n ? n : slots);
+    r->memory = r->frames_at + r->n_slots * r->slot_bytes;
+    void *shared = MAP_FAILED;
+    if (qvm_shared_memory_size(clip->far.shared, r->memory))
+        shared =
+            mmap(NULL, (size_t)r->memory, PROT_READ | PROT_WRITE, MAP_SHARED, clip->far.shared, 0);
+    if (shared == MAP_FAILED)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->path,
+                       r->n_slots, r->width, r->height, strerror(errno));
+    clip->shared = shared;
+    memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
+    qvm_send(clip->socket, r, sizeof *r);
+    return QV_OK;
+}
+
+static qv_status
+open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
+          const qv_clip_options *o, qv_error *err)
+{
+    qv_status status = open_file(clip, err);
+    if (!status)
+        status = start_far_end(clip, o, err);
+    if (!status)
+        status = ask_for_facts(clip, o->threads, err);
+    if (status)
+        return status;
+    const bool picture = clip->info.picture;
+    const qv_preprocess standard = qv_preprocess_default(picture);
+    const qv_preprocess *p = picture ? image : video;
+    if (!p)
+        p = &standard;
+    status = sample(clip, p, o, err);
+    if (!status)
+        status = choose_size(clip, p, o, err);
+    return status ? status : ask_for_frames(clip, err);
+}
+
+qv_status
+qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *video,
+             const qv_clip_options *options, qv_clip **out, qv_error *err)
+{
+    static const qv_clip_options defaults;
+    if (!path || !out)
+        return qv_fail(err, QV_EINVAL, "open clip: %s is NULL", path ? "out" : "path");
+    const qv_clip_options *o = options ? options : &defaults;
+    qv_status status = check_options(path, o, err);
+    if (status)
+        return status;
+    qv_clip *clip = calloc(1, sizeof *clip);
+    if (!clip)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
+    clip->socket = clip->far.socket = clip->far.clip = clip->far.shared = -1;
+    clip->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
+    clip->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
+    clip->path = strdup(path);
+    status = clip->path ? open_clip(clip, image, video, o, err)
+                        : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
+    if (status)
+        qv_clip_close(&clip);
+    else
+        *out = clip;
+    return status;
+}
+
+void
+qv_clip_close(qv_clip **handle)
+{
+    qv_clip *clip = handle ? *handle : NULL;
+    if (!clip)
+        return;
+    end_far_end(clip);
+    qv_decoder_stop(&clip->own_decoder);
+    if (clip->shared)
+        munmap(clip->shared, (size_t)clip->start.memory);
+    close_fd(&clip->far.clip);
+    close_fd(&clip->far.shared);
+    free(clip->indices);
+    free(clip->path);
+    free(clip);
+    *handle = NULL;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+void
+qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
+{
+    *out = clip->info;
+}
+
+double
+qv_clip_busy_seconds(qv_clip *clip)
+{
+    return clip->busy_s;
+}
+
+int64_t
+qv_clip_damaged(const qv_clip *clip)
+{
+    return clip->damaged;
+}
+
+/* Waits for the next frame; false at the end, or where it ended early. */
+static bool
+wait_for_frame(qv_clip *clip)
+{
+    qvm_event event;
+    if (!clip->status && clip->n_taken < clip->info.n_frames)
+        clip->status = next_event(clip, &event, &clip->error);
+    return !clip->status && clip->n_taken < clip->info.n_frames;
+}
+
+qv_status
+qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *timestamps_s,
+             qv_error *err)
+{
+    if (!clip || !dst || !n || n_max < 1)
+        return qv_fail(err, QV_EINVAL, "read clip: %s",
+                       !clip  ? "clip is NULL"
+                       : !dst ? "dst is NULL"
+                       : !n   ? "n is NULL"
+                              : "n_max is below 1");
+    const qvm_request freed = { .kind = QVM_FREE };
+    int64_t count = 0;
+    for (; count < n_max && wait_for_frame(clip); count++) {
+        const int64_t slot = clip->n_taken % clip->start.n_slots;
+        memcpy(dst + (size_t)count * clip->frame_bytes,
+               clip->shared + clip->start.frames_at + slot * clip->start.slot_bytes,
+               clip->frame_bytes);
+        if (timestamps_s)
+            timestamps_s[count] =
+                clip->info.picture ? 0.0
+                                   : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
+        clip->n_taken++;
+        qvm_send(clip->socket, &freed, sizeof freed);
+    }
+    if (!count && clip->status)
+        return qv_fail(err, clip->status, "%s", clip->error.text);
+    *n = count;
+    return QV_OK;
+}

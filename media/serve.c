@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The far end of a clip: decodes into shared memory what the clip asks for. One thread decodes, one
+ * listens, so that a clip that goes away is heard of in the middle of a frame.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "media.h"
+
+#define ALIVE_S 1.0 /* between signs of life while a frame takes long */
+
+struct server {
+    const qvm_session *session;
+    qvm_decoder decoder;
+    uint8_t *shared;
+    double said_s; /* when the clip heard of us last */
+    double busy_s;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under the lock */
+    qvm_request open, start; /* `kind` is -1 before they came */
+    int64_t n_freed;
+};
+
+bool
+qvm_send(int socket, const void *message, size_t n)
+{
+    const char *at = message;
+    while (n) {
+        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return false;
+        at += sent;
+        n -= (size_t)sent;
+    }
+    return true;
+}
+
+bool
+qvm_receive(int socket, void *message, size_t n)
+{
+    char *at = message;
+    while (n) {
+        const ssize_t got = recv(socket, at, n, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        at += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static void *
+listen_to_clip(void *user)
+{
+    struct server *s = user;
+    qvm_request request;
+    while (qvm_receive(s->session->socket, &request, sizeof request)) {
+        pthread_mutex_lock(&s->lock);
+        if (request.kind == QVM_OPEN)
+            s->open = request;
+        else if (request.kind == QVM_START)
+            s->start = request;
+        else
+            s->n_freed++;
+        pthread_cond_signal(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (s->session->alone)
+        _exit(0);
+    pthread_mutex_lock(&s->lock);
+    atomic_store(&s->stop, true);
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Until the request is there; false if it will not come. */
+static bool
+wait_for_request(struct server *s, const qvm_request *request)
+{
+    pthread_mutex_lock(&s->lock);
+    while (request->kind < 0 && !atomic_load(&s->stop))
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return !atomic_load(&s->stop);
+}
+
+/* Until frame number i has a slot. */
+static bool
+wait_for_slot(struct server *s, int64_t i)
+{
+    pthread_mutex_lock(&s->lock);
+    while (i - s->n_freed >= s->start.n_slots && !atomic_load(&s->stop))
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return !atomic_load(&s->stop);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static void
+say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_error *error)
+{
+    qvm_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = kind;
+    event.damaged = qvm_decoder_damaged(&s->decoder);
+    event.busy_s = s->busy_s;
+    if (facts)
+        event.facts = *facts;
+    if (error) {
+        event.status = error->status;
+        memcpy(event.text, error->text, sizeof event.text);
+    }
+    s->said_s = now_s();
+    qvm_send(s->session->socket, &event, sizeof event); /* who does not listen is heard to leave */
+}
+
+static void
+say_alive(void *user)
+{
+    struct server *s = user;
+    if (now_s() - s->said_s > ALIVE_S)
+        say(s, QVM_ALIVE, NULL, NULL);
+}
+
+/* ---- working --------------------------------------------------------------------------------- */
+
+static qv_status
+map_shared(struct server *s, qv_error *err)
+{
+    void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE, MAP_SHARED,
+                    s->session->shared, 0);
+    if (at == MAP_FAILED)
+        return qv_fail(err, QV_ENOMEM, "%lld bytes of shared memory cannot be mapped: %s",
+                       (long long)s->start.memory, strerror(errno));
+    s->shared = at;
+    return QV_OK;
+}
+
+static qv_status
+decode_frames(struct server *s, qv_error *err)
+{
+    const qvm_request *r = &s->start;
+    const int64_t *indices = (const int64_t *)(const void *)s->shared;
+    for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
+        uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
+        const double began_s = now_s();
+        qv_status status =
+            qvm_decoder_read(&s->decoder, indices[i], r->height, r->width, slot, err);
+        if (status || atomic_load(&s->stop))
+            return status;
+        s->busy_s += now_s() - began_s;
+        say(s, QVM_FRAME, NULL, NULL);
+    }
+    return QV_OK;
+}
+
+static qv_status
+decode(struct server *s, qv_error *err)
+{
+    const qvm_watch watch = { &s->stop, say_alive, s };
+    qv_clip_info facts;
+    if (!wait_for_request(s, &s->open))
+        return QV_OK;
+    const double began_s = now_s();
+    qv_status status =
+        qvm_decoder_open(&s->decoder, s->session->clip, s->open.threads, &watch, &facts, err);
+    s->busy_s = now_s() - began_s;
+    if (status)
+        return status;
+    say(s, QVM_FACTS, &facts, NULL);
+    if (!wait_for_request(s, &s->start))
+        return QV_OK;
+    status = map_shared(s, err);
+    return status ? status : decode_frames(s, err);
+}
+
+void
+qvm_serve(const qvm_session *session)
+{
+    struct server s = { .session = session, .open = { .kind = -1 }, .start = { .kind = -1 } };
+    qv_error error = { QV_OK, "" };
+    pthread_t listener;
+    s.said_s = now_s();
+    atomic_init(&s.stop, false);
+    pthread_mutex_init(&s.lock, NULL); /* neither of these allocates or fails on Linux or macOS */
+    pthread_cond_init(&s.changed, NULL);
+    const bool listening = !pthread_create(&listener, NULL, listen_to_clip, &s);
+    if (listening)
+        decode(&s, &error);
+    else
+        qv_fail(&error, QV_ENOMEM, "no thread can be started");
+    say(&s, QVM_END, NULL, &error);
+    /* what decoding holds is not needed while the clip empties the slots */
+    qvm_decoder_close(&s.decoder);
+    if (s.shared)
+        munmap(s.shared, (size_t)s.start.memory);
+    if (listening && !session->alone) {
+        shutdown(session->socket, SHUT_RDWR); /* wakes the listener; what was sent is kept */
+        pthread_join(listener, NULL);
+    }
+    pthread_cond_destroy(&s.changed);
+    pthread_mutex_destroy(&s.lock);
+    if (session->alone)
+        _exit(0);
+    close(session->socket);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* Text: the first byte says which. o: an operation; p: operations by name; c: a Conv3d; t: a tune
+ * file. What parses must print to what parses to the same. */
+#define _GNU_SOURCE
+#include "conv3d.h"
+#include "fuzz.h"
+#include "op.h"
+#include "tune.h"
+
+/* Texts of this kind come from a command line, and errors quote them as they stand. */
+static bool
+refused(qv_status status, const qv_error *err)
+{
+    FUZZ_CHECK(!status || (err->status == status && *err->text));
+    return status;
+}
+
+static void
+try_op(const char *text)
+{
+    qv_error err;
+    struct qv_op op, again;
+    char line[2048];
+    if (refused(qv_op_parse(text, &op, &err), &err))
+        return;
+    qv_op_print(&op, line, sizeof line);
+    FUZZ_CHECK(!qv_op_parse(line, &again, &err) && qv_op_equal(&op, &again));
+    if (refused(qv_op_check(&op, &err), &err))
+        return;
+    for (int i = 0; i < qv_op_n_operands(op.kind); i++)
+        FUZZ_CHECK(qv_op_operand(&op, i).bytes < PTRDIFF_MAX);
+    FUZZ_CHECK(qv_op_flops(&op) >= 0 && qv_op_bytes(&op) > 0);
+    qv_op_tolerance(&op, 1, 2, 3);
+}
+
+static void
+try_kinds(const char *text)
+{
+    qv_error err;
+    uint32_t kinds;
+    if (!refused(qv_op_parse_kinds(text, &kinds, &err), &err))
+        FUZZ_CHECK(!kinds == !*text);
+}
+
+static void
+try_conv3d(const char *text)
+{
+    qv_error err;
+    qv_conv3d_desc d, again;
+    struct qv_conv3d_decision decision;
+    const struct qv_caps caps = { .device = "none" };
+    char line[2048], second[2048];
+    if (refused(qv_conv3d_parse(text, &d, &err), &err))
+        return;
+    qv_conv3d_print(&d, line, sizeof line);
+    FUZZ_CHECK(!qv_conv3d_parse(line, &again, &err));
+    FUZZ_CHECK(!strcmp(line, qv_conv3d_print(&again, second, sizeof second)));
+    d.dtype = d.dtype ? d.dtype : QV_F32;
+    if (refused(qv_conv3d_decide(&d, &caps, qv_conv3d_thresholds_of("ref", &caps), -1, &decision,
+                                 &err),
+                &err))
+        return;
+    FUZZ_CHECK(decision.legal >> decision.lowering & 1 && *decision.reason);
+    FUZZ_CHECK(qv_conv3d_rows(&d) > 0 && qv_conv3d_flops(&d) > 0);
+}
+
+static void
+try_tune(const uint8_t *data, size_t size)
+{
+    static const char work[] = "work";
+    qv_error err;
+    struct qv_tune tune;
+    const struct qv_caps caps = { .device = "D", .threads = 1 };
+    const char *path = fuzz_file("tune.json", data, size);
+    FUZZ_CHECK(!qv_tune_open(&tune, path, true, "ref", &caps, &err));
+    const bool readable = tune.readable;
+    FUZZ_CHECK(readable == !*tune.warning);
+    qv_tune_find(&tune, work);
+    qv_tune_ms(&tune, work, "direct");
+    qv_tune_measured(&tune, work, "direct", 1.5);
+    qv_tune_choose(&tune, work, "direct");
+    for (const char *p = tune.warning; *p; p++)
+        FUZZ_CHECK((unsigned char)*p >= 0x20);
+    qv_tune_close(&tune);
+    if (!readable) { /* then not a byte of it may change */
+        uint8_t *there = malloc(size + 1);
+        const int fd = open(path, O_RDONLY);
+        FUZZ_CHECK(there && read(fd, there, size + 1) == (ssize_t)size);
+        FUZZ_CHECK(!memcmp(there, data, size));
+        close(fd);
+        free(there);
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    char *text = malloc(size);
+    FUZZ_CHECK(text);
+    memcpy(text, data + 1, size - 1);
+    text[size - 1] = 0;
+    switch (*data) {
+    case 'o': try_op(text); break;
+    case 'p': try_kinds(text); break;
+    case 'c': try_conv3d(text); break;
+    case 't': try_tune(data + 1, size - 1); break;
+    }
+    free(text);
+    return 0;
+}

@@ -1,0 +1,114 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# What the command writes appears whole or not at all: too little space, a device that is full, no
+# such folder, signals. What was there under the name stays, nothing half written stays, and the
+# exit code and a text say so.
+# Usage: output.sh QWENVIT GOLDEN WORK
+set -eu
+qwenvit=$1 model=$2/qwen3_vl work=$3
+rm -rf "$work" && mkdir -p "$work" && cd "$work"
+n=0
+
+fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
+# expect CODE WORDS COMMAND...
+expect() {
+    code=$1 words=$2; shift 2
+    n=$((n + 1)) got=0
+    "$@" > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
+    cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
+    [ -z "$(ls | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
+}
+# fails CODE WORDS FILE COMMAND...: and neither makes FILE, nor changes the one that is there
+fails() {
+    code=$1 words=$2 file=$3; shift 3
+    rm -rf "$file"
+    expect "$code" "$words" "$@"
+    [ ! -e "$file" ] || fail "left $file: $*"
+    echo 'what was there' > "$file"
+    expect "$code" "$words" "$@"
+    [ "$(cat "$file")" = 'what was there' ] || fail "changed $file: $*"
+}
+# limited COMMAND...: files of 512 bytes at most, as on a disk that is full
+limited() { (ulimit -f 1; exec "$@"); }
+
+{ printf 'P6\n96 64\n255\n'; head -c 18432 /dev/zero | tr '\0' '\152'; } > grey.ppm
+encode="$qwenvit encode grey.ppm --model $model --quiet"
+
+# no space
+fails 3 'o.safetensors: cannot' o.safetensors limited $encode -o o.safetensors
+fails 3 'p.png: cannot write' p.png limited $encode -o /dev/null --picture p.png
+fails 3 'clip.mp4: the clip cannot be made' clip.mp4 limited "$qwenvit" synth --clip clip.mp4
+fails 3 'model.safetensors: cannot' s/model.safetensors sh -c 'mkdir -p s; ulimit -f 1; exec "$@"' - \
+    "$qwenvit" synth --config "$model" -o s
+[ "$(ls s)" = model.safetensors ] || fail "synth left $(ls s)"
+head -c 500 /dev/zero > records.json # room for the begin of a line
+expect 3 'records.json: cannot append' limited $encode -o /dev/null --json=records.json
+[ "$(wc -c < records.json)" = 500 ] || fail 'half a record stays'
+if [ -e /dev/full ]; then
+    expect 3 '/dev/full: cannot write: No space' $encode -o /dev/full
+    fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
+        --picture /dev/full
+    expect 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
+    expect 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
+    [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'
+fi
+
+# no such place
+mkdir -p folder.png many/grey.ppm.safetensors
+expect 3 'no/o: cannot create' $encode -o no/o
+expect 3 '/proc/o: cannot create' $encode -o /proc/o
+expect 3 'folder.png: is a folder' $encode -o /dev/null --picture folder.png
+expect 3 'grey.ppm.safetensors: is a folder' $encode -o many
+if [ "$(id -u)" != 0 ]; then
+    mkdir -p locked && chmod 555 locked
+    expect 3 'locked/o: cannot create' $encode -o locked/o
+fi
+# a symbolic link stays one
+echo 'what was there' > target.safetensors && ln -s target.safetensors link.safetensors
+expect 0 tokens $encode -o link.safetensors
+[ -L link.safetensors ] && [ "$(wc -c < target.safetensors)" -gt 1000 ] || fail 'a link was replaced'
+
+# a pipe gets the same bytes
+mkfifo pipe.png
+cat pipe.png > read.png &
+expect 0 tokens $encode -o /dev/null --picture whole.png
+expect 0 tokens $encode -o /dev/null --picture pipe.png
+wait $!
+cmp whole.png read.png || fail 'a pipe got other bytes'
+
+# interrupted SIGNAL CODE COMMAND...: once there is a temporary file o.safetensors.tmp.PID.N
+interrupted() {
+    signal=$1 code=$2; shift 2
+    rm -f o.safetensors
+    (
+        waited=0
+        until [ -e o.safetensors.tmp.* ] || [ $waited = 1000 ]; do
+            sleep 0.05
+            waited=$((waited + 1))
+        done
+        kill -s "$signal" "$(echo o.safetensors.tmp.* | cut -d . -f 4)"
+    ) &
+    expect "$code" 'interrupted: unfinished output was removed' "$@"
+    wait $!
+    [ ! -e o.safetensors ] || fail "an interrupted command left its output: $*"
+}
+expect 0 seconds "$qwenvit" synth --clip motion.mp4
+mkfifo nobody.png # nobody reads from it: at the latest there the command waits
+interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
+    --max-pixels 100000000 --quiet --picture nobody.png
+# (who runs this in the background may have it ignored, which it then must be)
+case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2> /dev/null) in
+[2367abef]) echo 'SIGINT is ignored here: not tested' ;;
+*) interrupted INT 130 $encode -o o.safetensors --picture nobody.png ;;
+esac
+
+# frames that were damaged are counted at the end, and the file says how many
+cp motion.mp4 damaged.mp4
+head -c 3000 /dev/zero | dd of=damaged.mp4 bs=1 seek=40000 conv=notrunc 2> /dev/null
+expect 0 tokens "$qwenvit" encode damaged.mp4 --model "$model" -o damaged.safetensors --json --quiet
+count=$(sed -n 's/.*"damaged_frames":\([0-9]*\).*/\1/p' out.txt)
+[ "$count" -gt 0 ] || fail 'no frame is damaged'
+head -c 2000 damaged.safetensors | grep -aqF "\\\"damaged_frames\\\":$count}" ||
+    fail "the file does not say that $count frames were damaged"
+echo "$n commands, all as expected"

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Checkpoints that change or fail while they are loaded, and those whose shards are not what the
+ * index says. pread() is ours here (LINKER:--wrap): a disk is seldom slow or broken on demand.
+ */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <jansson.h>
+
+#include "tempdir.h"
+
+/* ---- a disk --------------------------------------------------------------------------------- */
+
+static struct {
+    int n_reads;
+    size_t most;            /* bytes that a read gives; 0: all */
+    bool interrupts;        /* every other read */
+    int at;                 /* the read, from 1 on, at which ... */
+    int error;              /* ... there is an error, */
+    const char *cut, *over; /* or this file is cut, or moved to model.safetensors */
+} disk;
+
+ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
+ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
+
+ssize_t
+__wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    disk.n_reads++;
+    errno = disk.interrupts ? EINTR : disk.error;
+    if ((disk.interrupts && disk.n_reads % 2) || (disk.error && disk.n_reads == disk.at))
+        return -1;
+    if (disk.cut && disk.n_reads == disk.at)
+        assert_int_equal(truncate(disk.cut, 3000), 0);
+    if (disk.over && disk.n_reads == disk.at)
+        assert_int_equal(rename(disk.over, temp_path("model.safetensors")), 0);
+    return __real_pread(fd, data, disk.most && bytes > disk.most ? disk.most : bytes, offset);
+}
+
+/* ---- checkpoints ---------------------------------------------------------------------------- */
+
+static void
+copy_file(const char *golden, const char *as)
+{
+    static char buffer[1 << 20];
+    char from[600];
+    snprintf(from, sizeof from, "%s/%s", QV_GOLDEN, golden);
+    FILE *f = fopen(from, "rb");
+    assert_non_null(f);
+    temp_file(as, buffer, fread(buffer, 1, sizeof buffer, f));
+    assert_true(feof(f));
+    fclose(f);
+}
+
+static void
+copy_single(void)
+{
+    copy_file("qwen3_vl/config.json", "config.json");
+    copy_file("qwen3_vl/model.safetensors", "model.safetensors");
+}
+
+/* Loads the folder; the digest of the weights goes into `digest` if it is not NULL. */
+static qv_status
+load(char digest[40], qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_model_info info;
+    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, err))
+        fail_msg("%s", err->text);
+    disk.n_reads = 0;
+    const qv_status status = qv_model_load(ctx, tempdir, NULL, &model, err);
+    if (!status) {
+        qv_model_get_info(model, &info);
+        memcpy(digest, info.digest, sizeof info.digest);
+    } else {
+        assert_null(model);
+    }
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return status;
+}
+
+static void
+load_ok(char digest[40])
+{
+    qv_error err = { 0 };
+    if (load(digest, &err))
+        fail_msg("%s", err.text);
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+static void
+slow_reads_give_the_same_weights(void **state)
+{
+    char expected[40], digest[40];
+    (void)state;
+    copy_single();
+    load_ok(expected);
+    assert_true(disk.n_reads > 20);
+    disk.most = 61;
+    load_ok(digest);
+    assert_string_equal(digest, expected);
+    disk.most = 5000;
+    disk.interrupts = true;
+    load_ok(digest);
+    assert_string_equal(digest, expected);
+}
+
+static void
+an_error_at_any_read_is_an_error_of_that_file(void **state)
+{
+    char digest[40];
+    qv_error err = { 0 };
+    (void)state;
+    copy_single();
+    load_ok(digest);
+    const int n = disk.n_reads;
+    for (disk.at = 1; disk.at <= n; disk.at++) {
+        disk.error = EIO;
+        expect_failure("EIO", QV_EIO, "reading at byte|Input/output error", load(digest, &err),
+                       &err);
+        assert_int_equal(disk.n_reads, disk.at);
+    }
+}
+
+static void
+a_file_that_is_cut_while_it_is_loaded_is_an_error(void **state)
+{
+    char digest[40];
+    qv_error err = { 0 };
+    (void)state;
+    copy_single();
+    load_ok(digest);
+    const int n = disk.n_reads;
+    for (disk.at = 3; disk.at <= n;
+         disk.at += 17) { /* the first are config.json's, which is less */
+        copy_single();
+        disk.cut = temp_path("model.safetensors");
+        expect_failure("cut", QV_EIO, "model.safetensors: ends at byte|shrank", load(digest, &err),
+                       &err);
+    }
+}
+
+static void
+a_file_that_is_replaced_while_it_is_loaded_is_the_old_one(void **state)
+{
+    char expected[40], digest[40];
+    (void)state;
+    copy_single();
+    load_ok(expected);
+    for (disk.at = 4; disk.at < 20; disk.at += 15) {
+        copy_single();
+        temp_text("another", "something else");
+        disk.over = temp_path("another");
+        load_ok(digest);
+        assert_string_equal(digest, expected);
+    }
+}
+
+static const char in_first[] = "model.visual.blocks.0.norm1.weight";
+static const char in_second[] = "model.visual.merger.norm.weight";
+
+/* The golden shards as "a" and "b", with an index that puts `name` elsewhere, or (NULL) nowhere. */
+static void
+write_sharded(const char *name, const char *shard)
+{
+    copy_file("qwen3_vl_moe/config.json", "config.json");
+    copy_file("qwen3_vl_moe/model-00001-of-00002.safetensors", "model-00001-of-00002.safetensors");
+    copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "model-00002-of-00002.safetensors");
+    json_t *index = json_load_file(QV_GOLDEN "/qwen3_vl_moe/model.safetensors.index.json", 0, NULL);
+    json_t *map = json_object_get(index, "weight_map");
+    assert_non_null(json_object_get(map, name));
+    if (shard)
+        json_object_set_new(map, name, json_string(shard));
+    else
+        json_object_del(map, name);
+    assert_int_equal(json_dump_file(index, temp_path("model.safetensors.index.json"), 0), 0);
+    json_decref(index);
+}
+
+static void
+shards_are_what_the_index_says(void **state)
+{
+    static const struct {
+        const char *name, *shard; /* in the index */
+        qv_status status;
+        const char *words;
+    } cases[] = {
+        { in_first, NULL, QV_EFORMAT, "no tensor model.visual.blocks.0.norm1.weight" },
+        { in_first, "none.safetensors", QV_EIO, "none.safetensors: cannot open" },
+        { in_first, "../x.safetensors", QV_EFORMAT, "index.json|\"../x.safetensors\"|bare name" },
+        { in_first, "model-00002-of-00002.safetensors", QV_EFORMAT,
+          "index.json|blocks.0.norm1.weight|model-00002-of-00002.safetensors, which has it not" },
+        { in_second, "config.json", QV_EFORMAT, "config.json: header length" },
+        { in_second, "half.safetensors", QV_EFORMAT,
+          "half.safetensors|missing (half a download?)" },
+        { in_second, "lfs.safetensors", QV_EFORMAT,
+          "lfs.safetensors|Git-LFS pointer|git lfs pull" },
+    };
+    char digest[40];
+    qv_error err = { 0 };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_sharded(cases[i].name, cases[i].shard);
+        copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "half.safetensors");
+        assert_int_equal(truncate(temp_path("half.safetensors"), 60000), 0);
+        temp_text("lfs.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+        expect_failure(cases[i].words, cases[i].status, cases[i].words, load(digest, &err), &err);
+    }
+}
+
+/* What an index does not name does not count, though another shard has it too. */
+static void
+a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
+{
+    char expected[40], digest[40];
+    (void)state;
+    write_sharded(in_second, "model-00002-of-00002.safetensors");
+    load_ok(expected);
+    write_sharded(in_second, "copy.safetensors");
+    copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "copy.safetensors");
+    load_ok(digest);
+    assert_string_equal(digest, expected);
+}
+
+static int
+set_up(void **state)
+{
+    memset(&disk, 0, sizeof disk);
+    return tempdir_make(state);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(slow_reads_give_the_same_weights),
+        TEST(an_error_at_any_read_is_an_error_of_that_file),
+        TEST(a_file_that_is_cut_while_it_is_loaded_is_an_error),
+        TEST(a_file_that_is_replaced_while_it_is_loaded_is_the_old_one),
+        TEST(shards_are_what_the_index_says),
+        TEST(a_tensor_in_two_shards_is_the_one_that_the_index_names),
+    };
+    return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
+}

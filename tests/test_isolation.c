@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT */
+/* Decoding that crashes, hangs, takes all memory, lies or tries to get out costs its clip, and
+ * nothing else. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../tools/tool.h"
+#include "faulty_decoder.h"
+#include "qwenvit_media.h"
+
+#define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled */
+#define N_FRAMES 8
+
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static qv_decoder *
+start(const char *fault)
+{
+    qv_decoder *decoder = NULL;
+    qv_error err;
+    setenv("QV_FAULT", fault, 1);
+    if (qv_decoder_start(QV_FAULTY_DECODER, &decoder, &err))
+        fail_msg("%s", err.text);
+    return decoder;
+}
+
+/* Reads CLIP; *n frames came. */
+static qv_status
+read_clip(const qv_clip_options *options, int64_t *n, qv_error *err)
+{
+    qv_clip *clip = NULL;
+    qv_clip_info info;
+    *n = 0;
+    qv_status status = qv_clip_open(CLIP, NULL, NULL, options, &clip, err);
+    if (status)
+        return status;
+    qv_clip_get_info(clip, &info);
+    uint8_t *frame = malloc((size_t)info.height * (size_t)info.width * 3);
+    int64_t got = 1;
+    while (!status && got) {
+        status = qv_clip_read(clip, frame, 1, &got, NULL, err);
+        *n += !status && got;
+    }
+    if (status) /* and says so again */
+        assert_int_equal(qv_clip_read(clip, frame, 1, &got, NULL, NULL), status);
+    free(frame);
+    qv_clip_close(&clip);
+    return status;
+}
+
+/* No process is left behind, none is waited for in vain. */
+static void
+check_no_child(void)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+static void
+test_faults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fault;
+        qv_status status;
+        int64_t frames; /* before it */
+        const char *text;
+    } cases[] = {
+        { "none", QV_OK, N_FRAMES, "" },
+        { "segv", QV_EFORMAT, 2, "crashed, with signal 11" },
+        { "abort", QV_EFORMAT, 2, "crashed, with signal 6" },
+        { "hang", QV_EFORMAT, 2, "no sign of life" },
+        { "hang at once", QV_EFORMAT, 0, "no sign of life" },
+        { "half", QV_EFORMAT, 2, "no sign of life" },
+        { "exit", QV_EBACKEND, 2, "exit code 7" },
+        { "kind", QV_EFORMAT, 2, "what cannot be" },
+        { "status", QV_EFORMAT, 2, "what cannot be" },
+        { "early", QV_EFORMAT, 2, "what cannot be" },
+        { "facts again", QV_EFORMAT, 2, "what cannot be" },
+        { "escape codes", QV_EFORMAT, 2, "????" },
+        { "too many frames", QV_OK, N_FRAMES, "" }, /* of which no more are taken */
+        { "bool", QV_EFORMAT, 0, "what cannot be" },
+        { "width", QV_EFORMAT, 0, "what cannot be" },
+        { "height", QV_EFORMAT, 0, "what cannot be" },
+        { "frames", QV_EFORMAT, 0, "what cannot be" },
+        { "rate", QV_EFORMAT, 0, "what cannot be" },
+        { "rotation", QV_EFORMAT, 0, "what cannot be" },
+        { "names", QV_OK, N_FRAMES, "" },
+        { "escape", QV_OK, N_FRAMES, "" },
+        { "strict", QV_OK, N_FRAMES, "" },
+        { "strict escape", QV_EFORMAT, 2, "crashed, with signal 31" }, /* it can say no */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip_options options = { .decoder = start(cases[i].fault), .decode_seconds = 2 };
+        int64_t n;
+        qv_error err = { QV_OK, "" };
+        const double began_s = now_s();
+        const qv_status status = read_clip(&options, &n, &err);
+        if (status != cases[i].status || n != cases[i].frames || !strstr(err.text, cases[i].text) ||
+            (status && !strstr(err.text, CLIP)))
+            fail_msg("%s: %s, %d frames, '%s'", cases[i].fault, qv_status_name(status), (int)n,
+                     err.text);
+        if (now_s() - began_s > 30)
+            fail_msg("%s: took %g s", cases[i].fault, now_s() - began_s);
+        assert_null(strchr(err.text, '\033'));
+        qv_decoder_stop(&options.decoder);
+        check_no_child();
+    }
+}
+
+/* Clips with faults between and beside one without: its frames are what they are alone. */
+static void
+test_neighbour(void **state)
+{
+    (void)state;
+    qv_clip_options good = { .decoder = start("none") }, bad = { .decoder = start("segv") };
+    qv_clip *clip = NULL;
+    int64_t n, got = 0;
+    qv_error err;
+    static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &good, &clip, &err), QV_OK);
+        qv_clip_info info;
+        qv_clip_get_info(clip, &info);
+        assert_true(info.width == 320 && info.height == 256 && info.n_frames == N_FRAMES);
+        assert_int_equal(qv_clip_read(clip, frames[round][0], 2, &got, NULL, &err), QV_OK);
+        for (int i = 0; round && i < 3; i++) /* one program goes on making processes */
+            assert_int_equal(read_clip(&bad, &n, &err), QV_EFORMAT);
+        assert_int_equal(qv_clip_read(clip, frames[round][2], N_FRAMES, &got, NULL, &err), QV_OK);
+        assert_int_equal(got, N_FRAMES - 2);
+        qv_clip_close(&clip);
+    }
+    assert_memory_equal(frames[0], frames[1], sizeof frames[0]);
+    qv_decoder_stop(&good.decoder);
+    qv_decoder_stop(&bad.decoder);
+    check_no_child();
+}
+
+static void
+test_memory(void **state)
+{
+    (void)state;
+    int64_t n;
+    qv_error err;
+    qv_clip_options options = { .decoder = start("leak"), .decode_memory = 1 << 28 };
+#if defined(__SANITIZE_ADDRESS__)
+    print_message("no limit of memory under the address sanitizer, which reserves terabytes\n");
+#else
+    assert_int_equal(read_clip(&options, &n, &err), QV_EFORMAT);
+    assert_int_equal(n, 2);
+    assert_non_null(strstr(err.text, "256 MiB"));
+#endif
+    qv_decoder_stop(&options.decoder);
+    options = (qv_clip_options){ .decoder = start("none"), .decode_memory = 1 << 28 };
+    assert_int_equal(read_clip(&options, &n, &err), QV_OK);
+#if !defined(__SANITIZE_ADDRESS__)
+    options.decode_memory = 1 << 20; /* not even for itself */
+    assert_int_not_equal(read_clip(&options, &n, &err), QV_OK);
+    assert_non_null(strstr(err.text, CLIP));
+#endif
+    qv_decoder_stop(&options.decoder);
+}
+
+static void
+test_programs(void **state)
+{
+    (void)state;
+    qv_decoder *decoder = NULL;
+    qv_error err;
+    int64_t n;
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? "/" : "no/such/program";
+        assert_int_equal(qv_decoder_start(path, &decoder, &err), QV_EBACKEND);
+        if (!strstr(err.text, path) || !strstr(err.text, "cannot be started"))
+            fail_msg("%s", err.text);
+        assert_null(decoder);
+    }
+    assert_int_equal(qv_decoder_start("/bin/true", &decoder, &err), QV_OK);
+    assert_int_equal(read_clip(&(qv_clip_options){ .decoder = decoder }, &n, &err), QV_EBACKEND);
+    assert_non_null(strstr(err.text, CLIP));
+    const qv_clip_options both = { .decoder = decoder, .trusted = true };
+    assert_int_equal(read_clip(&both, &n, &err), QV_EINVAL);
+    qv_decoder_stop(&decoder);
+    /* there is none beside this test: it says so, if none is installed either */
+    if (read_clip(NULL, &n, &err))
+        assert_non_null(strstr(err.text, "qwenvit-decoder"));
+    check_no_child();
+}
+
+/* Closed in the middle of a frame that never ends. */
+static void
+test_close_hung(void **state)
+{
+    (void)state;
+    qv_clip_options options = { .decoder = start("hang") };
+    qv_clip *clip = NULL;
+    qv_error err;
+    assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), QV_OK);
+    usleep(100000);
+    const double began_s = now_s();
+    qv_clip_close(&clip);
+    assert_true(now_s() - began_s < 5);
+    qv_decoder_stop(&options.decoder);
+    check_no_child();
+}
+
+/* Many clips at once from several threads through one program. */
+static void *
+read_some(void *decoder)
+{
+    const qv_clip_options options = { .decoder = decoder };
+    int64_t bad = 0;
+    for (int i = 0; i < 5; i++) {
+        int64_t n;
+        qv_error err;
+        bad += read_clip(&options, &n, &err) != QV_OK || n != N_FRAMES;
+    }
+    return (void *)(intptr_t)bad;
+}
+
+static void
+test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    qv_decoder *decoder = start("none");
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_some, decoder), 0);
+    for (int i = 0; i < 4; i++) {
+        void *bad;
+        pthread_join(threads[i], &bad);
+        assert_null(bad);
+    }
+    qv_decoder_stop(&decoder);
+    check_no_child();
+}
+
+/* The program that wanted frames is gone: what it started does not stay, even in a loop. */
+static void
+test_orphan(void **state)
+{
+    (void)state;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0); /* orphans come to us */
+    const pid_t child = fork();
+    if (!child) {
+        const qv_clip_options options = { .decoder = start("hang") };
+        qv_clip *clip = NULL;
+        const qv_status status = qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL);
+        usleep(100000);
+        _exit(status ? 1 : 0);
+    }
+    int how, ended = 0;
+    alarm(60);
+    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++)
+        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    alarm(0);
+    assert_int_equal(ended, 3); /* that child, its program, the clip's process */
+}
+
+/* A decoder belongs to the process that started it. */
+static void
+test_fork(void **state)
+{
+    (void)state;
+    const qv_clip_options options = { .decoder = start("none") };
+    int64_t n;
+    const pid_t child = fork();
+    if (!child)
+        _exit(read_clip(&options, &n, NULL) == QV_EBACKEND ? 0 : 1);
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    assert_int_equal(read_clip(&options, &n, NULL), QV_OK);
+    qv_decoder *decoder = options.decoder;
+    qv_decoder_stop(&decoder);
+}
+
+static int
+make_files(void **state)
+{
+    (void)state;
+    qv_error err;
+    FILE *victim = fopen("victim", "w");
+    if (!victim || fclose(victim) || tool_make_clip(CLIP, &err))
+        return -1;
+    return dup2(0, QV_LEAKED_FD) < 0; /* without FD_CLOEXEC */
+}
+
+static int
+check_files(void **state)
+{
+    (void)state;
+    const bool there = !access("victim", R_OK), escaped = !access("escaped", F_OK);
+    unlink("victim");
+    unlink(CLIP);
+    return there && !escaped ? 0 : -1;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_neighbour),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_close_hung), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_orphan),     cmocka_unit_test(test_fork),
+    };
+    return cmocka_run_group_tests(tests, make_files, check_files);
+}
