@@ -42,7 +42,7 @@ qv_status
 qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
                    qv_error *err)
 {
-    dnnl_memory_desc_t md;
+    dnnl_memory_desc_t md = NULL;
     qv_status status = packed_md(dev, matrix, &md, err);
     if (status)
         return status;

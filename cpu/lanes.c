@@ -249,8 +249,8 @@ qv_lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, in
 /* Blocks of a cache line of x by as many rows: each line is read and written while it is near. */
 #define TRANSPOSE(type, y, x)                                                                      \
     do {                                                                                           \
-        type *to = y;                                                                              \
-        const type *from = x;                                                                      \
+        type *to = (y);                                                                            \
+        const type *from = (x);                                                                    \
         for (int64_t row = 0; row < rows; row += BLOCK)                                            \
             for (int64_t col = 0; col < cols; col += BLOCK)                                        \
                 for (int64_t j = col; j < cols && j < col + BLOCK; j++)                            \

@@ -41,8 +41,8 @@ max_avx512(const float *x, int64_t n)
 bool
 qv_lanes_have_avx512_cpu(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(); /* that is how its users limit it */
+    return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
 /* A NaN in x is lost from the maximum, but makes its own y, and so the sum, NaN. */

@@ -14,8 +14,9 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                    status == dnnl_out_of_memory   ? QV_ENOMEM
                    : status == dnnl_unimplemented ? QV_EUNSUPPORTED
                                                   : QV_EBACKEND,
-                   "%s: oneDNN says \"%s\"", what,
-                   (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown");
+                   "%s: oneDNN says \"%s\"%s", what,
+                   (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
+                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512)" : "");
 }
 
 static int

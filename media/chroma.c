@@ -21,7 +21,7 @@ widen(const uint8_t *near, const uint8_t *far, bool half_width, bool webp, int w
 {
     const int last = half_width ? (width + 1) / 2 - 1 : width - 1;
     if (!half_width) {
-        for (int x = 0; x < width; x++)
+        for (int x = 0; x < width; x++) /* NOLINTNEXTLINE: no `far` does not make `near` NULL */
             out[x] = far ? (uint8_t)((3 * near[x] + far[x] + 2) >> 2) : near[x];
         return;
     }
@@ -32,7 +32,7 @@ widen(const uint8_t *near, const uint8_t *far, bool half_width, bool webp, int w
             const int bias = webp || x % 2 == 0 ? 8 : 7;
             const int sum = 3 * (3 * near[i] + far[i]) + 3 * near[j] + far[j];
             out[x] = (uint8_t)((sum + bias) >> 4);
-        } else {
+        } else { /* NOLINTNEXTLINE: as above */
             out[x] = (uint8_t)((3 * near[i] + near[j] + 1 + x % 2) >> 2);
         }
     }

@@ -274,6 +274,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
         return qv_json_wrong(top, "vision_config", NULL,
                              "it must be there, or the file be a vision config itself", err);
 
+    /* NOLINTNEXTLINE: read_family succeeds with a family only */
     strcpy(c->model_type, family->name);
     c->norm_eps = 1e-6; /* no field: transformers' modules have it as a constant */
     s = read_sizes(&vision, c, err);

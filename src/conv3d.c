@@ -363,7 +363,7 @@ check_sizes(const qv_conv3d_desc *d, qv_error *err)
         for (int a = 0; a < size_fields[f].count; a++) {
             int64_t v;
             memcpy(&v, (const char *)d + size_fields[f].offset + (size_t)a * sizeof v, sizeof v);
-            if (v < size_fields[f].min)
+            if (v < size_fields[f].min) /* NOLINTNEXTLINE: copied from a whole description */
                 return qv_fail(err, QV_EINVAL, "conv3d: %s%s%s is %lld, must be %lld or more",
                                size_fields[f].name, size_fields[f].count > 1 ? " on axis " : "",
                                size_fields[f].count > 1 ? axis_names[a] : "", (long long)v,

@@ -83,7 +83,7 @@ qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, 
 {
     const qv_conv3d_desc *d = desc;
     int64_t out[3], k = d->c / d->groups * d->kernel[0] * d->kernel[1] * d->kernel[2];
-    double *below = malloc((size_t)k * sizeof *below);
+    double *below = calloc((size_t)k, sizeof *below);
     if (!below)
         return qv_fail(err, QV_ENOMEM, "no memory for %lld values", (long long)k);
     qv_conv3d_output(d, out);

@@ -25,6 +25,11 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
+/* The analyzer does not look into functions with "...": without this it goes on after a failure. */
+#ifdef __clang_analyzer__
+#define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
+#endif
+
 #define QV_MAX_PATH_SHOWN 160
 
 /* The end of a path, short enough for an error text that has other things to say. */

@@ -240,7 +240,7 @@ const json_t *
 qv_json_get(const struct qv_json_object *object, const char *key)
 {
     const json_t *value = json_object_get(object->json, key);
-    return value && json_is_null(value) && object->null_is_absent ? NULL : value;
+    return json_is_null(value) && object->null_is_absent ? NULL : value;
 }
 
 qv_status

@@ -39,4 +39,20 @@ backend_is_here(const char *name)
     return !status;
 }
 
+/* oneDNN has no bf16 products for every CPU: there bf16 is tried where it is the default. */
+static inline bool
+dtype_is_here(const char *name, qv_dtype dtype)
+{
+    qv_context *ctx = NULL;
+    qv_context_info info;
+    qv_error err = { 0 };
+    if (!backend_is_here(name))
+        return false;
+    if (qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err))
+        fail_msg("%s", err.text);
+    qv_context_get_info(ctx, &info);
+    qv_context_close(&ctx);
+    return strcmp(name, "cpu") != 0 || dtype == QV_F32 || info.dtype == dtype;
+}
+
 #endif

@@ -14,7 +14,8 @@
 
 #define FOR_EACH_RUN(on, type)                                                                     \
     for (int on = 0; on < N_TEST_BACKENDS; on++)                                                   \
-        for (int type = 0; type < N_TEST_DTYPES && backend_is_here(test_backends[on]); type++)
+        for (int type = 0;                                                                         \
+             type < N_TEST_DTYPES && dtype_is_here(test_backends[on], test_dtypes[type]); type++)
 
 static void
 same_bits_every_time(void **state)

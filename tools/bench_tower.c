@@ -326,22 +326,22 @@ report_bounds(struct tower_bench *t, struct bench_record *r, qv_error *err)
 
 /* Of a clip of several chunks all of it; else a chunk in a stream of several. */
 static qv_status
-report_stream(struct tower_bench *t, const char *model, struct bench_record *r, qv_error *err)
+report_stream(struct tower_bench *t, const char *model, struct bench_record r, qv_error *err)
 {
     int64_t pairs = is_clip(t) ? t->b.o->grid[0] : t->info.chunk_pairs;
     double parts = is_clip(t) ? 1 : (double)t->stream_chunks;
     double chunks = (double)t->stream_chunks / parts;
     char work[160];
     snprintf(work, sizeof work, "%s %lld patches", model, (long long)patches(t, pairs));
-    r->work = work;
-    r->way = "streamed";
-    r->times = t->runs[STREAMED].times;
-    r->times.median_ms /= parts;
-    r->times.p90_ms /= parts;
-    r->flops = t->info.flops * chunks;
-    r->bytes = t->info.bytes * chunks;
-    r->extras = shape_json(t, pairs);
-    json_object_update_new(r->extras,
+    r.work = work;
+    r.way = "streamed";
+    r.times = t->runs[STREAMED].times;
+    r.times.median_ms /= parts;
+    r.times.p90_ms /= parts;
+    r.flops = t->info.flops * chunks;
+    r.bytes = t->info.bytes * chunks;
+    r.extras = shape_json(t, pairs);
+    json_object_update_new(r.extras,
                            json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "chunks",
                                      (json_int_t)t->stream_chunks, "chunk_pairs",
                                      (json_int_t)t->info.chunk_pairs, "chunks_ahead",
@@ -350,11 +350,11 @@ report_stream(struct tower_bench *t, const char *model, struct bench_record *r, 
                                      streamed_ms(t) / t->runs[ENCODE].times.median_ms,
                                      "arena_bytes", (json_int_t)t->info.arena_bytes));
     if (!t->b.o->no_limit)
-        json_object_update_new(r->extras,
+        json_object_update_new(r.extras,
                                json_pack("{s:f, s:f}", "over_limit",
                                          streamed_ms(t) / bounds_of(t).limit_ms, "over_floor",
                                          streamed_ms(t) / bounds_of(t).floor_ms));
-    return bench_report(&t->b, r, err);
+    return bench_report(&t->b, &r, err);
 }
 
 static void
@@ -405,7 +405,7 @@ report(struct tower_bench *t, qv_error *err)
     if (!status && !t->b.o->no_limit)
         status = report_bounds(t, &r, err);
     if (!status)
-        status = report_stream(t, name, &r, err);
+        status = report_stream(t, name, r, err);
     if (!status && bench_talks(&t->b))
         print_summary(t);
     return status;

@@ -3,7 +3,8 @@
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin: only what is missing.
 # oneDNN comes from the distribution if that is 3.1 or newer, else from PyPI's wheels, unpacked
 # below build/deps. Safe to run again; says nothing if there is nothing to do.
-# deps.sh tests: and what the Metal emulator needs, clang and GNU's Objective-C runtime.
+# deps.sh tests: and what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for the
+# Metal emulator), a compiler for ARM, what checks sources and makes packages.
 set -eu
 cd "$(dirname "$0")/.."
 deps=build/deps
@@ -40,7 +41,10 @@ done
 [ -z "$missing" ] || install $missing
 if [ "${1:-}" = tests ]; then
     missing=
-    for p in clang "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev"; do
+    cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
+    [ "$(uname -m)" != aarch64 ] || cross=
+    for p in clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
+             cppcheck codespell dpkg-dev $cross; do
         have_package "$p" || missing="$missing $p"
     done
     [ -z "$missing" ] || install $missing

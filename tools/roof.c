@@ -130,7 +130,8 @@ bench_list_run(void *user, double *ms, qv_error *err)
         l->times = 1;
     if (!status)
         status = time_once(l, ms, err);
-    *ms /= (double)l->times;
+    if (!status)
+        *ms /= (double)l->times;
     return status;
 }
 

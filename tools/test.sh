@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what is missing, builds, and runs every test: with address and undefined sanitizers, in
-# release, the thread rules under the thread sanitizer, the smallest build, the Metal backend in an
-# emulator (sanitized), and with the CUDA toolkit the CUDA backend as far as it goes without a GPU.
+# release, by clang, the thread rules under the thread sanitizer, the smallest build, the Metal backend
+# in an emulator (sanitized), with the CUDA toolkit the CUDA backend as far as it goes without a GPU,
+# objects for ARM; then what clang-format, clang-tidy, cppcheck and codespell find.
 # --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
 # checkop; nothing else.
 # QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
@@ -87,6 +88,9 @@ check build dev
 run dev
 check build release
 run release
+check build clang
+units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
+run clang -R "^($units|checkop_cpu_2|symbols.*|consumer)\$"
 check build tsan --target test_threads
 run tsan -R '^threads$'
 check build min # the core and ref, with jansson alone
@@ -99,12 +103,40 @@ else
     say 'CUDA: no nvcc here, skipped'
 fi
 
-say 'Format'
-# its rules change from version to version: only that of Debian 12 counts
-if clang-format --version 2> /dev/null | grep -q 'version 14\.'; then
-    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m' '*.metal')
+if command -v aarch64-linux-gnu-gcc > /dev/null; then
+    check build arm64
 else
-    echo 'clang-format 14 is not here: skipped'
+    say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
+fi
+
+# has TOOL VERSION: what they find changes from version to version, so only Debian 12's count
+has() {
+    say "$1"
+    "$1" --version 2> /dev/null | grep -qF "$2" || {
+        echo "$1 $2 is not here: skipped"
+        return 1
+    }
+}
+# tidy PRESET PATTERN...: as that preset compiles them
+tidy() {
+    preset=$1; shift
+    git ls-files "$@" | xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
+}
+if has clang-format 'version 14.'; then
+    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m' '*.metal')
+fi
+if has clang-tidy 'version 14.'; then
+    check tidy dev 'src/*.c' 'cpu/*.c' 'media/*.c' 'tools/*.c'
+    check tidy metal-dev 'metal/*.c'
+fi
+if has cppcheck 'Cppcheck 2.10'; then
+    mkdir -p build/cppcheck
+    check cppcheck --project=build/dev/compile_commands.json --cppcheck-build-dir=build/cppcheck \
+        -j "$(nproc)" --quiet --std=c11 --enable=warning,performance,portability \
+        --suppressions-list=tests/cppcheck.txt --error-exitcode=1
+fi
+if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make
+    check codespell -L thw,nin,kernal,hight $(git ls-files ':!tests/golden' ':!*.png' ':!*.json*')
 fi
 
 finish

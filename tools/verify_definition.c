@@ -197,7 +197,7 @@ take_columns(const struct definition *d, const struct part *part, struct columns
     for (size_t i = 0; i < n; i++) {
         size_t from = (size_t)spread((int64_t)i, part->cols, d->desc.o);
         memcpy((char *)c->weight + i * row, (char *)d->weight + from * row, row);
-        c->bias[i] = d->bias[from];
+        c->bias[i] = d->bias[from]; /* NOLINT: read_weights filled all of it */
     }
     return d->still ? sum_columns(d, c, err) : QV_OK;
 }
