@@ -240,8 +240,12 @@ open_outbox(struct job *job, qv_error *err)
     }
     if (!ok)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk's tokens", job->path);
-    pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    if (pthread_mutex_init(&b->lock, NULL))
+        return qv_fail(err, QV_ENOMEM, "%s: no lock can be made", job->path);
+    if (pthread_cond_init(&b->changed, NULL)) {
+        pthread_mutex_destroy(&b->lock);
+        return qv_fail(err, QV_ENOMEM, "%s: no condition variable can be made", job->path);
+    }
     b->has_lock = true;
     b->has_thread = !pthread_create(&b->thread, NULL, write_chunks, job);
     return b->has_thread ? QV_OK
