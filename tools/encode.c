@@ -14,6 +14,7 @@
 
 #include "commit.h"
 #include "error.h"
+#include "json.h"
 #include "safetensors.h"
 #include "tool.h"
 
@@ -95,7 +96,7 @@ preprocessing_text(const struct job *job)
                           (json_int_t)c->source_frames, "sampled_frames", (json_int_t)c->n_frames,
                           "width", c->width, "height", c->height, "damaged_frames",
                           (json_int_t)qv_clip_damaged(job->clip));
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
