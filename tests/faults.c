@@ -439,6 +439,7 @@ main(int argc, char **argv)
     mkdir(folder, 0777);
     if (chdir(folder))
         return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is said comes before a crash */
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
     const char *backend = argv[2];
