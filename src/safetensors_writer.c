@@ -177,7 +177,8 @@ print_header(const struct qv_safetensors_writer *w)
     for (int i = 0; i < 8; i++)
         t[i] = (char)(room >> 8 * i & 0xff);
     memset(t + 8, ' ', room);
-    if (json_dumpb(w->header, t + 8, room, JSON_COMPACT))
+    const size_t n = json_dumpb(w->header, t + 8, room, JSON_COMPACT);
+    if (n && n <= room)
         return t;
     free(t);
     return NULL;
@@ -196,6 +197,8 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     if (s)
         return s;
     const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT);
+    if (!n)
+        return fail_memory(w, err);
     const size_t padded = (n + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
     if (padded > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
@@ -306,9 +309,11 @@ qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, co
     if (!json_object_get(metadata, key))
         return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
                        qv_path_tail(w->path), key);
+    if (!is_utf8(text))
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8", qv_path_tail(w->path),
+                       key);
     if (json_object_set_new(metadata, key, json_string(text)))
-        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8, or out of memory",
-                       qv_path_tail(w->path), key);
+        return fail_memory(w, err);
     if (json_dumpb(w->header, NULL, 0, JSON_COMPACT) > w->header_bytes - 8)
         return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
                        qv_path_tail(w->path), key);
