@@ -14,13 +14,19 @@
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libswscale/swscale.h>
+#include <poll.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #ifdef QV_WITH_CPU
 #include <oneapi/dnnl/dnnl.h>
@@ -30,7 +36,7 @@
 
 /* ---- calls that are made to fail ------------------------------------------------------------- */
 
-enum class { ALLOC, IO, INTERRUPTED, PARTIAL, FFMPEG, ONEDNN, N_CLASSES };
+enum class { ALLOC, IO, INTERRUPTED, PARTIAL, FFMPEG, PROCESS, ONEDNN, N_CLASSES };
 
 /* `least`: calls of a job that a class surely has. */
 static const struct {
@@ -42,6 +48,7 @@ static const struct {
     [INTERRUPTED] = { "interrupted", 20 },
     [PARTIAL] = { "partial", 20 },
     [FFMPEG] = { "ffmpeg", 50 },
+    [PROCESS] = { "process", 15 },
     [ONEDNN] = { "onednn", 100 },
 };
 
@@ -101,14 +108,14 @@ counted(void *p)
         errno = error;                                                                             \
         return answer;                                                                             \
     }
-#define MOVE(name, parameters, arguments, half, error, absorbed)                                   \
+#define MOVE(name, class, parameters, arguments, half, error, status, absorbed)                    \
     WRAPPER(name, ssize_t, parameters)                                                             \
     {                                                                                              \
-        static const struct call self = { #name, QV_EIO, 0, absorbed };                            \
+        static const struct call self = { #name, status, 0, absorbed };                            \
         static const struct call again = { #name, QV_OK, 0, "the call is repeated" };              \
-        bool io = fails(IO, &self);                                                                \
-        errno = io ? error : EINTR;                                                                \
-        if (io || fails(INTERRUPTED, &again))                                                      \
+        bool lost = fails(class, &self);                                                           \
+        errno = lost ? error : EINTR;                                                              \
+        if (lost || fails(INTERRUPTED, &again))                                                    \
             return -1;                                                                             \
         return n > 1 && fails(PARTIAL, &again) ? __real_##name half : __real_##name arguments;     \
     }
@@ -165,14 +172,19 @@ WRAPPER(close, int, (int fd))
     return -1;
 }
 
-WRAPPER(fclose, int, (FILE * file))
+/* Of files, and of memory that is shared with a decoder. */
+WRAPPER(ftruncate, int, (int fd, off_t n))
 {
-    static const struct call self = { "fclose", QV_EIO, 0, NULL };
-    int result = __real_fclose(file);
-    if (!fails(IO, &self))
-        return result;
-    errno = ENOSPC;
-    return EOF;
+    static const struct call self = { "ftruncate", QV_EIO, QV_ENOMEM, NULL };
+    errno = EFBIG;
+    return fails(IO, &self) ? -1 : __real_ftruncate(fd, n);
+}
+
+WRAPPER(mmap, void *, (void *at, size_t n, int protection, int flags, int fd, off_t from))
+{
+    static const struct call self = { "mmap", QV_ENOMEM, 0, NULL };
+    errno = ENOMEM;
+    return fails(PROCESS, &self) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, from);
 }
 
 /* Thousands of jobs do not wait for the disk. */
@@ -253,9 +265,10 @@ convolve(const char *backend, float *y, qv_error *err)
     return status;
 }
 
-/* A checkpoint of two shards; tokens in bf16, a picture of them, a line of JSON. */
+/* A checkpoint of two shards; tokens in bf16, a picture of them, a line of JSON. decoder NULL: the
+ * clip is decoded in this process. */
 static qv_status
-encode(const char *backend, qv_error *err)
+encode(const char *backend, qv_decoder *decoder, qv_error *err)
 {
     const char *clips[] = { clip_file };
     const struct tool_options o = { .backend = backend,
@@ -273,7 +286,10 @@ encode(const char *backend, qv_error *err)
                                     .clip = { .num_frames = SAMPLED,
                                               .min_pixels = 1,
                                               .max_pixels = SAMPLED * 16 * 16,
-                                              .threads = 2 },
+                                              .threads = 2,
+                                              .trusted = !decoder,
+                                              .decoder = decoder,
+                                              .decode_seconds = 10 },
                                     .arguments = clips,
                                     .n_arguments = 1 };
     complaint = (qv_error){ 0 };
@@ -284,14 +300,20 @@ encode(const char *backend, qv_error *err)
 }
 
 static qv_status
-run_job(const char *backend, float *y, qv_error *err)
+run_job(const char *backend, bool isolated, float *y, qv_error *err)
 {
     static const char *const made[] = { tokens_file, picture_file, tune_file, log_file };
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         remove(made[i]);
     *err = (qv_error){ 0 };
+    qv_decoder *decoder = NULL;
     qv_status status = convolve(backend, y, err);
-    return status ? status : encode(backend, err);
+    if (!status && isolated)
+        status = qv_decoder_start(QV_DECODER, &decoder, err);
+    if (!status)
+        status = encode(backend, decoder, err);
+    qv_decoder_stop(&decoder);
+    return status;
 }
 
 /* ---- looking at what it left ----------------------------------------------------------------- */
@@ -352,14 +374,18 @@ check_folder(long n)
     closedir(dir);
 }
 
-/* 0: there is no such file. A half of one is a fault. */
+/* 0: there is no such file, or nothing in it. A half of one is a fault. */
 static size_t
 fields(long n, const char *name)
 {
+    static struct bytes found;
     json_error_t why;
+    load(name, &found);
+    if (!found.n)
+        return 0;
     json_t *json = json_load_file(name, 0, &why);
     size_t size = json_object_size(json);
-    if (!json && !access(name, F_OK))
+    if (!json)
         complain(n, "is no JSON:", name);
     json_decref(json);
     return size;
@@ -376,7 +402,7 @@ next_fd(void)
 
 /* One job in which call n of a class fails; N_CLASSES: none. False: the job has not so many. */
 static bool
-check_job(const char *backend, enum class class, long n)
+check_job(const char *backend, enum class class, bool isolated, long n)
 {
     float y[N_Y] = { 0 };
     qv_error err;
@@ -385,13 +411,15 @@ check_job(const char *backend, enum class class, long n)
     atomic_store(&fired, NULL);
     atomic_store(&calls_left, n);
     armed = class;
-    qv_status status = run_job(backend, y, &err);
+    qv_status status = run_job(backend, isolated, y, &err);
     armed = N_CLASSES;
     const struct call *call = atomic_load(&fired);
     if (atomic_load(&alive) != before)
         complain(n, "memory is not freed", "");
     if (next_fd() != fd)
         complain(n, "a file is not closed", "");
+    if (waitpid(-1, NULL, WNOHANG) >= 0)
+        complain(n, "a process is not ended", "");
     check_folder(n);
     check_file(n, tokens_file, &tokens, !status);
     check_file(n, picture_file, &picture, !status);
@@ -444,7 +472,8 @@ main(int argc, char **argv)
     make_clip();
     const char *backend = argv[2];
     qv_error err;
-    if (run_job(backend, y_wanted, &err)) {
+    bool isolated = class == PROCESS;
+    if (run_job(backend, isolated, y_wanted, &err)) {
         printf("%s\n", err.text);
         return 1;
     }
@@ -453,12 +482,12 @@ main(int argc, char **argv)
     log_size = fields(0, log_file);
     if (argc > 3) {
         show_where = true;
-        return !check_job(backend, class, atol(argv[3])) || wrong;
+        return !check_job(backend, class, isolated, atol(argv[3])) || wrong;
     }
     long n = 1;
-    for (; check_job(backend, class, n); n++)
+    for (; check_job(backend, class, isolated, n); n++)
         if (n % 20 == 0)
-            check_job(backend, N_CLASSES, n);
+            check_job(backend, N_CLASSES, isolated, n);
     printf("%s on %s: %ld calls failed in turn, %d absorbed, %d wrong\n", argv[1], backend, n - 1,
            absorbed, wrong);
     return n <= classes[class].least || wrong;
