@@ -214,9 +214,17 @@ WRAPPER(avformat_open_input, int,
 enum { FRAMES = 6, WIDTH = 72, HEIGHT = 64, SAMPLED = 4 };
 enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SIDE * OUT };
 
-static const char clip_file[] = "clip.y4m", tokens_file[] = "tokens.safetensors",
-                  picture_file[] = "picture.png", tune_file[] = "tune.json",
-                  log_file[] = "log.json";
+enum { MOST_RGB = 64 * 64 * 3 };
+
+/* What a job gives, beside its files. */
+struct made {
+    float y[N_Y];
+    uint8_t rgb[MOST_RGB];
+};
+
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg",
+                  tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
+                  tune_file[] = "tune.json", log_file[] = "log.json";
 
 static qv_error complaint; /* of the command */
 
@@ -299,17 +307,35 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
     return complaint.status ? complaint.status : QV_STATUS_MAX;
 }
 
+/* A photo that lies on its side. */
 static qv_status
-run_job(const char *backend, bool isolated, float *y, qv_error *err)
+look_at(qv_decoder *decoder, uint8_t *rgb, qv_error *err)
 {
-    static const char *const made[] = { tokens_file, picture_file, tune_file, log_file };
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        remove(made[i]);
+    const qv_clip_options o = {
+        .min_pixels = 1, .max_pixels = MOST_RGB / 3, .trusted = !decoder, .decoder = decoder
+    };
+    qv_clip *clip = NULL;
+    int64_t n;
+    qv_status status = qv_clip_open(jpeg_file, NULL, NULL, &o, &clip, err);
+    if (!status)
+        status = qv_clip_read(clip, rgb, 1, &n, NULL, err);
+    qv_clip_close(&clip);
+    return status;
+}
+
+static qv_status
+run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
+{
+    static const char *const files[] = { tokens_file, picture_file, tune_file, log_file };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        remove(files[i]);
     *err = (qv_error){ 0 };
     qv_decoder *decoder = NULL;
-    qv_status status = convolve(backend, y, err);
+    qv_status status = convolve(backend, made->y, err);
     if (!status && isolated)
         status = qv_decoder_start(QV_DECODER, &decoder, err);
+    if (!status)
+        status = look_at(decoder, made->rgb, err);
     if (!status)
         status = encode(backend, decoder, err);
     qv_decoder_stop(&decoder);
@@ -325,7 +351,7 @@ struct bytes {
 
 static struct bytes tokens, picture; /* as they should be */
 static size_t log_size;              /* fields of the result */
-static float y_wanted[N_Y];
+static struct made as_wanted;
 static int wrong, absorbed;
 
 static void
@@ -359,8 +385,8 @@ check_file(long n, const char *name, const struct bytes *wanted, bool needed)
 static void
 check_folder(long n)
 {
-    static const char *const known[] = { clip_file, tokens_file, picture_file, tune_file,
-                                         log_file };
+    static const char *const known[] = { clip_file,    jpeg_file, tokens_file,
+                                         picture_file, tune_file, log_file };
     DIR *dir = opendir(".");
     for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         bool expected = e->d_name[0] == '.';
@@ -404,14 +430,14 @@ next_fd(void)
 static bool
 check_job(const char *backend, enum class class, bool isolated, long n)
 {
-    float y[N_Y] = { 0 };
+    struct made made = { 0 };
     qv_error err;
     int fd = next_fd();
     long before = atomic_load(&alive);
     atomic_store(&fired, NULL);
     atomic_store(&calls_left, n);
     armed = class;
-    qv_status status = run_job(backend, isolated, y, &err);
+    qv_status status = run_job(backend, isolated, &made, &err);
     armed = N_CLASSES;
     const struct call *call = atomic_load(&fired);
     if (atomic_load(&alive) != before)
@@ -427,8 +453,8 @@ check_job(const char *backend, enum class class, bool isolated, long n)
     size_t logged = fields(n, log_file);
     if (logged != log_size && (logged || !status))
         complain(n, "not the result that was to be:", log_file);
-    if (!status && memcmp(y, y_wanted, sizeof y) != 0)
-        complain(n, "another result of the conv3d", "");
+    if (!status && memcmp(&made, &as_wanted, sizeof made) != 0)
+        complain(n, "another result of the conv3d, or another picture", "");
     if (!status && call && !call->absorbed)
         complain(n, "nobody noticed", "");
     if (status && (!call || (status != call->status && status != call->also) ||
@@ -454,6 +480,41 @@ make_clip(void)
     fclose(f);
 }
 
+/* A JPEG whose EXIF says that it is to be turned. */
+static void
+make_picture(void)
+{
+    static const uint8_t exif[] = { 0xff, 0xe1, 0, 34, 'E', 'x', 'i', 'f', 0, 0,  'M', 'M',
+                                    0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
+                                    0,    0,    0, 1,  0,   6,   0,   0,   0, 0,  0,   0 };
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MJPEG);
+    AVCodecContext *c = avcodec_alloc_context3(codec);
+    AVFrame *frame = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    c->width = frame->width = WIDTH;
+    c->height = frame->height = HEIGHT;
+    c->pix_fmt = AV_PIX_FMT_YUVJ420P;
+    frame->format = AV_PIX_FMT_YUVJ420P;
+    c->time_base = (AVRational){ 1, 1 };
+    if (avcodec_open2(c, codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0) {
+        for (int p = 0; p < 3; p++)
+            for (int i = 0; i < HEIGHT / (p ? 2 : 1) * frame->linesize[p]; i++)
+                frame->data[p][i] = (uint8_t)(i * (p + 3) % 251);
+        avcodec_send_frame(c, frame);
+        avcodec_receive_packet(c, packet);
+    }
+    FILE *f = fopen(jpeg_file, "wb");
+    if (packet->size > 2) {
+        fwrite(packet->data, 1, 2, f);
+        fwrite(exif, 1, sizeof exif, f);
+        fwrite(packet->data + 2, 1, (size_t)packet->size - 2, f);
+    }
+    fclose(f);
+    av_packet_free(&packet);
+    av_frame_free(&frame);
+    avcodec_free_context(&c);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -470,10 +531,11 @@ main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0); /* what is said comes before a crash */
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
+    make_picture();
     const char *backend = argv[2];
     qv_error err;
     bool isolated = class == PROCESS;
-    if (run_job(backend, isolated, y_wanted, &err)) {
+    if (run_job(backend, isolated, &as_wanted, &err)) {
         printf("%s\n", err.text);
         return 1;
     }
