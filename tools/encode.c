@@ -515,13 +515,14 @@ report_json(const struct job *job, qv_error *err)
 {
     const int64_t *g = job->info.grid_thw;
     json_t *j =
-        json_pack("{s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s, s:I}", "clip",
-                  job->path, "output", job->output, "grid_thw", (json_int_t)g[0], (json_int_t)g[1],
-                  (json_int_t)g[2], "tokens", (json_int_t)job->n_tokens, "width",
-                  (json_int_t)job->model.out_hidden, "frames", (json_int_t)job->info.n_frames,
-                  "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
-                  "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
-                  job->plan_info.lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+        json_pack("{s:s, s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s, s:I}", "clip",
+                  job->path, "decoder", job->o->clip.trusted ? "thread" : "process", "output",
+                  job->output, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
+                  "tokens", (json_int_t)job->n_tokens, "width", (json_int_t)job->model.out_hidden,
+                  "frames", (json_int_t)job->info.n_frames, "seconds", job->seconds, "precision",
+                  qv_dtype_name(job->model.dtype), "damaged_frames",
+                  (json_int_t)qv_clip_damaged(job->clip), "lowering", job->plan_info.lowering,
+                  "peak_rss_bytes", (json_int_t)peak_rss_bytes());
     int missing = json_object_update_new(
         j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
                      qv_clip_busy_seconds(job->clip), "write_s", job->outbox.busy_s,

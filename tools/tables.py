@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import re
+import statistics
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- measured: made by tools/tables.py -->", "<!-- /measured -->"
@@ -242,12 +243,12 @@ def preprocess_table(records):
         if r["bench"] == "preprocess":
             found.setdefault((place(r), r["case"]), {})[r["way"]] = r
     for (_, case), ways in sorted(found.items()):
-        rate = ways.get("decode", {}).get("frames_per_s")
+        rates = [ways.get(way, {}).get("frames_per_s") for way in ("decode", "decode-trusted")]
         rows.append([case, machine_text(ways.values()), ms(ways.get("resize")),
-                     ms(ways.get("rows")), f"{rate:.0f}" if rate else ""])
+                     ms(ways.get("rows")), *(f"{rate:.0f}" if rate else "" for rate in rates)])
     return rows and table(*drop_empty(["work", "machine", "resize a frame, ms",
-                                       "patch rows of a frame, ms",
-                                       "decode and resize, frames/s"], rows))
+                                       "patch rows of a frame, ms", "decode and resize, frames/s",
+                                       "the same, trusted"], rows))
 
 
 def profile_table(records):
@@ -291,14 +292,28 @@ def verify_runs(root, check):
 
 
 def encode_table(root):
-    rows = [[r["clip"], f"{r['tokens']} x {r['width']}", r["precision"], r["machine"]["device"],
-             str(r["cores"]), digits(r["seconds"]), digits(r["decode_s"]),
-             digits(r["wait_device_s"]), digits(r["write_s"]), f"{r['over_slowest_stage']:.2f}",
-             digits(r["frames_per_s"] / r["cores"])] for r in runs(root, "encode-")]
-    return rows and table(
-        ["clip", "tokens", "dtype", "machine", "cores", "whole, s", "decoding and resizing, s",
-         "waited for the device, s", "writing, s", "whole over its slowest stage",
-         "frames a second and core"], rows)
+    """Medians of the runs of one clip on one machine, decoded in a process or in a thread."""
+    found, rows = {}, []
+    for r in runs(root, "encode-"):
+        key = (r["clip"], f"{r['tokens']} x {r['width']}", r["precision"], r["machine"]["device"],
+               str(r["cores"]))
+        found.setdefault(key, {}).setdefault(r.get("decoder", "thread"), []).append(r)
+    for key, ways in sorted(found.items()):
+        def median(way, field):
+            return statistics.median(r[field] for r in ways[way])
+        for way in sorted(ways):
+            over = (f"{median(way, 'seconds') / median('thread', 'seconds'):.3f}"
+                    if way == "process" and "thread" in ways else "")
+            rows.append([*key, way, str(len(ways[way])),
+                         *(digits(median(way, f)) for f in ("seconds", "decode_s", "wait_device_s",
+                                                            "write_s")),
+                         f"{median(way, 'over_slowest_stage'):.2f}",
+                         digits(median(way, "frames_per_s") / int(key[-1])), over])
+    return rows and table(*drop_empty(
+        ["clip", "tokens", "dtype", "machine", "cores", "decoded in a", "runs", "whole, s",
+         "decoding and resizing, s", "waited for the device, s", "writing, s",
+         "whole over its slowest stage", "frames a second and core", "whole over a thread's"],
+        rows))
 
 
 def against_table(root):
