@@ -62,13 +62,14 @@ qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
                      void *const addresses[CPU_OPERANDS])
 {
     dnnl_exec_arg_t args[CPU_OPERANDS];
+    dnnl_status_t s = dnnl_success;
     int n = 0;
-    for (int i = 0; i < CPU_OPERANDS; i++)
+    for (int i = 0; i < CPU_OPERANDS && !s; i++)
         if (p->memory[i]) {
-            dnnl_memory_set_data_handle(p->memory[i], addresses[i]);
+            s = dnnl_memory_set_data_handle(p->memory[i], addresses[i]);
             args[n++] = (dnnl_exec_arg_t){ argument(p, i), p->memory[i] };
         }
-    return dnnl_primitive_execute(p->primitive, dev->stream, n, args);
+    return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
 }
 
 dnnl_status_t

@@ -23,7 +23,10 @@ typedef struct qv_clip_options {
     int64_t min_frames, max_frames;
     int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
     bool cap_pixels;                /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
-    int threads;                    /* for decoding; 0: FFmpeg's choice */
+    /* For decoding; 0: as many as there are cores, where they make the same frames of damaged data
+     * whatever their number: so H.264, VP9, AV1 and others, but one for HEVC, MPEG-1, 2 and 4, VP8
+     * and PNG. HEVC takes more if asked; of a clip without damage they make the same. */
+    int threads;
     /* A clip is decoded in a process of its own, which on Linux can open no file, no network
      * connection and no other process, and may use so much memory (bytes; 0: 4 GiB). One that shows
      * no sign of life for so long (0: 60) is ended. trusted: in a thread of this process instead,

@@ -260,6 +260,25 @@ explain_end(qv_clip *clip, bool silent, qv_error *err)
                    clip->path, WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
+/* Not its fault: it is well, and this end fails. */
+static qv_status
+lose_it(qv_clip *clip, qv_error *err)
+{
+    const int why = errno;
+    end_far_end(clip);
+    return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", clip->path,
+                   strerror(why));
+}
+
+/* That it has gone shows in what it said last. What else it does not get, both would wait for. */
+static qv_status
+tell(qv_clip *clip, const qvm_request *request, qv_error *err)
+{
+    if (qvm_send(clip->socket, request, sizeof *request) || errno == EPIPE || errno == ECONNRESET)
+        return QV_OK;
+    return lose_it(clip, err);
+}
+
 static double
 now_s(void)
 {
@@ -283,11 +302,15 @@ receive_event(qv_clip *clip, qvm_event *event, qv_error *err)
                                             : 0);
         if (ready < 0 && errno == EINTR)
             continue;
-        if (ready <= 0)
+        if (ready < 0)
+            return lose_it(clip, err);
+        if (!ready)
             return explain_end(clip, true, err);
         const ssize_t got = recv(clip->socket, (char *)event + n, sizeof *event - n, MSG_DONTWAIT);
         if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
+        if (got < 0 && errno != ECONNRESET)
+            return lose_it(clip, err);
         if (got <= 0)
             return explain_end(clip, false, err);
         n += (size_t)got;
@@ -374,8 +397,9 @@ ask_for_facts(qv_clip *clip, int threads, qv_error *err)
 {
     const qvm_request open = { .kind = QVM_OPEN, .threads = threads };
     qvm_event event;
-    qvm_send(clip->socket, &open, sizeof open); /* that it has gone shows below */
-    qv_status status = next_event(clip, &event, err);
+    qv_status status = tell(clip, &open, err);
+    if (!status)
+        status = next_event(clip, &event, err);
     if (!status)
         clip->info = event.facts;
     return status;
@@ -406,8 +430,7 @@ ask_for_frames(qv_clip *clip, qv_error *err)
                        r->n_slots, r->width, r->height, strerror(errno));
     clip->shared = shared;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
-    qvm_send(clip->socket, r, sizeof *r);
-    return QV_OK;
+    return tell(clip, r, err);
 }
 
 static qv_status
@@ -529,7 +552,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                 clip->info.picture ? 0.0
                                    : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
         clip->n_taken++;
-        qvm_send(clip->socket, &freed, sizeof freed);
+        clip->status = tell(clip, &freed, &clip->error);
     }
     if (!count && clip->status)
         return qv_fail(err, clip->status, "%s", clip->error.text);

@@ -211,16 +211,19 @@ scale_fields(const qvm_converter *c, const AVFrame *frame)
     return true;
 }
 
-static bool
-scale(const qvm_converter *c, const AVFrame *frame)
+static qv_status
+scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
-    if (c->fields)
-        return scale_fields(c, frame);
     if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP) &&
         qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
-        return qvm_picture_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0]);
-    return sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
-                     frame->height, c->rgb->data, c->rgb->linesize) >= 0;
+        return qvm_picture_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0])
+                   ? QV_OK
+                   : qv_fail(err, QV_ENOMEM, "no memory for a row of a picture");
+    const bool scaled =
+        c->fields ? scale_fields(c, frame)
+                  : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
+                              frame->height, c->rgb->data, c->rgb->linesize) >= 0;
+    return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
 qv_status
@@ -231,10 +234,10 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
                        frame->width, frame->height);
     qv_status status = prepare(c, frame, err);
+    if (!status)
+        status = scale(c, frame, err);
     if (status)
         return status;
-    if (!scale(c, frame))
-        return qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
     *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;

@@ -85,6 +85,8 @@ look_into(qvm_decoder *d, qv_clip_info *info, qv_error *err)
     status = next_frame(d, &got, err);
     if (status)
         return status;
+    if (!got && !d->source.errors)
+        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
     if (!got)
         return qv_fail(err, QV_EFORMAT,
                        "no frame of the '%s' video can be decoded (%lld failures; frames above "

@@ -13,8 +13,8 @@
 #include "media.h"
 
 #define IO_BYTES 65536
-#define MAX_STREAMS 256
 #define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
+#define MAX_STREAMS 100     /* each that is looked into may take a decoder */
 #define MAX_BAD_FRAMES 1024 /* in a row, while the decoder is emptied */
 
 /* No playlists, no text formats, nothing that names other files. */
@@ -167,12 +167,13 @@ open_format(qvm_source *source, qv_error *err)
         av_dict_free(&options);
         return qv_fail(err, QV_ENOMEM, "no memory to open it");
     }
-    source->format->max_streams = MAX_STREAMS;
     source->format->pb = source->io;
     source->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     source->format->io_open = io_refuse;
     code = avformat_open_input(&source->format, "", found, &options);
     av_dict_free(&options);
+    if (code == AVERROR(ENOMEM) && !source->io_errno)
+        return qv_fail(err, QV_ENOMEM, "no memory to open the container, or above 1000 streams");
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
@@ -181,6 +182,8 @@ static qv_status
 probe_streams(qvm_source *source, qv_error *err)
 {
     const unsigned n = source->format->nb_streams;
+    if (n > MAX_STREAMS)
+        return qv_fail(err, QV_EFORMAT, "%u streams; at most %d are read", n, MAX_STREAMS);
     AVDictionary **options = n ? calloc(n, sizeof *options) : NULL;
     for (unsigned i = 0; options && i < n; i++)
         av_dict_set_int(&options[i], "max_pixels", QVM_MAX_PIXELS, 0);
@@ -189,6 +192,14 @@ probe_streams(qvm_source *source, qv_error *err)
         av_dict_free(&options[i]);
     free(options);
     return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
+}
+
+static qv_status
+check_count(int64_t n, qv_error *err)
+{
+    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
+                                        (long long)n, QVM_MAX_FRAMES)
+                              : QV_OK;
 }
 
 static qv_status
@@ -213,7 +224,30 @@ choose_stream(qvm_source *source, qv_error *err)
     if ((int64_t)par->width * par->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are read",
                        par->width, par->height);
-    return QV_OK;
+    return check_count(avformat_index_get_entries_count(source->stream), err);
+}
+
+/* Of damaged data these decoders' threads make other frames than one thread does, at times from run
+ * to run, and say nothing of it. */
+static bool
+do_threads_differ(enum AVCodecID codec)
+{
+    switch (codec) {
+    case AV_CODEC_ID_MPEG1VIDEO:
+    case AV_CODEC_ID_MPEG2VIDEO:
+    case AV_CODEC_ID_MPEG4:
+    case AV_CODEC_ID_VP8:
+    case AV_CODEC_ID_PNG:
+    case AV_CODEC_ID_APNG: return true;
+    default: return false;
+    }
+}
+
+/* HEVC's differ too, but there they are worth much: who asks for them gets them. */
+static int
+choose_threads(enum AVCodecID codec, int asked)
+{
+    return do_threads_differ(codec) || (codec == AV_CODEC_ID_HEVC && !asked) ? 1 : asked;
 }
 
 static qv_status
@@ -228,8 +262,7 @@ open_codec(qvm_source *source, int threads, qv_error *err)
     if (!source->codec)
         return qv_fail(err, QV_ENOMEM, "no memory for the decoder");
     int code = avcodec_parameters_to_context(source->codec, par);
-    /* FFmpeg's MPEG-4 threads give other pixels from run to run on damaged data, in silence */
-    source->codec->thread_count = par->codec_id == AV_CODEC_ID_MPEG4 ? 1 : threads;
+    source->codec->thread_count = choose_threads(par->codec_id, threads);
     source->codec->pkt_timebase = source->stream->time_base;
     source->codec->max_pixels = QVM_MAX_PIXELS;
     source->codec->opaque = source;
@@ -397,9 +430,9 @@ count_packets(qvm_source *source, int64_t *n, qv_error *err)
         if (!(source->packet->flags & AV_PKT_FLAG_DISCARD))
             ++*n;
         av_packet_unref(source->packet);
-        if (*n > QVM_MAX_FRAMES)
-            return qv_fail(err, QV_EFORMAT, "more than %d frames; cut it into shorter clips",
-                           QVM_MAX_FRAMES);
+        status = check_count(*n, err);
+        if (status)
+            return status;
     }
 }
 

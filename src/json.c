@@ -185,6 +185,19 @@ done:
     return s;
 }
 
+char *
+qv_json_text(const json_t *value, size_t flags)
+{
+    const size_t n = json_dumpb(value, NULL, 0, flags);
+    char *text = n ? malloc(n + 1) : NULL;
+    if (!text || json_dumpb(value, text, n, flags) != n) {
+        free(text);
+        return NULL;
+    }
+    text[n] = 0;
+    return text;
+}
+
 struct shown {
     char *text;
     size_t n;

@@ -38,6 +38,9 @@ qv_status qv_json_read(const char *path, size_t cap, json_t **root, qv_error *er
 qv_status qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
                         json_t **root, qv_error *err);
 
+/* A value's text, for free(); NULL for lack of memory, where json_dumps may leave out keys instead. */
+char *qv_json_text(const json_t *value, size_t flags);
+
 /* A value or a text as it may stand in an error text: JSON in ASCII, cut. Returns `text`. */
 const char *qv_json_show(const json_t *value, char text[QV_QUOTE_SIZE]);
 const char *qv_json_quote(const char *string, char text[QV_QUOTE_SIZE]);

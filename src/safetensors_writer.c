@@ -57,6 +57,28 @@ fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t
                    qv_json_quote(t->name, quoted), what);
 }
 
+/* Asked before jansson is, which does not tell what is not UTF-8 from a lack of memory. */
+static bool
+is_utf8(const char *text)
+{
+    static const unsigned least[] = { 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *p = (const unsigned char *)text;
+    while (*p) {
+        const int more = *p < 0x80 ? 0 : *p < 0xe0 ? 1 : *p < 0xf0 ? 2 : 3;
+        if ((*p & 0xc0) == 0x80 || *p > 0xf7)
+            return false;
+        unsigned code = *p++ & (more ? 0x3fu >> more : 0x7fu);
+        for (int i = 0; i < more; i++, p++) {
+            if ((*p & 0xc0) != 0x80)
+                return false;
+            code = code << 6 | (*p & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+            return false;
+    }
+    return true;
+}
+
 static qv_status
 tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *t, uint64_t *bytes,
              qv_error *err)
@@ -109,10 +131,11 @@ add_metadata(struct qv_safetensors_writer *w, json_t *header, const char *const 
         if (json_object_get(object, key))
             return qv_fail(err, QV_EINVAL, "%s: metadata has \"%.80s\" twice",
                            qv_path_tail(w->path), key);
-        json_t *value = json_string(metadata[i][1]);
-        if (!value || json_object_set_new(object, key, value))
-            return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8, or out of memory",
+        if (!is_utf8(key) || !is_utf8(metadata[i][1]))
+            return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8",
                            qv_path_tail(w->path), key);
+        if (json_object_set_new(object, key, json_string(metadata[i][1])))
+            return fail_memory(w, err);
     }
     return QV_OK;
 }
@@ -134,9 +157,10 @@ add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_saf
             return fail_tensor(w, t, "the file's size overflows 64 bits", err);
         if (!strcmp(t->name, "__metadata__") || json_object_get(header, t->name))
             return fail_tensor(w, t, "this name is there already", err);
-        json_t *entry = make_entry(t, slot->offset, (uint64_t)end);
-        if (!entry || json_object_set_new(header, t->name, entry))
-            return fail_tensor(w, t, "its name is not UTF-8, or out of memory", err);
+        if (!is_utf8(t->name))
+            return fail_tensor(w, t, "its name is not UTF-8", err);
+        if (json_object_set_new(header, t->name, make_entry(t, slot->offset, (uint64_t)end)))
+            return fail_memory(w, err);
     }
     return QV_OK;
 }
@@ -153,7 +177,8 @@ print_header(const struct qv_safetensors_writer *w)
     for (int i = 0; i < 8; i++)
         t[i] = (char)(room >> 8 * i & 0xff);
     memset(t + 8, ' ', room);
-    if (json_dumpb(w->header, t + 8, room, JSON_COMPACT))
+    const size_t n = json_dumpb(w->header, t + 8, room, JSON_COMPACT);
+    if (n && n <= room)
         return t;
     free(t);
     return NULL;
@@ -172,6 +197,8 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     if (s)
         return s;
     const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT);
+    if (!n)
+        return fail_memory(w, err);
     const size_t padded = (n + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
     if (padded > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
@@ -282,9 +309,11 @@ qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, co
     if (!json_object_get(metadata, key))
         return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
                        qv_path_tail(w->path), key);
+    if (!is_utf8(text))
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8", qv_path_tail(w->path),
+                       key);
     if (json_object_set_new(metadata, key, json_string(text)))
-        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8, or out of memory",
-                       qv_path_tail(w->path), key);
+        return fail_memory(w, err);
     if (json_dumpb(w->header, NULL, 0, JSON_COMPACT) > w->header_bytes - 8)
         return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
                        qv_path_tail(w->path), key);

@@ -127,7 +127,7 @@ merge_file(struct qv_tune *tune)
 static qv_status
 write_file(const struct qv_tune *tune, qv_error *err)
 {
-    char *text = json_dumps(tune->root, JSON_INDENT(1) | JSON_SORT_KEYS);
+    char *text = qv_json_text(tune->root, JSON_INDENT(1) | JSON_SORT_KEYS);
     const qv_status s = text ? qv_write_whole(tune->path, text, strlen(text), err)
                              : qv_fail(err, QV_ENOMEM, "no memory for measured choices");
     free(text);

@@ -91,7 +91,8 @@ qv_whole_open(const char *path, struct qv_whole *out, qv_error *err)
     const bool there = stat(path, &st) == 0;
     f.path = there ? realpath(path, NULL) : strdup(path);
     if (!f.path)
-        return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(path), strerror(errno));
+        return qv_fail(err, errno == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s", qv_path_tail(path),
+                       strerror(errno));
     qv_status s;
     if (!there || S_ISREG(st.st_mode))
         s = create_temporary(&f, err);

@@ -14,6 +14,7 @@
 
 #include "commit.h"
 #include "error.h"
+#include "json.h"
 #include "safetensors.h"
 #include "tool.h"
 
@@ -95,7 +96,7 @@ preprocessing_text(const struct job *job)
                           (json_int_t)c->source_frames, "sampled_frames", (json_int_t)c->n_frames,
                           "width", c->width, "height", c->height, "damaged_frames",
                           (json_int_t)qv_clip_damaged(job->clip));
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -240,8 +241,12 @@ open_outbox(struct job *job, qv_error *err)
     }
     if (!ok)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk's tokens", job->path);
-    pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    if (pthread_mutex_init(&b->lock, NULL))
+        return qv_fail(err, QV_ENOMEM, "%s: no lock can be made", job->path);
+    if (pthread_cond_init(&b->changed, NULL)) {
+        pthread_mutex_destroy(&b->lock);
+        return qv_fail(err, QV_ENOMEM, "%s: no condition variable can be made", job->path);
+    }
     b->has_lock = true;
     b->has_thread = !pthread_create(&b->thread, NULL, write_chunks, job);
     return b->has_thread ? QV_OK
@@ -517,18 +522,22 @@ report_json(const struct job *job, qv_error *err)
                   "seconds", job->seconds, "precision", qv_dtype_name(job->model.dtype),
                   "damaged_frames", (json_int_t)qv_clip_damaged(job->clip), "lowering",
                   job->plan_info.lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
-    json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
-                                        qv_clip_busy_seconds(job->clip), "write_s",
-                                        job->outbox.busy_s, "wait_decode_s", job->wait_decode_s,
-                                        "wait_device_s", job->wait_device_s, "wait_write_s",
-                                        job->wait_write_s, "over_slowest_stage",
-                                        job->seconds / (slowest_stage_s(job) + 1e-9),
-                                        "frames_per_s", frames_per_s(job), "cores",
-                                        (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
-    json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine", "backend",
-                                        job->context.backend, "device", job->context.device,
-                                        "threads", job->context.threads, "version", qv_version(),
-                                        "commit", QV_COMMIT));
+    int missing = json_object_update_new(
+        j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
+                     qv_clip_busy_seconds(job->clip), "write_s", job->outbox.busy_s,
+                     "wait_decode_s", job->wait_decode_s, "wait_device_s", job->wait_device_s,
+                     "wait_write_s", job->wait_write_s, "over_slowest_stage",
+                     job->seconds / (slowest_stage_s(job) + 1e-9), "frames_per_s",
+                     frames_per_s(job), "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+    missing |=
+        json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine", "backend",
+                                            job->context.backend, "device", job->context.device,
+                                            "threads", job->context.threads, "version",
+                                            qv_version(), "commit", QV_COMMIT));
+    if (missing) {
+        json_decref(j);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a result", job->path);
+    }
     return tool_emit_json(job->o, j, err);
 }
 

@@ -68,6 +68,7 @@ print_usage(FILE *to)
 static void
 start_decoder(const struct tool *tool, struct tool_options *o)
 {
+    o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
     const bool clips = o->n_arguments || o->verify_clip;
     if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
         qv_decoder_start(NULL, &o->clip.decoder, NULL);

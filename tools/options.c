@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "json.h"
 #include "tool.h"
 
 enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR, JSON };
@@ -60,6 +61,8 @@ static const struct option options[] = {
       AT(clip.cap_pixels), 0 },
     { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
       AT(clip.trusted), 0 },
+    { "--decode-threads", "N", "for a clip (default: every core, but 1 for HEVC)", INTEGER,
+      GROUP_CLIP, AT(decode_threads), 1 },
     { "--decode-memory", "BYTES", "that decoding a clip may take (default 4 GiB)", INTEGER,
       GROUP_CLIP, AT(clip.decode_memory), 1 },
     { "--decode-seconds", "S", "without a sign of life, before decoding is ended (default 60)",
@@ -354,7 +357,7 @@ tool_seconds(void)
 void
 tool_print_json(json_t *object)
 {
-    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     puts(text ? text : "{}");
     fflush(stdout);
     free(text);
@@ -390,7 +393,7 @@ tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
         tool_print_json(object);
         return QV_OK;
     }
-    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(object);
     qv_status status = text ? append_line(o->json_file, text, err)
                             : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);

@@ -9,6 +9,7 @@
 
 #include "bench.h"
 #include "error.h"
+#include "json.h"
 #include "whole.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
@@ -371,7 +372,7 @@ static qv_status
 write_trace(const struct profile *p, const char *path, qv_error *err)
 {
     json_t *trace = trace_json(p);
-    char *text = json_dumps(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = qv_json_text(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
     const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
     free(text);

@@ -15,6 +15,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "json.h"
 #include "safetensors.h"
 #include "tool.h"
 #include "tower.h"
@@ -152,7 +153,7 @@ write_json(const struct synth *s, const char *name, json_t *j, qv_error *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
-    char *text = json_dumps(j, JSON_INDENT(2));
+    char *text = qv_json_text(j, JSON_INDENT(2));
     const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
     free(text);

@@ -32,6 +32,7 @@ struct tool_options {
     int64_t chunk_pairs;
     /* clips */
     qv_clip_options clip;
+    int64_t decode_threads;
     /* synth */
     int64_t seed, shards;
     const char *make_clip;

@@ -1,0 +1,63 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The command meets odd and hostile clips: exit codes, texts, and that the others of a call are
+# done all the same; then, where strace is, that nothing but the file itself is opened.
+# Usage: clips.sh QWENVIT WRITE_CLIPS MODEL WORK
+set -eu
+qwenvit=$1 write_clips=$2 model=$3 work=$4
+rm -rf "$work" && mkdir -p "$work/out" && cd "$work"
+n=0
+
+fail() { echo "FAILED: $*"; exit 1; }
+# refused CLIP WORDS: alone it is exit code 3, and the text names the file and says WORDS
+refused() {
+    "$write_clips" "$1" > made.txt
+    [ -s "$1" ] || [ "$1" = empty.mp4 ] || fail "$1 was not made"
+    got=0 n=$((n + 1))
+    "$qwenvit" encode "$1" --model "$model" -o out > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" = 3 ] || { cat out.txt err.txt; fail "$1: exit $got, not 3"; }
+    grep -F -- "$1: " err.txt | grep -qF -- "$2" || { cat err.txt; fail "$1: no \"$2\""; }
+    [ ! -e "out/$1.safetensors" ] || fail "$1 left a file"
+}
+refused empty.mp4 'the file is empty'
+refused text.mp4 'not a clip or picture of a known format'
+refused audio.mov 'no video stream among 1 streams'
+refused cover.mkv 'an attached cover picture'
+refused nothing.mp4 'no frame'
+refused no-moov.mp4 'opening the container failed'
+refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
+refused too-thin.mkv 'an aspect ratio of at most 200'
+refused huge.png 'frames above 16384x16384 pixels are refused'
+refused hls.mp4 "the content is 'hls', which is not read"
+refused concat.mp4 "the content is 'concat', which is not read"
+
+# the other clips of the same call
+"$write_clips" three.mp4 > made.txt
+cp three.mp4 four.mp4
+got=0
+"$qwenvit" encode three.mp4 empty.mp4 encrypted.mp4 huge.png four.mp4 --model "$model" -o out \
+    > out.txt 2> err.txt || got=$?
+[ "$got" = 1 ] || { cat out.txt err.txt; fail "exit $got, not 1, for three of five"; }
+grep -qF '3 of 5 clips failed' err.txt || { cat err.txt; fail 'three of five are not told'; }
+[ "$(cd out && echo *)" = 'four.mp4.safetensors three.mp4.safetensors' ] || fail "wrote $(ls out)"
+echo "$n clips refused, the others of a call done"
+
+command -v strace > /dev/null || { echo 'no strace here: what is opened was not watched'; exit 0; }
+strace -f -o trace.txt true 2> /dev/null ||
+    { echo 'strace cannot trace here: what is opened was not watched'; exit 0; }
+# In one process (the other way, qwenvit-decoder cannot open anything, which test_clips.c shows).
+# What a run opens, without what it opens for any clip: libraries, the model, what is in /proc.
+opened() {
+    LSAN_OPTIONS=detect_leaks=0 strace -f -e trace=open,openat,openat2,creat,socket,connect \
+        -o trace.txt "$qwenvit" encode "$1" --trusted --model "$model" -o out > out.txt 2>&1 || true
+    ! grep -E '(socket|connect)\(' trace.txt || fail "$1: a socket"
+    grep -E 'open(at|at2)?\(|creat\(' trace.txt | sed 's/^[^"]*"//; s/".*//' | grep -E "$2" > opened.txt ||
+        fail "$1 itself was not seen to be opened"
+}
+for clip in hls.mp4 hls-master.mp4 dash.mp4 concat.mp4 sdp.mp4 subfile.mp4 http.mp4 rtsp.mp4 \
+    reference.mp4 imf.mp4 elsewhere-url.mov elsewhere-alias.mov; do
+    "$write_clips" "$clip" one.mp4 > made.txt
+    opened "$clip" '\.(mp4|mov|ts|asf|m3u8)$'
+    [ "$(sort -u opened.txt)" = "$clip" ] || { cat opened.txt; fail "$clip: more was opened"; }
+done
+echo '12 references followed by none'

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every call that can fail does so once: `test_faults CLASS BACKEND` runs a small job (a tuned
+ * Conv3d, then `qwenvit encode` of a short clip) again and again, and in the nth run the nth call of
+ * the class fails. The job then ends in the right status and in words, leaves no memory, descriptor
+ * or half a file behind, or, where the table gives a reason, comes out as if nothing had been; and
+ * the next job is none the wiser. With a third argument only that n, and where the call came from.
+ * The calls are taken in between by the linker (--wrap), so only what our own code calls counts.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libswscale/swscale.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef QV_WITH_CPU
+#include <oneapi/dnnl/dnnl.h>
+#endif
+
+#include "tool.h"
+
+/* ---- calls that are made to fail ------------------------------------------------------------- */
+
+enum class { ALLOC, IO, INTERRUPTED, PARTIAL, FFMPEG, PROCESS, ONEDNN, N_CLASSES };
+
+/* `least`: calls of a job that a class surely has. */
+static const struct {
+    const char *name;
+    long least;
+} classes[N_CLASSES] = {
+    [ALLOC] = { "alloc", 500 },
+    [IO] = { "io", 50 },
+    [INTERRUPTED] = { "interrupted", 20 },
+    [PARTIAL] = { "partial", 20 },
+    [FFMPEG] = { "ffmpeg", 50 },
+    [PROCESS] = { "process", 15 },
+    [ONEDNN] = { "onednn", 100 },
+};
+
+struct call {
+    const char *name;
+    qv_status status, also; /* of a job in which it fails; or this one */
+    const char *absorbed;   /* why it may end well */
+};
+
+static enum class armed = N_CLASSES;
+static atomic_long calls_left, alive;
+static _Atomic(const struct call *) fired;
+static bool show_where;
+
+#if defined(__SANITIZE_ADDRESS__)
+void __sanitizer_print_stack_trace(void);
+#endif
+
+static bool
+fails(enum class class, const struct call *call)
+{
+    if (class != armed || atomic_fetch_sub(&calls_left, 1) != 1)
+        return false;
+    atomic_store(&fired, call);
+#if defined(__SANITIZE_ADDRESS__)
+    if (show_where)
+        __sanitizer_print_stack_trace();
+#endif
+    return true;
+}
+
+static void *
+counted(void *p)
+{
+    atomic_fetch_add(&alive, p != NULL);
+    return p;
+}
+
+/* name, type, parameters, arguments as in faults.inc */
+#define WRAPPER(name, type, parameters)                                                            \
+    type __real_##name parameters;                                                                 \
+    type __wrap_##name parameters;                                                                 \
+    type __wrap_##name parameters
+#define MEMORY(name, type, parameters, arguments, absorbed)                                        \
+    WRAPPER(name, type, parameters)                                                                \
+    {                                                                                              \
+        static const struct call self = { #name, QV_ENOMEM, 0, absorbed };                         \
+        errno = ENOMEM;                                                                            \
+        return fails(ALLOC, &self) ? NULL : counted(__real_##name arguments);                      \
+    }
+#define CALL(name, class, type, parameters, arguments, answer, error, status, absorbed)            \
+    WRAPPER(name, type, parameters)                                                                \
+    {                                                                                              \
+        static const struct call self = { #name, status, 0, absorbed };                            \
+        if (!fails(class, &self))                                                                  \
+            return __real_##name arguments;                                                        \
+        errno = error;                                                                             \
+        return answer;                                                                             \
+    }
+#define MOVE(name, class, parameters, arguments, half, error, status, absorbed)                    \
+    WRAPPER(name, ssize_t, parameters)                                                             \
+    {                                                                                              \
+        static const struct call self = { #name, status, 0, absorbed };                            \
+        static const struct call again = { #name, QV_OK, 0, "the call is repeated" };              \
+        bool lost = fails(class, &self);                                                           \
+        errno = lost ? error : EINTR;                                                              \
+        if (lost || fails(INTERRUPTED, &again))                                                    \
+            return -1;                                                                             \
+        return n > 1 && fails(PARTIAL, &again) ? __real_##name half : __real_##name arguments;     \
+    }
+#define OWN(name)
+#include "faults.inc"
+
+WRAPPER(realloc, void *, (void *p, size_t n))
+{
+    static const struct call self = { "realloc", QV_ENOMEM, 0,
+                                      "a way that cannot be measured has lost" };
+    if (fails(ALLOC, &self))
+        return NULL;
+    return p ? __real_realloc(p, n) : counted(__real_realloc(p, n));
+}
+
+WRAPPER(free, void, (void *p))
+{
+    atomic_fetch_sub(&alive, p != NULL);
+    __real_free(p);
+}
+
+/* jansson's own; its parser calls a string bad syntax for which it finds no memory. */
+static void *
+malloc_json(size_t n)
+{
+    static const struct call self = { "jansson's malloc", QV_ENOMEM, QV_EFORMAT,
+                                      "tune files, and values quoted in error texts" };
+    return fails(ALLOC, &self) ? NULL : counted(__real_malloc(n));
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int
+__wrap_open(const char *path, int flags, ...)
+{
+    static const struct call self = { "open", QV_EIO, 0,
+                                      "a tune file that cannot be read is ignored with a warning" };
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    errno = EMFILE;
+    return fails(IO, &self) ? -1 : __real_open(path, flags, mode);
+}
+
+/* Closes all the same, as the system does. */
+WRAPPER(close, int, (int fd))
+{
+    static const struct call self = { "close", QV_EIO, 0, "nothing was written through it" };
+    int result = __real_close(fd);
+    if (!fails(IO, &self))
+        return result;
+    errno = EIO;
+    return -1;
+}
+
+/* Of files, and of memory that is shared with a decoder. */
+WRAPPER(ftruncate, int, (int fd, off_t n))
+{
+    static const struct call self = { "ftruncate", QV_EIO, QV_ENOMEM, NULL };
+    errno = EFBIG;
+    return fails(IO, &self) ? -1 : __real_ftruncate(fd, n);
+}
+
+WRAPPER(mmap, void *, (void *at, size_t n, int protection, int flags, int fd, off_t from))
+{
+    static const struct call self = { "mmap", QV_ENOMEM, 0, NULL };
+    errno = ENOMEM;
+    return fails(PROCESS, &self) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, from);
+}
+
+/* Thousands of jobs do not wait for the disk. */
+WRAPPER(fsync, int, (int fd))
+{
+    static const struct call self = { "fsync", QV_EIO, 0, "a tune file is written if it can be" };
+    (void)fd;
+    errno = EIO;
+    return fails(IO, &self) ? -1 : 0;
+}
+
+/* Frees the context where it fails. */
+WRAPPER(avformat_open_input, int,
+        (AVFormatContext * *format, const char *url, const AVInputFormat *which,
+         AVDictionary **options))
+{
+    static const struct call self = { "avformat_open_input", QV_ENOMEM, 0, NULL };
+    if (!fails(FFMPEG, &self))
+        return __real_avformat_open_input(format, url, which, options);
+    avformat_free_context(*format);
+    *format = NULL;
+    return AVERROR(ENOMEM);
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+enum { FRAMES = 6, WIDTH = 72, HEIGHT = 64, SAMPLED = 4 };
+enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SIDE * OUT };
+
+enum { MOST_RGB = 64 * 64 * 3 };
+
+/* What a job gives, beside its files. */
+struct made {
+    float y[N_Y];
+    uint8_t rgb[MOST_RGB];
+};
+
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg",
+                  tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
+                  tune_file[] = "tune.json", log_file[] = "log.json";
+
+static qv_error complaint; /* of the command */
+
+WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
+{
+    complaint = *err;
+    return complaint.status == status ? tool_exit_code(status) : -1;
+}
+
+/* Whole numbers: every lowering gives the same bits. */
+static qv_status
+convolve(const char *backend, float *y, qv_error *err)
+{
+    static float x[DEPTH * SIDE * SIDE * IN], weight[OUT * IN * KERNEL * 3 * 3];
+    const qv_context_options o = {
+        .backend = backend, .threads = 2, .tune_file = tune_file, .tune = true
+    };
+    const qv_conv3d_desc d = { .d = DEPTH,
+                               .h = SIDE,
+                               .w = SIDE,
+                               .c = IN,
+                               .o = OUT,
+                               .kernel = { KERNEL, 3, 3 },
+                               .pad_front = { KERNEL - 1, 1, 1 },
+                               .pad_back = { 0, 1, 1 },
+                               .layout = QV_LAYOUT_CHANNELS_FIRST,
+                               .causal = QV_CAUSAL_FIRST,
+                               .dtype = QV_F32 };
+    qv_context *ctx = NULL;
+    qv_conv3d *conv = NULL;
+    qv_conv3d_way ways[QV_LOWERING_COUNT];
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)(i % 7) - 3;
+    for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
+        weight[i] = (float)(i % 5) - 2;
+    qv_status status = qv_context_open(&o, &ctx, err);
+    if (!status)
+        status = qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight },
+                                  &(qv_conv3d_options){ .chunk = 2, .stream = true }, &conv, err);
+    if (!status)
+        status = qv_conv3d_get_ways(conv, ways, err);
+    if (!status)
+        status = qv_conv3d_run(conv, x, y, err);
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+    return status;
+}
+
+/* A checkpoint of two shards; tokens in bf16, a picture of them, a line of JSON. decoder NULL: the
+ * clip is decoded in this process. */
+static qv_status
+encode(const char *backend, qv_decoder *decoder, qv_error *err)
+{
+    const char *clips[] = { clip_file };
+    const struct tool_options o = { .backend = backend,
+                                    .dtype = QV_F32,
+                                    .threads = 2,
+                                    .json = true,
+                                    .json_file = log_file,
+                                    .tune_file = tune_file,
+                                    .quiet = true,
+                                    .model = QV_GOLDEN "/qwen3_vl_moe",
+                                    .output = tokens_file,
+                                    .picture = picture_file,
+                                    .output_dtype = QV_BF16,
+                                    .chunk_pairs = 1,
+                                    .clip = { .num_frames = SAMPLED,
+                                              .min_pixels = 1,
+                                              .max_pixels = SAMPLED * 16 * 16,
+                                              .threads = 2,
+                                              .trusted = !decoder,
+                                              .decoder = decoder,
+                                              .decode_seconds = 10 },
+                                    .arguments = clips,
+                                    .n_arguments = 1 };
+    complaint = (qv_error){ 0 };
+    if (tool_encode(&o) == TOOL_DONE)
+        return QV_OK;
+    *err = complaint;
+    return complaint.status ? complaint.status : QV_STATUS_MAX;
+}
+
+/* A photo that lies on its side. */
+static qv_status
+look_at(qv_decoder *decoder, uint8_t *rgb, qv_error *err)
+{
+    const qv_clip_options o = {
+        .min_pixels = 1, .max_pixels = MOST_RGB / 3, .trusted = !decoder, .decoder = decoder
+    };
+    qv_clip *clip = NULL;
+    int64_t n;
+    qv_status status = qv_clip_open(jpeg_file, NULL, NULL, &o, &clip, err);
+    if (!status)
+        status = qv_clip_read(clip, rgb, 1, &n, NULL, err);
+    qv_clip_close(&clip);
+    return status;
+}
+
+static qv_status
+run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
+{
+    static const char *const files[] = { tokens_file, picture_file, tune_file, log_file };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        remove(files[i]);
+    *err = (qv_error){ 0 };
+    qv_decoder *decoder = NULL;
+    qv_status status = convolve(backend, made->y, err);
+    if (!status && isolated)
+        status = qv_decoder_start(QV_DECODER, &decoder, err);
+    if (!status)
+        status = look_at(decoder, made->rgb, err);
+    if (!status)
+        status = encode(backend, decoder, err);
+    qv_decoder_stop(&decoder);
+    return status;
+}
+
+/* ---- looking at what it left ----------------------------------------------------------------- */
+
+struct bytes {
+    size_t n;
+    char at[1 << 16];
+};
+
+static struct bytes tokens, picture; /* as they should be */
+static size_t log_size;              /* fields of the result */
+static struct made as_wanted;
+static int wrong, absorbed;
+
+static void
+complain(long n, const char *what, const char *more)
+{
+    const struct call *call = atomic_load(&fired);
+    printf("call %ld (%s): %s %s\n", n, call ? call->name : "none failed", what, more);
+    wrong++;
+}
+
+/* n 0: there is no such file. */
+static void
+load(const char *name, struct bytes *out)
+{
+    FILE *f = fopen(name, "rb");
+    out->n = f ? fread(out->at, 1, sizeof out->at, f) : 0;
+    if (f)
+        fclose(f);
+}
+
+static void
+check_file(long n, const char *name, const struct bytes *wanted, bool needed)
+{
+    static struct bytes found;
+    load(name, &found);
+    bool same = found.n == wanted->n && !memcmp(found.at, wanted->at, found.n);
+    if (!same && (found.n || needed || !access(name, F_OK)))
+        complain(n, "not what it should be:", name);
+}
+
+static void
+check_folder(long n)
+{
+    static const char *const known[] = { clip_file,    jpeg_file, tokens_file,
+                                         picture_file, tune_file, log_file };
+    DIR *dir = opendir(".");
+    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        bool expected = e->d_name[0] == '.';
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            expected |= !strcmp(e->d_name, known[i]);
+        if (!expected) {
+            complain(n, "left behind:", e->d_name);
+            remove(e->d_name);
+        }
+    }
+    closedir(dir);
+}
+
+/* 0: there is no such file, or nothing in it. A half of one is a fault. */
+static size_t
+fields(long n, const char *name)
+{
+    static struct bytes found;
+    json_error_t why;
+    load(name, &found);
+    if (!found.n)
+        return 0;
+    json_t *json = json_load_file(name, 0, &why);
+    size_t size = json_object_size(json);
+    if (!json)
+        complain(n, "is no JSON:", name);
+    json_decref(json);
+    return size;
+}
+
+/* The next descriptor that is free. */
+static int
+next_fd(void)
+{
+    int fd = dup(0);
+    close(fd);
+    return fd;
+}
+
+/* One job in which call n of a class fails; N_CLASSES: none. False: the job has not so many. */
+static bool
+check_job(const char *backend, enum class class, bool isolated, long n)
+{
+    struct made made = { 0 };
+    qv_error err;
+    int fd = next_fd();
+    long before = atomic_load(&alive);
+    atomic_store(&fired, NULL);
+    atomic_store(&calls_left, n);
+    armed = class;
+    qv_status status = run_job(backend, isolated, &made, &err);
+    armed = N_CLASSES;
+    const struct call *call = atomic_load(&fired);
+    if (atomic_load(&alive) != before)
+        complain(n, "memory is not freed", "");
+    if (next_fd() != fd)
+        complain(n, "a file is not closed", "");
+    if (waitpid(-1, NULL, WNOHANG) >= 0)
+        complain(n, "a process is not ended", "");
+    check_folder(n);
+    check_file(n, tokens_file, &tokens, !status);
+    check_file(n, picture_file, &picture, !status);
+    fields(n, tune_file);
+    size_t logged = fields(n, log_file);
+    if (logged != log_size && (logged || !status))
+        complain(n, "not the result that was to be:", log_file);
+    if (!status && memcmp(&made, &as_wanted, sizeof made) != 0)
+        complain(n, "another result of the conv3d, or another picture", "");
+    if (!status && call && !call->absorbed)
+        complain(n, "nobody noticed", "");
+    if (status && (!call || (status != call->status && status != call->also) ||
+                   err.status != status || !*err.text))
+        complain(n, qv_status_name(status), err.text);
+    absorbed += call && !status;
+    return call != NULL;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+/* Frames of 4:2:0 in the plainest of containers. */
+static void
+make_clip(void)
+{
+    FILE *f = fopen(clip_file, "wb");
+    fprintf(f, "YUV4MPEG2 W%d H%d F25:1 Ip A1:1 C420jpeg\n", WIDTH, HEIGHT);
+    for (int i = 0; i < FRAMES; i++) {
+        fprintf(f, "FRAME\n");
+        for (int j = 0; j < WIDTH * HEIGHT * 3 / 2; j++)
+            fputc((i * 31 + j * j % 251) & 0xff, f);
+    }
+    fclose(f);
+}
+
+/* A JPEG whose EXIF says that it is to be turned. */
+static void
+make_picture(void)
+{
+    static const uint8_t exif[] = { 0xff, 0xe1, 0, 34, 'E', 'x', 'i', 'f', 0, 0,  'M', 'M',
+                                    0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
+                                    0,    0,    0, 1,  0,   6,   0,   0,   0, 0,  0,   0 };
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MJPEG);
+    AVCodecContext *c = avcodec_alloc_context3(codec);
+    AVFrame *frame = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    c->width = frame->width = WIDTH;
+    c->height = frame->height = HEIGHT;
+    c->pix_fmt = AV_PIX_FMT_YUVJ420P;
+    frame->format = AV_PIX_FMT_YUVJ420P;
+    c->time_base = (AVRational){ 1, 1 };
+    if (avcodec_open2(c, codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0) {
+        for (int p = 0; p < 3; p++)
+            for (int i = 0; i < HEIGHT / (p ? 2 : 1) * frame->linesize[p]; i++)
+                frame->data[p][i] = (uint8_t)(i * (p + 3) % 251);
+        avcodec_send_frame(c, frame);
+        avcodec_receive_packet(c, packet);
+    }
+    FILE *f = fopen(jpeg_file, "wb");
+    if (packet->size > 2) {
+        fwrite(packet->data, 1, 2, f);
+        fwrite(exif, 1, sizeof exif, f);
+        fwrite(packet->data + 2, 1, (size_t)packet->size - 2, f);
+    }
+    fclose(f);
+    av_packet_free(&packet);
+    av_frame_free(&frame);
+    avcodec_free_context(&c);
+}
+
+int
+main(int argc, char **argv)
+{
+    enum class class = 0;
+    while (argc > 2 && class < N_CLASSES && strcmp(argv[1], classes[class].name) != 0)
+        class ++;
+    if (argc < 3 || class == N_CLASSES)
+        return 2;
+    char folder[64];
+    snprintf(folder, sizeof folder, "faults_%s_%s", argv[1], argv[2]);
+    mkdir(folder, 0777);
+    if (chdir(folder))
+        return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is said comes before a crash */
+    json_set_alloc_funcs(malloc_json, free);
+    make_clip();
+    make_picture();
+    const char *backend = argv[2];
+    qv_error err;
+    bool isolated = class == PROCESS;
+    if (run_job(backend, isolated, &as_wanted, &err)) {
+        printf("%s\n", err.text);
+        return 1;
+    }
+    load(tokens_file, &tokens);
+    load(picture_file, &picture);
+    log_size = fields(0, log_file);
+    if (argc > 3) {
+        show_where = true;
+        return !check_job(backend, class, isolated, atol(argv[3])) || wrong;
+    }
+    long n = 1;
+    for (; check_job(backend, class, isolated, n); n++)
+        if (n % 20 == 0)
+            check_job(backend, N_CLASSES, isolated, n);
+    printf("%s on %s: %ld calls failed in turn, %d absorbed, %d wrong\n", argv[1], backend, n - 1,
+           absorbed, wrong);
+    return n <= classes[class].least || wrong;
+}

@@ -1,0 +1,1021 @@
+/* SPDX-License-Identifier: MIT */
+#include "make_clips.h"
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/crc.h>
+#include <libavutil/mem.h>
+#include <libavutil/opt.h>
+#include <libswscale/swscale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+need(bool ok, const char *what)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "make_clips: %s\n", what);
+    abort();
+}
+
+/* ---- how a clip is made ---------------------------------------------------------------------- */
+
+/* What frames look like; a clip that changes on the way has several, a key frame at each. */
+typedef struct look {
+    int width, height;         /* 0: the usual ones */
+    enum AVPixelFormat format; /* 0 is yuv420p */
+    bool full_range;
+} look;
+
+typedef struct recipe {
+    const char *name; /* its ending is the container, unless `muxer` says otherwise */
+    int frames;
+    const char *muxer, *encoder; /* NULL: by the name; mpeg4 */
+    const char *muxer_options, *encoder_options;
+    look looks[4];
+    bool corners, interlaced, sample_aspect;
+    const int32_t *matrix; /* [9], of the stream */
+    int streams;           /* that all get every packet; 0: one */
+    int64_t (*when)(int frame);
+    void (*packet)(AVPacket *packet, int number);
+    void (*edit)(clip_bytes *file);
+    clip_bytes (*make)(void); /* instead of all of this */
+} recipe;
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+const uint8_t clip_corners[4] = { 40, 100, 160, 220 };
+
+static void
+draw_rgb(AVFrame *rgb, const recipe *r, int number)
+{
+    for (int y = 0; y < rgb->height; y++)
+        for (int x = 0; x < rgb->width; x++) {
+            const int bar = x * CLIP_BARS / rgb->width;
+            const int corner = 2 * (2 * y >= rgb->height) + (2 * x >= rgb->width);
+            const int grey = r->corners ? clip_corners[corner] : number >> bar & 1 ? 255 : 0;
+            memset(rgb->data[0] + y * rgb->linesize[0] + 3 * x, grey, 3);
+        }
+}
+
+static AVFrame *
+new_frame(int width, int height, enum AVPixelFormat format)
+{
+    AVFrame *frame = av_frame_alloc();
+    need(frame, "no memory");
+    frame->width = width;
+    frame->height = height;
+    frame->format = format;
+    need(av_frame_get_buffer(frame, 0) >= 0, "no memory for a frame");
+    return frame;
+}
+
+static AVFrame *
+draw(const recipe *r, const AVCodecContext *encoder, int number)
+{
+    const int width = encoder->width, height = encoder->height;
+    const bool full = encoder->color_range == AVCOL_RANGE_JPEG;
+    AVFrame *rgb = new_frame(width, height, AV_PIX_FMT_RGB24);
+    AVFrame *frame = new_frame(width, height, encoder->pix_fmt);
+    draw_rgb(rgb, r, number);
+    struct SwsContext *sws = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height,
+                                            encoder->pix_fmt, SWS_POINT, NULL, NULL, NULL);
+    need(sws, "no way to this pixel format");
+    const int *table = sws_getCoefficients(SWS_CS_DEFAULT);
+    sws_setColorspaceDetails(sws, table, 1, table, full, 0, 1 << 16, 1 << 16);
+    sws_scale(sws, (const uint8_t *const *)rgb->data, rgb->linesize, 0, height, frame->data,
+              frame->linesize);
+    sws_freeContext(sws);
+    av_frame_free(&rgb);
+    frame->color_range = encoder->color_range;
+    frame->pts = r->when ? r->when(number) : number;
+#if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(58, 7, 100)
+    if (r->interlaced)
+        frame->flags |= AV_FRAME_FLAG_INTERLACED | AV_FRAME_FLAG_TOP_FIELD_FIRST;
+#else
+    frame->interlaced_frame = frame->top_field_first = r->interlaced;
+#endif
+    return frame;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static AVCodecContext *
+open_encoder(const recipe *r, const look *l, bool global_header)
+{
+    const AVCodec *codec = avcodec_find_encoder_by_name(r->encoder ? r->encoder : "mpeg4");
+    need(codec, r->name);
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    need(encoder, "no memory");
+    encoder->width = l->width ? l->width : CLIP_WIDTH;
+    encoder->height = l->height ? l->height : CLIP_HEIGHT;
+    encoder->pix_fmt = l->format;
+    encoder->color_range = l->full_range ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+    encoder->time_base = (AVRational){ 1, CLIP_FPS };
+    encoder->framerate = (AVRational){ CLIP_FPS, 1 };
+    encoder->gop_size = 5;
+    encoder->thread_count = 1;
+    encoder->strict_std_compliance = FF_COMPLIANCE_UNOFFICIAL; /* mjpeg of limited range */
+    encoder->flags = AV_CODEC_FLAG_BITEXACT | AV_CODEC_FLAG_QSCALE;
+    encoder->global_quality = 2 * FF_QP2LAMBDA;
+    if (r->sample_aspect)
+        encoder->sample_aspect_ratio = (AVRational){ 3, 1 };
+    if (r->interlaced)
+        encoder->flags |= AV_CODEC_FLAG_INTERLACED_DCT | AV_CODEC_FLAG_INTERLACED_ME;
+    if (global_header)
+        encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    AVDictionary *options = NULL;
+    av_dict_parse_string(&options, r->encoder_options, "=", ":", 0);
+    need(avcodec_open2(encoder, codec, &options) >= 0, r->name);
+    av_dict_free(&options);
+    return encoder;
+}
+
+static void
+set_matrix(AVStream *stream, const int32_t *matrix)
+{
+    const size_t n = 9 * sizeof *matrix;
+#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
+    AVPacketSideData *side = av_packet_side_data_new(&stream->codecpar->coded_side_data,
+                                                     &stream->codecpar->nb_coded_side_data,
+                                                     AV_PKT_DATA_DISPLAYMATRIX, n, 0);
+    uint8_t *data = side ? side->data : NULL;
+#else
+    uint8_t *data = av_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, n);
+#endif
+    need(data, "no memory for a matrix");
+    memcpy(data, matrix, n);
+}
+
+static AVFormatContext *
+open_muxer(const char *name, const char *muxer)
+{
+    AVFormatContext *mux = NULL;
+    need(avformat_alloc_output_context2(&mux, NULL, muxer, name) >= 0, name);
+    mux->flags |= AVFMT_FLAG_BITEXACT;
+    need(avio_open(&mux->pb, name, AVIO_FLAG_WRITE) >= 0, name);
+    return mux;
+}
+
+static void
+begin_file(AVFormatContext *mux, const char *muxer_options)
+{
+    AVDictionary *options = NULL;
+    av_dict_parse_string(&options, muxer_options, "=", ":", 0);
+    need(avformat_write_header(mux, &options) >= 0, mux->url);
+    av_dict_free(&options);
+}
+
+static clip_bytes
+read_file(const char *name)
+{
+    FILE *file = fopen(name, "rb");
+    need(file && !fseek(file, 0, SEEK_END), name);
+    const size_t n = (size_t)ftell(file);
+    clip_bytes bytes = { malloc(n + 1), n };
+    rewind(file);
+    need(bytes.data && fread(bytes.data, 1, n, file) == n, name);
+    fclose(file);
+    return bytes;
+}
+
+/* Through a file, as some muxers fill gaps of FFmpeg's memory files with zeros. */
+static clip_bytes
+end_file(AVFormatContext *mux)
+{
+    need(av_write_trailer(mux) >= 0 && avio_closep(&mux->pb) >= 0, mux->url);
+    const clip_bytes bytes = read_file(mux->url);
+    remove(mux->url);
+    avformat_free_context(mux);
+    return bytes;
+}
+
+static void
+write_packets(const recipe *r, AVFormatContext *mux, AVCodecContext *encoder, int *number)
+{
+    AVPacket *packet = av_packet_alloc();
+    while (avcodec_receive_packet(encoder, packet) == 0) {
+        if (r->packet)
+            r->packet(packet, *number);
+        ++*number;
+        packet->duration = 1;
+        for (unsigned i = 0; i < mux->nb_streams; i++) {
+            AVPacket *copy = av_packet_clone(packet);
+            av_packet_rescale_ts(copy, encoder->time_base, mux->streams[i]->time_base);
+            copy->stream_index = (int)i;
+            need(av_write_frame(mux, copy) >= 0, r->name);
+            av_packet_free(&copy);
+        }
+        av_packet_unref(packet);
+    }
+    av_packet_free(&packet);
+}
+
+static void
+add_streams(const recipe *r, AVFormatContext *mux, const AVCodecContext *encoder)
+{
+    for (int i = 0; i < (r->streams ? r->streams : 1); i++) {
+        AVStream *stream = avformat_new_stream(mux, NULL);
+        need(stream, "no memory for a stream");
+        stream->time_base = encoder->time_base;
+        stream->avg_frame_rate = encoder->framerate;
+        avcodec_parameters_from_context(stream->codecpar, encoder);
+        if (r->matrix)
+            set_matrix(stream, r->matrix);
+    }
+}
+
+static clip_bytes
+encode(const recipe *r)
+{
+    AVFormatContext *mux = open_muxer(r->name, r->muxer);
+    int n_looks = 1, number = 0;
+    while (n_looks < 4 && r->looks[n_looks].width)
+        n_looks++;
+    for (int part = 0; part < n_looks; part++) {
+        AVCodecContext *encoder =
+            open_encoder(r, &r->looks[part],
+                         n_looks == 1 && mux->oformat->flags & AVFMT_GLOBALHEADER);
+        if (part == 0) {
+            add_streams(r, mux, encoder);
+            begin_file(mux, r->muxer_options);
+        }
+        for (int i = r->frames * part / n_looks; i < r->frames * (part + 1) / n_looks; i++) {
+            AVFrame *frame = draw(r, encoder, i);
+            need(avcodec_send_frame(encoder, frame) >= 0, r->name);
+            av_frame_free(&frame);
+            write_packets(r, mux, encoder, &number);
+        }
+        avcodec_send_frame(encoder, NULL);
+        write_packets(r, mux, encoder, &number);
+        avcodec_free_context(&encoder);
+    }
+    return end_file(mux);
+}
+
+/* ---- surgery --------------------------------------------------------------------------------- */
+
+static uint32_t
+get32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static void
+put16(uint8_t *p, unsigned value)
+{
+    p[0] = (uint8_t)(value >> 8);
+    p[1] = (uint8_t)value;
+}
+
+static void
+put32(uint8_t *p, uint32_t value)
+{
+    put16(p, value >> 16);
+    put16(p + 2, value & 0xffff);
+}
+
+static void
+put32_le(uint8_t *p, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* Where `what` begins, `after` bytes or more from the start. */
+static uint8_t *
+find(const clip_bytes *file, const void *what, size_t n, size_t after)
+{
+    for (size_t at = after; at + n <= file->n; at++)
+        if (!memcmp(file->data + at, what, n))
+            return file->data + at;
+    need(false, "the bytes to change are not there");
+    return NULL;
+}
+
+static uint8_t *
+find_name(const clip_bytes *file, const char *fourcc)
+{
+    return find(file, fourcc, 4, 0);
+}
+
+/* The body of a box of an MP4 file, by its path, becomes other bytes. What points into the file
+ * stays right as long as the box is behind the frames, as the muxer puts it. */
+static void
+replace_box(clip_bytes *file, const char *path, const void *body, size_t n)
+{
+    size_t parents[8], depth = 0, at = 0, end = file->n;
+    for (const char *name = path; *name; name += name[4] ? 5 : 4) {
+        while (at + 8 <= end && memcmp(file->data + at + 4, name, 4))
+            at += get32(file->data + at);
+        need(at + 8 <= end && depth < 8, path);
+        parents[depth++] = at;
+        end = at + get32(file->data + at);
+        at += 8;
+    }
+    const size_t old = end - at, rest = file->n - end;
+    if (n > old) {
+        file->data = realloc(file->data, file->n + n - old);
+        need(file->data, "no memory");
+    }
+    memmove(file->data + at + n, file->data + end, rest);
+    memcpy(file->data + at, body, n);
+    file->n = file->n - old + n;
+    for (size_t i = 0; i < depth; i++) {
+        uint8_t *size = file->data + parents[i];
+        put32(size, (uint32_t)(get32(size) - old + n));
+    }
+}
+
+/* The same, of 32-bit numbers. */
+static void
+replace_numbers(clip_bytes *file, const char *path, const uint32_t *numbers, size_t n)
+{
+    uint8_t *body = malloc(4 * n);
+    need(body, "no memory");
+    for (size_t i = 0; i < n; i++)
+        put32(body + 4 * i, numbers[i]);
+    replace_box(file, path, body, 4 * n);
+    free(body);
+}
+
+#define TABLE "moov/trak/mdia/minf/stbl/"
+#define NUMBERS(file, path, ...)                                                                   \
+    replace_numbers(file, path, (const uint32_t[]){ __VA_ARGS__ },                                 \
+                    sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4)
+
+/* ---- T16: hardly a clip ---------------------------------------------------------------------- */
+
+static clip_bytes
+copy_bytes(const void *data, size_t n)
+{
+    clip_bytes bytes = { malloc(n + 1), n };
+    need(bytes.data, "no memory");
+    memcpy(bytes.data, data, n);
+    return bytes;
+}
+
+static clip_bytes
+make_empty(void)
+{
+    return copy_bytes("", 0);
+}
+
+static clip_bytes
+make_text(void)
+{
+    static const char text[] = "This is a text file and no clip at all.\n";
+    return copy_bytes(text, sizeof text - 1);
+}
+
+/* One second of silence as PCM, the only stream; in Matroska with a picture attached. */
+static clip_bytes
+make_audio(const char *name, clip_bytes cover)
+{
+    static uint8_t silence[16000];
+    AVFormatContext *mux = open_muxer(name, NULL);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    AVCodecParameters *par = stream->codecpar;
+    par->codec_type = AVMEDIA_TYPE_AUDIO;
+    par->codec_id = AV_CODEC_ID_PCM_S16LE;
+    par->sample_rate = 8000;
+    par->bits_per_coded_sample = 16;
+    par->block_align = 2;
+    av_channel_layout_default(&par->ch_layout, 1);
+    if (cover.data) {
+        AVStream *attached = avformat_new_stream(mux, NULL);
+        attached->codecpar->codec_type = AVMEDIA_TYPE_ATTACHMENT;
+        attached->codecpar->codec_id = AV_CODEC_ID_PNG;
+        attached->codecpar->extradata = av_mallocz(cover.n + AV_INPUT_BUFFER_PADDING_SIZE);
+        attached->codecpar->extradata_size = (int)cover.n;
+        need(attached->codecpar->extradata, "no memory");
+        memcpy(attached->codecpar->extradata, cover.data, cover.n);
+        av_dict_set(&attached->metadata, "filename", "cover.png", 0);
+        av_dict_set(&attached->metadata, "mimetype", "image/png", 0);
+        free(cover.data);
+    }
+    begin_file(mux, NULL);
+    AVPacket *packet = av_packet_alloc();
+    packet->data = silence;
+    packet->size = sizeof silence;
+    packet->pts = packet->dts = 0;
+    packet->duration = av_rescale_q(1, (AVRational){ 1, 1 }, stream->time_base);
+    packet->flags = AV_PKT_FLAG_KEY;
+    need(av_write_frame(mux, packet) >= 0, name);
+    av_packet_free(&packet);
+    return end_file(mux);
+}
+
+static clip_bytes
+make_audio_only(void)
+{
+    return make_audio("audio.mov", (clip_bytes){ 0 });
+}
+
+static clip_bytes
+make_cover_only(void)
+{
+    return make_audio("cover.mkv", clip_make("picture.mp4"));
+}
+
+/* ---- T17, T18: damaged, and counts that are not so ------------------------------------------- */
+
+static void
+drop_moov(clip_bytes *file)
+{
+    file->n = (size_t)(find_name(file, "moov") - 4 - file->data);
+}
+
+static void
+say_431(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stts", 0, 1, 431, 1024);
+}
+
+static void
+say_7(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stts", 0, 1, 7, 1024);
+}
+
+static void
+say_431_in_avi(clip_bytes *file)
+{
+    put32_le(find_name(file, "avih") + 8 + 16, 431);
+    put32_le(find_name(file, "strh") + 8 + 32, 431);
+}
+
+static void
+say_7_in_avi(clip_bytes *file)
+{
+    put32_le(find_name(file, "avih") + 8 + 16, 7);
+    put32_le(find_name(file, "strh") + 8 + 32, 7);
+}
+
+static void
+say_431_in_apng(clip_bytes *file)
+{
+    uint8_t *chunk = find_name(file, "acTL");
+    put32(chunk + 4, 431);
+    put32(chunk + 12, ~av_crc(av_crc_get_table(AV_CRC_32_IEEE_LE), ~0u, chunk, 12));
+}
+
+/* ---- T19: time ------------------------------------------------------------------------------- */
+
+static int64_t
+when_squared(int frame)
+{
+    return (int64_t)frame * frame;
+}
+
+static int64_t
+when_gaps(int frame)
+{
+    return frame + frame / 5 * 1000000;
+}
+
+static int64_t
+when_negative(int frame)
+{
+    return frame - 20;
+}
+
+static void
+all_at_once(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stts", 0, 1, 40, 0);
+}
+
+static void
+huge_steps(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stts", 0, 1, 40, 0x7fffffff);
+}
+
+static void
+backwards(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000);
+}
+
+/* Composition offsets from end to end of what they can be. */
+static void
+wild_offsets(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "ctts", 0, 4, 10, 0x7fffffff, 10, 0x80000001, 10, 0xffffffff, 10, 0);
+}
+
+static void
+no_timescale(clip_bytes *file)
+{
+    put32(find_name(file, "mdhd") + 4 + 12, 0);
+}
+
+static void
+last_day(clip_bytes *file)
+{
+    uint8_t *time = find_name(file, "tfdt") + 8; /* of the first fragment */
+    put32(time, 0x40000000);
+    put32(time + 4, 0);
+}
+
+/* Edit lists of version 1: a duration (of the movie), a beginning (of the medium), a rate, each. */
+static void
+start_at_5(clip_bytes *file)
+{
+    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 1, 0, 3500, 0, 5 * 1024, 1 << 16);
+}
+
+static void
+wait_long(clip_bytes *file)
+{
+    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 2, 0x40000000, 0, ~0u, ~0u, 1 << 16, 0, 4000, 0,
+            0, 1 << 16);
+}
+
+static void
+show_twice(clip_bytes *file)
+{
+    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 2, 0, 4000, 0, 0, 1 << 16, 0, 4000, 0, 0,
+            1 << 16);
+}
+
+static void
+show_past_the_end(clip_bytes *file)
+{
+    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 1, 0x7fffffff, ~0u, 0x7fffffff, ~0u, 1 << 16);
+}
+
+/* ---- T20: shapes ----------------------------------------------------------------------------- */
+
+/* What a matrix does to (x, y): a x + c y, b x + d y. */
+#define MATRIX(a, b, c, d)                                                                         \
+    {                                                                                              \
+        (a) * 65536, (b)*65536, 0, (c)*65536, (d)*65536, 0, 0, 0, 1 << 30                          \
+    }
+static const int32_t turn_90[9] = MATRIX(0, 1, -1, 0);
+static const int32_t turn_180[9] = MATRIX(-1, 0, 0, -1);
+static const int32_t turn_270[9] = MATRIX(0, -1, 1, 0);
+static const int32_t mirror[9] = MATRIX(-1, 0, 0, 1);
+static const int32_t upside_down[9] = MATRIX(1, 0, 0, -1);
+static const int32_t transpose[9] = MATRIX(0, 1, 1, 0);
+static const int32_t transverse[9] = MATRIX(0, -1, -1, 0);
+
+static void
+set_tkhd_matrix(clip_bytes *file, const uint32_t matrix[9])
+{
+    for (int i = 0; i < 9; i++)
+        put32(find_name(file, "tkhd") + 44 + 4 * i, matrix[i]);
+}
+
+static void
+zero_matrix(clip_bytes *file)
+{
+    set_tkhd_matrix(file, (const uint32_t[9]){ 0 });
+}
+
+static void
+extreme_matrix(clip_bytes *file)
+{
+    static const uint32_t m[9] = { 0x80000000, 0x7fffffff, 0x80000000, 0x7fffffff, 0x80000000,
+                                   0xffffffff, 0x80000000, 0x7fffffff, 0x80000000 };
+    set_tkhd_matrix(file, m);
+}
+
+/* What an IEEE NaN looks like, in each place. */
+static void
+nan_matrix(clip_bytes *file)
+{
+    static const uint32_t m[9] = { 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000,
+                                   0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000 };
+    set_tkhd_matrix(file, m);
+}
+
+/* Orientation 6 of EXIF, a quarter turn clockwise, in a JPEG packet. */
+static void
+orient(AVPacket *packet, int number)
+{
+    static const uint8_t exif[] = { 0xff, 0xe1, 0, 34, 'E', 'x', 'i', 'f', 0, 0,  'M', 'M',
+                                    0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
+                                    0,    0,    0, 1,  0,   6,   0,   0,   0, 0,  0,   0 };
+    const int n = packet->size;
+    (void)number;
+    need(av_grow_packet(packet, sizeof exif) >= 0, "no memory");
+    memmove(packet->data + 2 + sizeof exif, packet->data + 2, (size_t)n - 2);
+    memcpy(packet->data + 2, exif, sizeof exif);
+}
+
+static void
+orient_late(AVPacket *packet, int number)
+{
+    if (number >= 10)
+        orient(packet, number);
+}
+
+/* ---- T22: bombs ------------------------------------------------------------------------------ */
+
+static void
+huge_png(clip_bytes *file)
+{
+    for (size_t at = 0; at + 21 < file->n; at++) {
+        uint8_t *chunk = file->data + at;
+        if (memcmp(chunk, "IHDR", 4))
+            continue;
+        put32(chunk + 4, 65535);
+        put32(chunk + 8, 65535);
+        put32(chunk + 17, ~av_crc(av_crc_get_table(AV_CRC_32_IEEE_LE), ~0u, chunk, 17));
+    }
+}
+
+static void
+huge_jpeg(clip_bytes *file)
+{
+    for (size_t at = 0; at + 9 < file->n; at++)
+        if (!memcmp(file->data + at, "\xff\xc0\0\x11\x08", 5)) {
+            put16(file->data + at + 5, 65500);
+            put16(file->data + at + 7, 65500);
+        }
+}
+
+static void
+huge_raw_entry(clip_bytes *file)
+{
+    put32(find_name(file, "2vuy") + 28, 0xffffffff);
+}
+
+static void
+huge_entry(clip_bytes *file)
+{
+    put32(find_name(file, "mp4v") + 28, 0xffffffff); /* 65535 by 65535 */
+}
+
+/* As many samples as can be said, of one byte, in one chunk: a table of tens of gigabytes. */
+static void
+say_billions(clip_bytes *file)
+{
+    NUMBERS(file, TABLE "stsz", 0, 1, 0x7fffffff);
+    NUMBERS(file, TABLE "stts", 0, 1, 0x7fffffff, 1);
+    NUMBERS(file, TABLE "stsc", 0, 1, 1, 0x7fffffff, 1);
+    NUMBERS(file, TABLE "stco", 0, 1, 48);
+}
+
+/* Millions of frames that are there: each chunk is the same bytes. */
+static void
+have_millions(clip_bytes *file)
+{
+    enum { CHUNKS = 4400, EACH = 1000 };
+    uint32_t *chunks = calloc(2 + CHUNKS, sizeof *chunks);
+    need(chunks, "no memory");
+    chunks[1] = CHUNKS;
+    for (int i = 0; i < CHUNKS; i++)
+        chunks[2 + i] = 48;
+    NUMBERS(file, TABLE "stsz", 0, 1, CHUNKS * EACH);
+    NUMBERS(file, TABLE "stts", 0, 1, CHUNKS * EACH, 1);
+    NUMBERS(file, TABLE "stsc", 0, 1, 1, EACH, 1);
+    replace_numbers(file, TABLE "stco", chunks, 2 + CHUNKS);
+    free(chunks);
+}
+
+/* The same frames again and again by an edit list. */
+static void
+show_often(clip_bytes *file)
+{
+    enum { EDITS = 110000 };
+    uint32_t *list = calloc(2 + 5 * EDITS, sizeof *list);
+    need(list, "no memory");
+    list[0] = 1 << 24;
+    list[1] = EDITS;
+    for (int i = 0; i < EDITS; i++) {
+        list[2 + 5 * i + 1] = 4000;
+        list[2 + 5 * i + 4] = 1 << 16;
+    }
+    replace_numbers(file, "moov/trak/edts/elst", list, 2 + 5 * EDITS);
+    free(list);
+}
+
+static void
+lasts_2_31(clip_bytes *file)
+{
+    put32(find_name(file, "mvhd") + 20, 1u << 31);
+    put32(find_name(file, "mdhd") + 20, 1u << 31);
+}
+
+static void
+lasts_2_63(clip_bytes *file)
+{
+    NUMBERS(file, "moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0);
+}
+
+/* ---- T23: what names other files ------------------------------------------------------------- */
+
+#define TEXT(function, text)                                                                       \
+    static clip_bytes function(void)                                                               \
+    {                                                                                              \
+        return copy_bytes(text, sizeof(text) - 1);                                                 \
+    }
+TEXT(make_hls, "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\none.mp4\n#EXTINF:4,\n"
+               "http://127.0.0.1:9/two.ts\n#EXT-X-ENDLIST\n")
+TEXT(make_hls_master, "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nhttp://127.0.0.1:9/a.m3u8\n")
+TEXT(make_dash, "<?xml version=\"1.0\"?>\n<MPD xmlns=\"urn:mpeg:dash:schema:mpd:2011\" "
+                "type=\"static\" mediaPresentationDuration=\"PT4S\" profiles="
+                "\"urn:mpeg:dash:profile:isoff-on-demand:2011\"><Period><AdaptationSet mimeType="
+                "\"video/mp4\"><Representation id=\"1\" bandwidth=\"1\"><BaseURL>one.mp4</BaseURL>"
+                "</Representation></AdaptationSet></Period></MPD>\n")
+TEXT(make_concat, "ffconcat version 1.0\nfile one.mp4\nfile http://127.0.0.1:9/two.mp4\n")
+TEXT(make_sdp, "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+               "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n")
+TEXT(make_subfile, "subfile,,start,0,end,900,,:one.mp4\n")
+TEXT(make_http, "http://127.0.0.1:9/one.mp4\n")
+TEXT(make_rtsp, "rtsp://127.0.0.1:9/one.mp4\n")
+TEXT(make_rtsp_reference, "[Reference]\nRef1=http://127.0.0.1:9/one.asf?MSWMExt=.asf\n")
+TEXT(make_imf, "<?xml version=\"1.0\"?>\n<CompositionPlaylist xmlns="
+               "\"http://www.smpte-ra.org/schemas/2067-3/2016\"><Id>urn:uuid:0</Id>"
+               "</CompositionPlaylist>\n")
+
+/* The frames are said to lie in one.mp4. */
+static void
+lie_elsewhere_by_url(clip_bytes *file)
+{
+    static const uint8_t dref[] = "\0\0\0\0\0\0\0\1\0\0\0\x14url \0\0\0\0one.mp4";
+    replace_box(file, "moov/trak/mdia/minf/dinf/dref", dref, sizeof dref);
+}
+
+/* The same as an alias of the Macintosh: 150 bytes in fixed places, then tagged paths. */
+static void
+lie_elsewhere_by_alias(clip_bytes *file)
+{
+    uint8_t dref[8 + 12 + 150 + 16 + 4] = { 0 };
+    uint8_t *box = dref + 8, *tags = box + 12 + 150;
+    put32(dref + 4, 1);
+    put32(box, sizeof dref - 8);
+    memcpy(box + 4, "alis", 4);
+    box[12 + 10] = 3;
+    memcpy(box + 12 + 11, "vol", 3);
+    box[12 + 50] = 7;
+    memcpy(box + 12 + 51, "one.mp4", 7);
+    put16(box + 12 + 130, 1); /* one folder down from a common one */
+    put16(box + 12 + 132, 1);
+    put16(tags, 2); /* an absolute path */
+    put16(tags + 2, 8);
+    memcpy(tags + 4, "/one.mp4", 8);
+    put16(tags + 12, 0xffff);
+    replace_box(file, "moov/trak/mdia/minf/dinf/dref", dref, sizeof dref);
+}
+
+/* ---- the clips ------------------------------------------------------------------------------- */
+
+#define SIZE(w, h)                                                                                 \
+    {                                                                                              \
+        .width = w, .height = h                                                                    \
+    }
+#define KIND(f, full)                                                                              \
+    {                                                                                              \
+        .width = CLIP_WIDTH, .height = CLIP_HEIGHT, .format = AV_PIX_FMT_##f, .full_range = full   \
+    }
+#define CENC                                                                                       \
+    "encryption_scheme=cenc-aes-ctr:encryption_key=000102030405060708090a0b0c0d0e0f:"              \
+    "encryption_kid=101112131415161718191a1b1c1d1e1f"
+
+static const recipe recipes[] = {
+
+    /* T16 */
+    { .name = "empty.mp4", .make = make_empty },
+    { .name = "text.mp4", .make = make_text },
+    { .name = "audio.mov", .make = make_audio_only },
+    { .name = "cover.mkv", .make = make_cover_only },
+    { .name = "picture.mp4",
+      .frames = 1,
+      .muxer = "image2pipe",
+      .encoder = "png",
+      .looks = { KIND(RGB24, false) } },
+    { .name = "nothing.mp4", .frames = 0, .muxer_options = "movflags=empty_moov+frag_keyframe" },
+    { .name = "nothing.avi", .frames = 0 },
+    { .name = "one.mp4", .frames = 1 },
+    { .name = "two.mp4", .frames = 2 },
+    { .name = "three.mp4", .frames = 3 },
+    { .name = "encrypted.mp4", .frames = 10, .muxer_options = CENC },
+
+    /* T17: these are whole */
+    { .name = "back.mp4", .frames = 40 },
+    { .name = "front.mp4", .frames = 40, .muxer_options = "moov_size=1800" },
+    { .name = "pieces.mp4", .frames = 40, .muxer_options = "movflags=empty_moov+frag_keyframe" },
+    { .name = "whole.mkv", .frames = 40 },
+    { .name = "whole.avi", .frames = 40 },
+    { .name = "whole.ts", .frames = 40, .encoder = "mpeg2video" },
+    { .name = "whole.m4v", .frames = 40, .muxer = "m4v" },
+    { .name = "whole.gif", .frames = 20, .encoder = "gif", .looks = { KIND(GRAY8, false) } },
+    { .name = "x264.mp4",
+      .frames = 40,
+      .encoder = "libx264",
+      .encoder_options = "threads=1",
+      .muxer_options = "moov_size=1800" },
+    { .name = "vp8.webm",
+      .frames = 20,
+      .encoder = "libvpx",
+      .encoder_options = "cpu-used=8:deadline=realtime" },
+    { .name = "x265.mp4",
+      .frames = 40,
+      .encoder = "libx265",
+      .encoder_options = "x265-params=log-level=none:bf=2",
+      .muxer_options = "moov_size=4000" },
+    { .name = "vp9.webm",
+      .frames = 20,
+      .encoder = "libvpx-vp9",
+      .encoder_options = "cpu-used=8:deadline=realtime" },
+    { .name = "long.avi", .frames = 300 },
+    { .name = "no-moov.mp4", .frames = 10, .edit = drop_moov },
+
+    /* T18 */
+    { .name = "over.mp4", .frames = 40, .edit = say_431 },
+    { .name = "under.mp4", .frames = 40, .edit = say_7 },
+    { .name = "over.avi", .frames = 40, .edit = say_431_in_avi },
+    { .name = "under.avi", .frames = 40, .edit = say_7_in_avi },
+    { .name = "over.apng",
+      .frames = 10,
+      .encoder = "apng",
+      .looks = { KIND(RGB24, false) },
+      .edit = say_431_in_apng },
+
+    /* T19 */
+    { .name = "vfr.mp4", .frames = 40, .when = when_squared },
+    { .name = "vfr.mkv", .frames = 40, .when = when_squared },
+    { .name = "gaps.mp4", .frames = 40, .when = when_gaps },
+    { .name = "negative.mp4", .frames = 40, .when = when_negative },
+    { .name = "negative.nut", .frames = 40, .when = when_negative },
+    { .name = "at-once.mp4", .frames = 40, .edit = all_at_once },
+    { .name = "huge-steps.mp4", .frames = 40, .edit = huge_steps },
+    { .name = "backwards.mp4", .frames = 40, .edit = backwards },
+    { .name = "wild-offsets.mp4", .frames = 40, .encoder_options = "bf=2", .edit = wild_offsets },
+    { .name = "no-timescale.mp4", .frames = 40, .edit = no_timescale },
+    { .name = "last-day.mp4",
+      .frames = 40,
+      .muxer_options = "movflags=empty_moov+frag_keyframe",
+      .edit = last_day },
+    { .name = "start-at-5.mp4", .frames = 40, .edit = start_at_5 },
+    { .name = "wait-long.mp4", .frames = 40, .edit = wait_long },
+    { .name = "show-twice.mp4", .frames = 40, .edit = show_twice },
+    { .name = "past-the-end.mp4", .frames = 40, .edit = show_past_the_end },
+
+    /* T20 */
+    { .name = "upright.mp4", .frames = 4, .corners = true },
+    { .name = "turned-90.mp4", .frames = 4, .corners = true, .matrix = turn_90 },
+    { .name = "turned-180.mp4", .frames = 4, .corners = true, .matrix = turn_180 },
+    { .name = "turned-270.mp4", .frames = 4, .corners = true, .matrix = turn_270 },
+    { .name = "mirror.mp4", .frames = 4, .corners = true, .matrix = mirror },
+    { .name = "upside-down.mp4", .frames = 4, .corners = true, .matrix = upside_down },
+    { .name = "transpose.mp4", .frames = 4, .corners = true, .matrix = transpose },
+    { .name = "transverse.mp4", .frames = 4, .corners = true, .matrix = transverse },
+    { .name = "zero-matrix.mp4", .frames = 4, .corners = true, .edit = zero_matrix },
+    { .name = "extreme-matrix.mp4", .frames = 4, .corners = true, .edit = extreme_matrix },
+    { .name = "nan-matrix.mp4", .frames = 4, .corners = true, .edit = nan_matrix },
+    { .name = "frames-turned.avi",
+      .frames = 4,
+      .encoder = "mjpeg",
+      .corners = true,
+      .packet = orient },
+    { .name = "turned-late.avi", .frames = 20, .encoder = "mjpeg", .packet = orient_late },
+    { .name = "anamorphic.mp4", .frames = 4, .sample_aspect = true },
+    { .name = "thin.mkv", .frames = 4, .encoder = "ffv1", .looks = { SIZE(402, 2) } },
+    { .name = "too-thin.mkv", .frames = 4, .encoder = "ffv1", .looks = { SIZE(2, 402) } },
+    { .name = "dot.mkv", .frames = 4, .encoder = "ffv1", .looks = { SIZE(1, 1) } },
+    { .name = "odd.mp4", .frames = 10, .looks = { SIZE(97, 63) } },
+    { .name = "odd.mkv", .frames = 10, .encoder = "ffv1", .looks = { SIZE(33, 1) } },
+    { .name = "wide.avi", .frames = 3, .encoder = "mjpeg", .looks = { SIZE(16384, 88) } },
+
+    /* T21 */
+    { .name = "sizes.avi",
+      .frames = 40,
+      .looks = { SIZE(96, 64), SIZE(192, 128), SIZE(64, 96), SIZE(48, 32) } },
+    { .name = "sizes.ts",
+      .frames = 40,
+      .encoder = "mpeg2video",
+      .looks = { SIZE(96, 64), SIZE(192, 128), SIZE(64, 96) } },
+    { .name = "formats.avi",
+      .frames = 40,
+      .encoder = "mjpeg",
+      .looks = { KIND(YUVJ420P, true), KIND(YUVJ444P, true), KIND(YUVJ422P, true) } },
+    { .name = "formats.mov",
+      .frames = 40,
+      .encoder = "png",
+      .looks = { KIND(RGB24, false), KIND(GRAY16BE, false), KIND(RGBA, false),
+                 KIND(MONOBLACK, false) } },
+    { .name = "ranges.avi",
+      .frames = 8,
+      .encoder = "mjpeg",
+      .corners = true,
+      .looks = { KIND(YUVJ420P, true), KIND(YUV420P, false) } },
+    { .name = "yuv444.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(YUV444P, false) } },
+    { .name = "ten-bits.mkv",
+      .frames = 10,
+      .encoder = "ffv1",
+      .looks = { KIND(YUV420P10, false) } },
+    { .name = "sixteen-bits.mkv",
+      .frames = 10,
+      .encoder = "ffv1",
+      .looks = { KIND(YUV444P16, false) } },
+    { .name = "grey.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(GRAY8, false) } },
+    { .name = "alpha.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(YUVA420P, false) } },
+    { .name = "palette.mov", .frames = 10, .encoder = "qtrle", .looks = { KIND(RGB555BE, false) } },
+    { .name = "interlaced.mp4", .frames = 10, .interlaced = true },
+    { .name = "interlaced.ts", .frames = 10, .encoder = "mpeg2video", .interlaced = true },
+    { .name = "reordered.mp4", .frames = 12, .encoder_options = "bf=2" },
+    { .name = "reordered-13.mp4", .frames = 13, .encoder_options = "bf=2" },
+    { .name = "reordered.ts", .frames = 14, .encoder = "mpeg2video", .encoder_options = "bf=2" },
+
+    /* T22 */
+    { .name = "huge.png",
+      .frames = 1,
+      .muxer = "image2pipe",
+      .encoder = "png",
+      .looks = { KIND(RGB24, false) },
+      .edit = huge_png },
+    { .name = "huge-png.mp4",
+      .frames = 4,
+      .encoder = "png",
+      .looks = { KIND(RGB24, false) },
+      .edit = huge_png },
+    { .name = "huge-jpeg.avi",
+      .frames = 4,
+      .encoder = "mjpeg",
+      .looks = { KIND(YUVJ420P, true) },
+      .edit = huge_jpeg },
+    { .name = "huge-raw.mov",
+      .frames = 2,
+      .encoder = "rawvideo",
+      .looks = { KIND(UYVY422, false) },
+      .edit = huge_raw_entry },
+    { .name = "huge-entry.mp4", .frames = 4, .edit = huge_entry },
+    { .name = "billions.mp4", .frames = 4, .edit = say_billions },
+    { .name = "millions.mp4", .frames = 4, .edit = have_millions },
+    { .name = "often.mp4", .frames = 40, .edit = show_often },
+    { .name = "streams-1000.mkv", .frames = 2, .streams = 1000 },
+    { .name = "lasts-2-31.mp4", .frames = 40, .edit = lasts_2_31 },
+    { .name = "lasts-2-63.mp4", .frames = 40, .edit = lasts_2_63 },
+
+    /* T23 */
+    { .name = "hls.mp4", .make = make_hls },
+    { .name = "hls-master.mp4", .make = make_hls_master },
+    { .name = "dash.mp4", .make = make_dash },
+    { .name = "concat.mp4", .make = make_concat },
+    { .name = "sdp.mp4", .make = make_sdp },
+    { .name = "subfile.mp4", .make = make_subfile },
+    { .name = "http.mp4", .make = make_http },
+    { .name = "rtsp.mp4", .make = make_rtsp },
+    { .name = "reference.mp4", .make = make_rtsp_reference },
+    { .name = "imf.mp4", .make = make_imf },
+    { .name = "elsewhere-url.mov", .frames = 4, .edit = lie_elsewhere_by_url },
+    { .name = "elsewhere-alias.mov", .frames = 4, .edit = lie_elsewhere_by_alias },
+};
+
+const char *
+clip_name(size_t i)
+{
+    return i < sizeof recipes / sizeof *recipes ? recipes[i].name : NULL;
+}
+
+static const recipe *
+find_recipe(const char *name)
+{
+    for (size_t i = 0; clip_name(i); i++)
+        if (!strcmp(recipes[i].name, name))
+            return &recipes[i];
+    need(false, name);
+    return NULL;
+}
+
+bool
+clip_is_possible(const char *name)
+{
+    const char *encoder = find_recipe(name)->encoder;
+    return !encoder || avcodec_find_encoder_by_name(encoder);
+}
+
+clip_bytes
+clip_make(const char *name)
+{
+    const recipe *r = find_recipe(name);
+    av_log_set_level(AV_LOG_QUIET);
+    if (r->make)
+        return r->make();
+    clip_bytes file = encode(r);
+    if (r->edit)
+        r->edit(&file);
+    return file;
+}
+
+void
+clip_write_bytes(const char *name, clip_bytes bytes)
+{
+    FILE *file = fopen(name, "wb");
+    need(file && fwrite(bytes.data, 1, bytes.n, file) == bytes.n && fclose(file) == 0, name);
+}
+
+void
+clip_write(const char *name)
+{
+    clip_bytes bytes = clip_make(name);
+    clip_write_bytes(name, bytes);
+    free(bytes.data);
+}

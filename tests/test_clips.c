@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: MIT */
+/* Odd and hostile clips through the public interface: each gives the frames that it should or an
+ * error that says why not, the same for every number of threads, in little time and memory. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "make_clips.h"
+#include "qwenvit_media.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+/* ---- what a clip gives ----------------------------------------------------------------------- */
+
+enum { MAX_FRAMES = 512 };
+
+typedef struct frame_seen {
+    int number;         /* that its bars show */
+    uint8_t corners[4]; /* in the order of clip_corners */
+} frame_seen;
+
+typedef struct outcome {
+    qv_status status;
+    qv_error error;
+    qv_clip_info info;
+    int64_t n, damaged;
+    uint64_t hash; /* of all pixels */
+    frame_seen seen[MAX_FRAMES];
+} outcome;
+
+/* The one place where clips are opened. Every frame is asked for. Decoding in this process, so that
+ * the sanitizers and the wrapped calls see it; test_isolation.c has the other way. */
+static qv_decoder *decoder; /* NULL: in this process */
+
+static qv_status
+open_clip(const char *path, int threads, qv_clip **clip, qv_error *err)
+{
+    const qv_clip_options options = { .fps = 1e6,
+                                      .max_frames = 1 << 20,
+                                      .threads = threads,
+                                      .trusted = !decoder,
+                                      .decoder = decoder };
+    return qv_clip_open(path, NULL, NULL, &options, clip, err);
+}
+
+static frame_seen
+look_at(const uint8_t *rgb, int width, int height)
+{
+    frame_seen seen = { 0 };
+    for (int bar = 0; bar < CLIP_BARS; bar++) {
+        const int x = (2 * bar + 1) * width / (2 * CLIP_BARS);
+        seen.number |= (rgb[3 * (height / 2 * width + x)] > 128) << bar;
+    }
+    for (int corner = 0; corner < 4; corner++) {
+        const int x = (corner % 2 * 2 + 1) * width / 4, y = (corner / 2 * 2 + 1) * height / 4;
+        seen.corners[corner] = rgb[3 * (y * width + x)];
+    }
+    return seen;
+}
+
+static void
+read_frames(qv_clip *clip, outcome *o)
+{
+    qv_clip_get_info(clip, &o->info);
+    const size_t bytes = 3 * (size_t)o->info.width * (size_t)o->info.height;
+    uint8_t *rgb = malloc(bytes);
+    assert_non_null(rgb);
+    for (;;) {
+        int64_t n;
+        o->status = qv_clip_read(clip, rgb, 1, &n, NULL, &o->error);
+        if (o->status || n == 0)
+            break;
+        for (size_t i = 0; i < bytes; i++)
+            o->hash = (o->hash ^ rgb[i]) * 0x100000001b3u;
+        assert_true(o->n < MAX_FRAMES);
+        o->seen[o->n++] = look_at(rgb, o->info.width, o->info.height);
+    }
+    o->damaged = qv_clip_damaged(clip);
+    free(rgb);
+}
+
+static void
+read_clip(const char *path, int threads, outcome *o)
+{
+    qv_clip *clip = NULL;
+    memset(o, 0, sizeof *o);
+    o->status = open_clip(path, threads, &clip, &o->error);
+    if (!o->status)
+        read_frames(clip, o);
+    qv_clip_close(&clip);
+    if (o->status && !strstr(o->error.text, path))
+        fail_msg("'%s' does not name %s", o->error.text, path);
+}
+
+/* Reads it with one, two, three threads and with two again: all must give the same. (HEVC with the
+ * default number: with others it need not.) */
+static void
+read_clip_each_way(const char *path, outcome *o)
+{
+    static const int some[] = { 2, 3, 2 }, same[] = { 0, 0, 0 };
+    const int *threads = strstr(path, "x265") ? same : some;
+    outcome other;
+    read_clip(path, 1, o);
+    for (size_t i = 0; i < LENGTH(some); i++) {
+        read_clip(path, threads[i], &other);
+        if (o->status != other.status || strcmp(o->error.text, other.error.text) != 0 ||
+            o->n != other.n || o->damaged != other.damaged || o->hash != other.hash)
+            fail_msg("%s: %d frames, %d damaged, hash %llx, '%s' with one thread; %d, %d, %llx, "
+                     "'%s' with %d",
+                     path, (int)o->n, (int)o->damaged, (unsigned long long)o->hash, o->error.text,
+                     (int)other.n, (int)other.damaged, (unsigned long long)other.hash,
+                     other.error.text, threads[i]);
+    }
+}
+
+/* ---- what it should give --------------------------------------------------------------------- */
+
+typedef struct expected {
+    const char *name;
+    const char *error;   /* words of a QV_EFORMAT; NULL: it can be read */
+    int frames, first;   /* how many, and the number of the first */
+    bool some;           /* how many is FFmpeg's affair: 1 to `frames`, in their order */
+    const char *corners; /* which one of the clip's is at each corner; no numbers then */
+    int width, height;   /* 0: the usual ones */
+} expected;
+
+static void
+check_frames(const expected *e, const outcome *o)
+{
+    if (o->n > e->frames || o->n < (e->some ? 1 : e->frames) || o->damaged)
+        fail_msg("%s: %d frames and %d damaged, not %d", e->name, (int)o->n, (int)o->damaged,
+                 e->frames);
+    assert_int_equal(o->info.source_frames, o->n);
+    assert_int_equal(o->info.source_width, e->width ? e->width : CLIP_WIDTH);
+    assert_int_equal(o->info.source_height, e->height ? e->height : CLIP_HEIGHT);
+    for (int64_t i = 0; i < o->n; i++) {
+        const int number = o->seen[i].number;
+        const bool right = e->some ? i == 0 || number > o->seen[i - 1].number
+                                   : number == (i + e->first) % (1 << CLIP_BARS);
+        if (!e->corners && !right)
+            fail_msg("%s: frame %d shows number %d", e->name, (int)i, number);
+        for (int corner = 0; e->corners && corner < 4; corner++) {
+            const int want = clip_corners[e->corners[corner] - '0'];
+            if (abs(o->seen[i].corners[corner] - want) > 6)
+                fail_msg("%s: frame %d: corner %d is %d, not %d", e->name, (int)i, corner,
+                         o->seen[i].corners[corner], want);
+        }
+    }
+}
+
+static void
+check_clip(const expected *e)
+{
+    outcome o;
+    clip_write(e->name);
+    read_clip_each_way(e->name, &o);
+    unlink(e->name);
+    if (!e->error && !o.status)
+        check_frames(e, &o);
+    else if (!e->error || o.status != QV_EFORMAT || !strstr(o.error.text, e->error))
+        fail_msg("%s: status %d, %d frames, '%s'; expected '%s'", e->name, o.status, (int)o.n,
+                 o.error.text, e->error ? e->error : "frames");
+}
+
+static void
+check_clips(const expected *e, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        check_clip(&e[i]);
+}
+
+static void
+test_hardly_clips(void **state)
+{
+    (void)state;
+    static const expected clips[] = {
+        { .name = "empty.mp4", .error = "is empty" },
+        { .name = "text.mp4", .error = "not a clip or picture of a known format" },
+        { .name = "audio.mov", .error = "no video stream among 1 streams" },
+        { .name = "cover.mkv", .error = "but an attached cover picture" },
+        { .name = "nothing.mp4", .error = "no frame in the 'mpeg4' video" },
+        { .name = "nothing.avi", .error = "no frame in the 'mpeg4' video" },
+        { .name = "no-moov.mp4", .error = "opening the container failed" },
+        { .name = "encrypted.mp4", .error = "the video is encrypted" },
+        { .name = "picture.mp4", .frames = 1 },
+        { .name = "one.mp4", .frames = 1 },
+        { .name = "two.mp4", .frames = 2 },
+        { .name = "three.mp4", .frames = 3 },
+    };
+    check_clips(clips, LENGTH(clips));
+}
+
+static void
+test_wrong_counts(void **state)
+{
+    (void)state;
+    static const expected clips[] = {
+        { .name = "over.mp4", .frames = 40 },  { .name = "under.mp4", .frames = 40 },
+        { .name = "over.avi", .frames = 40 },  { .name = "under.avi", .frames = 40 },
+        { .name = "over.apng", .frames = 10 },
+    };
+    check_clips(clips, LENGTH(clips));
+}
+
+/* Frames are counted, not timed: times that make no sense change which ones there are only where
+ * an edit list says so, or where FFmpeg drops what has no place in it. */
+static void
+test_time(void **state)
+{
+    (void)state;
+    static const expected clips[] = {
+        { .name = "vfr.mp4", .frames = 40 },
+        { .name = "vfr.mkv", .frames = 40 },
+        { .name = "gaps.mp4", .frames = 40 },
+        { .name = "negative.mp4", .frames = 20, .first = 20 },
+        { .name = "negative.nut", .frames = 40 },
+        { .name = "whole.m4v", .frames = 40 }, /* has no times */
+        { .name = "at-once.mp4", .frames = 40 },
+        { .name = "huge-steps.mp4", .frames = 40, .some = true },
+        { .name = "backwards.mp4", .frames = 40, .some = true },
+        { .name = "wild-offsets.mp4", .frames = 40, .some = true },
+        { .name = "no-timescale.mp4", .frames = 40, .some = true },
+        { .name = "last-day.mp4", .frames = 40, .some = true },
+        { .name = "start-at-5.mp4", .frames = 35, .first = 5 },
+        { .name = "wait-long.mp4", .frames = 40 },
+        { .name = "lasts-2-31.mp4", .frames = 40 },
+        { .name = "lasts-2-63.mp4", .frames = 40 },
+        { .name = "past-the-end.mp4", .error = "no frame in the 'mpeg4' video" },
+    };
+    check_clips(clips, LENGTH(clips));
+    outcome o;
+    clip_write("show-twice.mp4");
+    read_clip_each_way("show-twice.mp4", &o);
+    unlink("show-twice.mp4");
+    assert_int_equal(o.n, 80);
+    for (int i = 0; i < 80; i++)
+        assert_int_equal(o.seen[i].number, i % 40);
+}
+
+static void
+test_shapes(void **state)
+{
+    (void)state;
+    enum { W = CLIP_WIDTH, H = CLIP_HEIGHT };
+    static const expected clips[] = {
+        { .name = "upright.mp4", .frames = 4, .corners = "0123" },
+        { .name = "turned-90.mp4", .frames = 4, .corners = "2031", .width = H, .height = W },
+        { .name = "turned-180.mp4", .frames = 4, .corners = "3210" },
+        { .name = "turned-270.mp4", .frames = 4, .corners = "1302", .width = H, .height = W },
+        { .name = "mirror.mp4", .frames = 4, .corners = "1032" },
+        { .name = "upside-down.mp4", .frames = 4, .corners = "2301" },
+        { .name = "transpose.mp4", .frames = 4, .corners = "0213", .width = H, .height = W },
+        { .name = "transverse.mp4", .frames = 4, .corners = "3120", .width = H, .height = W },
+        { .name = "zero-matrix.mp4", .frames = 4, .corners = "0123" },
+        { .name = "extreme-matrix.mp4", .frames = 4, .corners = "0123" },
+        { .name = "nan-matrix.mp4", .frames = 4, .corners = "0123" },
+        { .name = "frames-turned.avi", .frames = 4, .corners = "2031", .width = H, .height = W },
+        { .name = "anamorphic.mp4", .frames = 4 },
+        { .name = "odd.mp4", .frames = 10, .width = 97, .height = 63 },
+        { .name = "odd.mkv", .frames = 10, .width = 33, .height = 1 },
+        { .name = "wide.avi", .frames = 3, .width = 16384, .height = 88 },
+        { .name = "thin.mkv", .error = "too long and thin" },
+        { .name = "too-thin.mkv", .error = "too long and thin" },
+    };
+    check_clips(clips, LENGTH(clips));
+    outcome o;
+    clip_write("dot.mkv"); /* one pixel shows no number, but which bit of it */
+    read_clip_each_way("dot.mkv", &o);
+    unlink("dot.mkv");
+    assert_int_equal(o.n, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(o.seen[i].number, i % 2 ? 63 : 0);
+    clip_write("turned-late.avi"); /* the bars lie down on the way, into the same size */
+    read_clip_each_way("turned-late.avi", &o);
+    unlink("turned-late.avi");
+    assert_int_equal(o.n, 20);
+    assert_int_equal(o.info.width, W);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(o.seen[i].number, i < 10 ? i : 63 * (i >> 3 & 1));
+}
+
+static void
+test_kinds(void **state)
+{
+    (void)state;
+    static const expected clips[] = {
+        { .name = "sizes.avi", .frames = 40 },
+        { .name = "sizes.ts", .frames = 40, .some = true }, /* loses those held back */
+        { .name = "formats.avi", .frames = 40 },
+        { .name = "formats.mov", .frames = 40 },
+        { .name = "ranges.avi", .frames = 8, .corners = "0123" },
+        { .name = "yuv444.mkv", .frames = 10 },
+        { .name = "ten-bits.mkv", .frames = 10 },
+        { .name = "sixteen-bits.mkv", .frames = 10 },
+        { .name = "grey.mkv", .frames = 10 },
+        { .name = "alpha.mkv", .frames = 10 },
+        { .name = "palette.mov", .frames = 10 },
+        { .name = "interlaced.mp4", .frames = 10 },
+        { .name = "interlaced.ts", .frames = 10 },
+        { .name = "reordered.mp4", .frames = 12 },
+        { .name = "reordered-13.mp4", .frames = 13 },
+        { .name = "reordered.ts", .frames = 14 },
+        { .name = "whole.gif", .frames = 20 },
+    };
+    check_clips(clips, LENGTH(clips));
+}
+
+/* Nothing but the file itself is ever read: clips.sh watches the system calls, and a decoder that is
+ * ended at the first try to open anything gives the same. */
+static void
+test_references(void **state)
+{
+    (void)state;
+    static const expected clips[] = {
+        { .name = "hls.mp4", .error = "the content is 'hls', which is not read" },
+        { .name = "hls-master.mp4", .error = "the content is 'hls', which is not read" },
+        { .name = "dash.mp4", .error = "not" },
+        { .name = "concat.mp4", .error = "the content is 'concat', which is not read" },
+        { .name = "sdp.mp4", .error = "not" },
+        { .name = "subfile.mp4", .error = "not a clip" },
+        { .name = "http.mp4", .error = "not a clip" },
+        { .name = "rtsp.mp4", .error = "not a clip" },
+        { .name = "reference.mp4", .error = "not" },
+        { .name = "imf.mp4", .error = "not" },
+        { .name = "elsewhere-alias.mov", .error = "no frame in the 'mpeg4' video" },
+        { .name = "elsewhere-url.mov", .frames = 4 }, /* FFmpeg knows no such reference */
+    };
+    clip_write("one.mp4");
+    check_clips(clips, LENGTH(clips));
+#ifdef QV_FAULTY_DECODER
+    setenv("QV_FAULT", "strict", 1);
+    assert_int_equal(qv_decoder_start(QV_FAULTY_DECODER, &decoder, NULL), QV_OK);
+    check_clips(clips, LENGTH(clips));
+    qv_decoder_stop(&decoder);
+#endif
+    unlink("one.mp4");
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+static const char *const whole[] = { "back.mp4",  "front.mp4", "pieces.mp4", "whole.mkv",
+                                     "whole.avi", "whole.ts",  "vp8.webm",   "x265.mp4",
+                                     "whole.m4v", "whole.gif", "x264.mp4",   "vp9.webm" };
+
+/* A file that ends early gives an error, or its first frames. The last one may be half a frame, and
+ * one that was to be shown before it may be missing. */
+static void
+test_cut(void **state)
+{
+    (void)state;
+    enum { TAIL = 3 }; /* frames that may be so */
+    for (size_t c = 0; c < LENGTH(whole); c++) {
+        if (!clip_is_possible(whole[c]))
+            continue;
+        const clip_bytes bytes = clip_make(whole[c]);
+        int most = 0, some = 0;
+        for (size_t part = 1; part <= 64; part++) {
+            outcome o;
+            clip_write_bytes(whole[c], (clip_bytes){ bytes.data, bytes.n * part / 64 });
+            read_clip_each_way(whole[c], &o);
+            assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
+            if (o.n < most && !o.status) /* more of the file, no fewer frames */
+                fail_msg("%s: %d/64: %d frames, not %d", whole[c], (int)part, (int)o.n, most);
+            for (int i = 0; i + TAIL < o.n; i++)
+                if (o.seen[i].number != i)
+                    fail_msg("%s: %d/64: frame %d of %d shows %d, %d damaged", whole[c], (int)part,
+                             i, (int)o.n, o.seen[i].number, (int)o.damaged);
+            most = o.status ? most : (int)o.n;
+            some += part < 64 && o.n > 0;
+        }
+        assert_true(most == 40 || most == 20);
+        assert_true((some > 6) == (c > 0)); /* without its end back.mp4 is nothing */
+        free(bytes.data);
+        unlink(whole[c]);
+    }
+}
+
+static uint32_t
+next_random(uint64_t *s)
+{
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*s >> 32);
+}
+
+/* Bits flipped at a rate, evenly from `first` on; one at least. */
+static void
+flip_bits(clip_bytes bytes, size_t first, double rate, uint64_t seed)
+{
+    const double bits = 8.0 * (double)(bytes.n - first);
+    const int n = (int)fmax(1, bits * rate);
+    for (int i = 0; i < n; i++) {
+        const size_t bit = (size_t)(bits * (next_random(&seed) / 4294967296.0));
+        bytes.data[first + bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+static void
+test_bit_flips(void **state)
+{
+    (void)state;
+    enum { SEEDS = 4 };
+    for (size_t c = 0; c < LENGTH(whole); c++) {
+        if (!clip_is_possible(whole[c]))
+            continue;
+        const clip_bytes bytes = clip_make(whole[c]);
+        clip_bytes copy = { malloc(bytes.n), bytes.n };
+        int64_t damaged = 0;
+        for (int round = 0; round < 5 * SEEDS; round++) {
+            outcome o;
+            memcpy(copy.data, bytes.data, bytes.n);
+            flip_bits(copy, bytes.n / 4, pow(10, -2 - round % 5), (uint64_t)round);
+            clip_write_bytes(whole[c], copy);
+            read_clip_each_way(whole[c], &o);
+            assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
+            damaged += o.status || o.damaged;
+        }
+        assert_true(damaged > SEEDS / 2); /* of those with hundreds of flips at least */
+        free(copy.data);
+        free(bytes.data);
+        unlink(whole[c]);
+    }
+}
+
+/* ---- bombs ----------------------------------------------------------------------------------- */
+
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static long
+peak_mib(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+    return usage.ru_maxrss >> 20;
+#else
+    return usage.ru_maxrss >> 10;
+#endif
+}
+
+/* In a process of its own, whose peak is not the tests'. */
+static void
+check_bomb(const expected *e)
+{
+    enum { LIMIT_MIB = 512, LIMIT_S = 10 };
+    clip_write(e->name);
+    const double began_s = now_s();
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        outcome o;
+        const long before = peak_mib();
+        alarm(4 * LIMIT_S);
+        read_clip(e->name, 2, &o);
+        const bool told = e->error ? o.status == QV_EFORMAT && strstr(o.error.text, e->error)
+                                   : o.status == QV_OK && o.n == e->frames;
+        const long grew = peak_mib() - before;
+        if (!told || grew > LIMIT_MIB)
+            fprintf(stderr, "%s: %d frames, '%s', %ld MiB\n", e->name, (int)o.n, o.error.text,
+                    grew);
+        _exit(!told || grew > LIMIT_MIB);
+    }
+    int how = 0;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    const double took_s = now_s() - began_s;
+    unlink(e->name);
+    if (how || took_s > LIMIT_S)
+        fail_msg("%s: ended as %x after %.1f s", e->name, (unsigned)how, took_s);
+}
+
+static void
+test_bombs(void **state)
+{
+    (void)state;
+    static const char no_frame[] = "frames above 16384x16384 pixels are refused";
+    static const expected bombs[] = {
+        { .name = "huge.png", .error = no_frame },
+        { .name = "huge-png.mp4", .error = no_frame },
+        { .name = "huge-jpeg.avi", .error = no_frame },
+        { .name = "huge-raw.mov", .error = no_frame },
+        { .name = "huge-entry.mp4", .frames = 4 }, /* the frames themselves are small */
+        { .name = "millions.mp4", .error = "frames or more; at most 4194304 are read" },
+        { .name = "often.mp4", .error = "frames or more; at most 4194304 are read" },
+        { .name = "streams-1000.mkv", .error = "1000 streams; at most 100 are read" },
+        { .name = "billions.mp4", .error = "no frame in the 'mpeg4' video" },
+    };
+    for (size_t i = 0; i < LENGTH(bombs); i++)
+        check_bomb(&bombs[i]);
+}
+
+/* ---- what cannot be read --------------------------------------------------------------------- */
+
+static void
+test_no_files(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo("fifo.mp4", 0600), 0);
+    assert_int_equal(mkdir("folder.mp4", 0700), 0);
+    const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    const struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "socket.mp4" };
+    assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
+    static const char *const names[] = { "fifo.mp4", "folder.mp4", "socket.mp4", "/dev/zero",
+                                         "/dev/null" };
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        outcome o;
+        read_clip(names[i], 1, &o);
+        assert_int_equal(o.status, QV_EIO);
+        if (!strstr(o.error.text, "not a regular file"))
+            fail_msg("%s", o.error.text);
+    }
+    close(listener);
+    unlink("fifo.mp4");
+    unlink("socket.mp4");
+    rmdir("folder.mp4");
+}
+
+#ifndef __APPLE__ /* whose linker cannot wrap functions */
+
+/* What happens to reads of regular files; the linker sends them all here. */
+static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
+static void (*wrong)(void);           /* what it is; NULL: the read fails */
+static bool crumbs;                   /* every read gives one byte and is interrupted before it */
+
+ssize_t __real_read(int fd, void *buffer, size_t n);
+ssize_t __wrap_read(int fd, void *buffer, size_t n);
+ssize_t __real_pread(int fd, void *buffer, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *buffer, size_t n, off_t at);
+
+/* How many bytes may be read; -1 with errno for none. */
+static ssize_t
+meddle(int fd, size_t n)
+{
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode))
+        return (ssize_t)n;
+    const int number = atomic_fetch_add(&reads, 1) + 1;
+    if (crumbs && number % 2) {
+        errno = EINTR;
+        return -1;
+    }
+    if (number == reads_until && wrong)
+        wrong();
+    if (reads_until && number >= reads_until && !wrong) {
+        errno = EIO;
+        return -1;
+    }
+    return crumbs && n ? 1 : (ssize_t)n;
+}
+
+ssize_t
+__wrap_read(int fd, void *buffer, size_t n)
+{
+    const ssize_t may = meddle(fd, n);
+    return may < 0 ? -1 : __real_read(fd, buffer, (size_t)may);
+}
+
+ssize_t
+__wrap_pread(int fd, void *buffer, size_t n, off_t at)
+{
+    const ssize_t may = meddle(fd, n);
+    return may < 0 ? -1 : __real_pread(fd, buffer, (size_t)may, at);
+}
+
+static void
+read_meddled(const char *path, int until, void (*what)(void), outcome *o)
+{
+    reads = 0;
+    reads_until = until;
+    wrong = what;
+    read_clip(path, 1, o);
+    reads_until = 0;
+}
+
+static void
+test_failing_reads(void **state)
+{
+    (void)state;
+    outcome good, o;
+    clip_write("long.avi");
+    read_meddled("long.avi", 0, NULL, &good);
+    const int n = reads;
+    assert_true(n > 6 && good.n == 300);
+    for (int until = 1; until <= n; until++) {
+        read_meddled("long.avi", until, NULL, &o);
+        if (o.status != QV_EIO || !strstr(o.error.text, strerror(EIO)))
+            fail_msg("read %d of %d fails: status %d, '%s', %d frames", until, n, o.status,
+                     o.error.text, (int)o.n);
+    }
+    unlink("long.avi");
+}
+
+static void
+test_crumbs(void **state)
+{
+    (void)state;
+    outcome good, o;
+    clip_write("front.mp4");
+    read_clip("front.mp4", 1, &good);
+    crumbs = true;
+    read_clip("front.mp4", 1, &o);
+    crumbs = false;
+    assert_int_equal(o.n, 40);
+    assert_true(o.hash == good.hash);
+    unlink("front.mp4");
+}
+
+static void
+shrink(void)
+{
+    assert_int_equal(truncate("long.avi", 20000), 0);
+}
+
+static void
+vanish(void)
+{
+    assert_int_equal(truncate("long.avi", 0), 0);
+}
+
+static void
+grow(void)
+{
+    assert_int_equal(truncate("long.avi", 1 << 22), 0);
+}
+
+/* Whatever the moment: it ends, with frames or with words. */
+static void
+test_changing_files(void **state)
+{
+    (void)state;
+    static void (*const changes[])(void) = { shrink, vanish, grow };
+    const clip_bytes bytes = clip_make("long.avi");
+    for (size_t c = 0; c < LENGTH(changes); c++)
+        for (int until = 1; until < 24; until++) {
+            outcome o;
+            clip_write_bytes("long.avi", bytes);
+            read_meddled("long.avi", until, changes[c], &o);
+            assert_true(o.status == QV_OK || o.status == QV_EFORMAT || o.status == QV_EIO);
+            assert_true(o.status || o.n == o.info.n_frames);
+            assert_true(changes[c] != grow || o.n == 300);
+        }
+    free(bytes.data);
+    unlink("long.avi");
+}
+
+#endif
+
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static char folder[256];
+
+static int
+enter_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/qv_clips_XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
+}
+
+static int
+leave_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* nothing was left in it */
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hardly_clips),
+        cmocka_unit_test(test_wrong_counts),
+        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_references),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_bit_flips),
+        cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_no_files),
+#ifndef __APPLE__
+        cmocka_unit_test(test_failing_reads),
+        cmocka_unit_test(test_crumbs),
+        cmocka_unit_test(test_changing_files),
+#endif
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
