@@ -7,6 +7,7 @@ endif()
 include(CMakePackageConfigHelpers)
 set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/qwenvit)
 set(PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/qwenvit) # libraries that only ours find
+set(LIBEXEC_DIR ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit) # programs that only ours start
 
 # A oneDNN that is not the system's goes along, so that the installed tree runs by itself.
 if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
@@ -58,8 +59,8 @@ endfunction()
 if(TARGET qwenvit_command)
     install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
 endif()
-if(TARGET qwenvit_decoder)
-    install_program(qwenvit_decoder ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit)
+if(QV_MEDIA)
+    install_program(qwenvit_decoder ${LIBEXEC_DIR})
 endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT runtime)
 
@@ -69,7 +70,7 @@ foreach(kind shared static)
             DESTINATION ${PACKAGE_DIR} COMPONENT dev)
 endforeach()
 configure_package_config_file(cmake/qwenvit-config.cmake.in ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
-                              INSTALL_DESTINATION ${PACKAGE_DIR} PATH_VARS PRIVATE_DIR)
+                              INSTALL_DESTINATION ${PACKAGE_DIR} PATH_VARS PRIVATE_DIR LIBEXEC_DIR)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/qwenvit-config-version.cmake
                                  COMPATIBILITY SameMinorVersion) # until 1.0
 install(FILES ${CMAKE_BINARY_DIR}/qwenvit-config.cmake

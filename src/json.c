@@ -211,7 +211,7 @@ show_some(const char *piece, size_t n, void *user)
     const size_t room = QV_QUOTE_SIZE - 1 - s->n;
     const bool fits = n <= room;
     for (size_t i = 0; i < (fits ? n : room); i++) /* JSON leaves DEL as it is */
-        s->text[s->n++] = piece[i] == 0x7f ? '?' : piece[i];
+        s->text[s->n++] = (char)(piece[i] == 0x7f ? '?' : piece[i]);
     if (!fits)
         memcpy(s->text + s->n - 3, "...", 3);
     return fits ? 0 : -1;

@@ -10,9 +10,9 @@ source=$(cd "$consumer/../.." && pwd)
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 fail() { echo "FAILED: $*"; exit 1; }
-# uses PROGRAM shared|static: it runs, and loads our libraries or not
+# uses PROGRAM shared|static [DECODER]: it runs, and loads our libraries or not
 uses() {
-    "$1" "$model" | grep -q '^QV_OK' || fail "$1 does not run"
+    "$1" "$model" ${3:+"$3"} | grep -q '^QV_OK' || fail "$1 does not run"
     linked=static
     ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
     [ $linked = "$2" ] || fail "$1 is linked $linked"
@@ -33,7 +33,7 @@ moved/bin/qwenvit info "$model" | grep -q 'vision tower' || fail 'the installed 
 cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > cmake.log
 cmake --build cmake >> cmake.log
 uses cmake/consumer_shared shared
-uses cmake/consumer_static static
+uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)"
 
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
@@ -44,7 +44,7 @@ PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared
 uses ./pc_shared shared
 $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
     qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
-uses ./pc_static static
+uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder"
 
 command -v dpkg-shlibdeps > /dev/null || {
     echo 'no dpkg-dev here: no Debian packages'
@@ -63,7 +63,8 @@ has() {
         [ -n "$(find "root-$name/usr" -path "*/$f")" ] || fail "$name has no $f"
     done
 }
-has qwenvit bin/qwenvit 'libqwenvit.so.*' 'libqwenvit_media.so.*' doc/qwenvit/copyright
+has qwenvit bin/qwenvit libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
+    'libqwenvit_media.so.*' doc/qwenvit/copyright
 has qwenvit-dev include/qwenvit.h include/qwenvit_media.h libqwenvit.a libqwenvit_media.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
 grep -q 'Depends:.*libavformat.*libjansson4' qwenvit.control || fail 'what qwenvit depends on'

@@ -136,7 +136,8 @@ if has cppcheck 'Cppcheck 2.10'; then
         --suppressions-list=tests/cppcheck.txt --error-exitcode=1
 fi
 if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make
-    check codespell -L thw,nin,kernal,hight $(git ls-files ':!tests/golden' ':!*.png' ':!*.json*')
+    check codespell -L thw,nin,kernal,hight \
+        $(git ls-files ':!tests/golden' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi
 
 finish

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A picture through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit.
- * Usage: consumer MODEL, in a folder where it may write */
+ * Usage: consumer MODEL [DECODER], in a folder where it may write. The shared library finds
+ * qwenvit-decoder by itself, a program that holds the static one says where it is. */
 #include <qwenvit_media.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,16 +12,18 @@ enum { HEIGHT = 70, WIDTH = 100 };
 
 /* The picture as frames[2, height, width, 3], one twice, and its grid; NULL after a failure. */
 static uint8_t *
-read_picture(int64_t grid_thw[3], qv_error *err)
+read_picture(const char *program, int64_t grid_thw[3], qv_error *err)
 {
     static const char file[] = "picture.png";
     static uint8_t rgb[HEIGHT * WIDTH * 3];
     for (size_t i = 0; i < sizeof rgb; i++)
         rgb[i] = (uint8_t)(i * i / 97);
     qv_preprocess rules = qv_preprocess_default(true);
+    qv_clip_options options = { 0 };
     qv_clip *clip = NULL;
     if (qv_write_png(file, rgb, HEIGHT, WIDTH, err) ||
-        qv_clip_open(file, &rules, &rules, NULL, &clip, err))
+        (program && qv_decoder_start(program, &options.decoder, err)) ||
+        qv_clip_open(file, &rules, &rules, &options, &clip, err))
         return NULL;
     qv_clip_info info;
     qv_clip_get_info(clip, &info);
@@ -36,6 +39,7 @@ read_picture(int64_t grid_thw[3], qv_error *err)
         memcpy(frames + bytes, frames, bytes);
     }
     qv_clip_close(&clip);
+    qv_decoder_stop(&options.decoder);
     return frames;
 }
 
@@ -68,9 +72,9 @@ main(int argc, char **argv)
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     int64_t grid_thw[3], n_tokens = 0;
-    if (argc != 2 || strcmp(qv_version(), QV_VERSION) != 0)
+    if (argc < 2 || argc > 3 || strcmp(qv_version(), QV_VERSION) != 0)
         return 2;
-    uint8_t *frames = read_picture(grid_thw, &err);
+    uint8_t *frames = read_picture(argv[2], grid_thw, &err);
     qv_status status = frames ? qv_context_open(NULL, &ctx, &err) : QV_EIO;
     if (!status)
         status = encode(ctx, argv[1], frames, grid_thw, &n_tokens, &err);
