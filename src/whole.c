@@ -89,6 +89,8 @@ qv_whole_open(const char *path, struct qv_whole *out, qv_error *err)
     struct qv_whole f = { .fd = -1 };
     struct stat st;
     const bool there = stat(path, &st) == 0;
+    if (!there && errno != ENOENT) /* it may be a link or a device, which a rename would replace */
+        return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(path), strerror(errno));
     f.path = there ? realpath(path, NULL) : strdup(path);
     if (!f.path)
         return qv_fail(err, errno == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s", qv_path_tail(path),
