@@ -150,7 +150,7 @@ open_format(qvm_source *source, qv_error *err)
     /* The name is kept from FFmpeg: what a file is, its bytes say. */
     const AVInputFormat *found = NULL;
     int code = av_probe_input_buffer2(source->io, &found, "", NULL, 0, 0);
-    if (code < 0 && source->io_errno)
+    if ((code < 0 && source->io_errno) || code == AVERROR(ENOMEM))
         return fail_av(source, code, "reading", err);
     if (code < 0 || !found)
         return qv_fail(err, QV_EFORMAT, "not a clip or picture of a known format");
@@ -184,10 +184,12 @@ probe_streams(qvm_source *source, qv_error *err)
     const unsigned n = source->format->nb_streams;
     if (n > MAX_STREAMS)
         return qv_fail(err, QV_EFORMAT, "%u streams; at most %d are read", n, MAX_STREAMS);
-    AVDictionary **options = n ? calloc(n, sizeof *options) : NULL;
-    for (unsigned i = 0; options && i < n; i++)
-        av_dict_set_int(&options[i], "max_pixels", QVM_MAX_PIXELS, 0);
-    const int code = avformat_find_stream_info(source->format, options);
+    AVDictionary **options = calloc(n + 1, sizeof *options);
+    int code = options ? 0 : AVERROR(ENOMEM);
+    for (unsigned i = 0; code >= 0 && i < n; i++)
+        code = av_dict_set_int(&options[i], "max_pixels", QVM_MAX_PIXELS, 0);
+    if (code >= 0)
+        code = avformat_find_stream_info(source->format, options);
     for (unsigned i = 0; options && i < n; i++)
         av_dict_free(&options[i]);
     free(options);

@@ -5,8 +5,11 @@
 # exit code and a text say so.
 # Usage: output.sh QWENVIT GOLDEN WORK
 set -eu
+# name spaces of our own, where they can be had: to mount a small disk in
+[ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
+    exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 model=$2/qwen3_vl work=$3
-rm -rf "$work" && mkdir -p "$work" && cd "$work"
+rm -rf "$work" && mkdir -p "$work/disk" && cd "$work"
 n=0
 
 fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
@@ -17,7 +20,7 @@ expect() {
     "$@" > out.txt 2> err.txt < /dev/null || got=$?
     [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
     cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
-    [ -z "$(ls | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
+    [ -z "$(ls . disk | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
 }
 # fails CODE WORDS FILE COMMAND...: and neither makes FILE, nor changes the one that is there
 fails() {
@@ -29,22 +32,38 @@ fails() {
     expect "$code" "$words" "$@"
     [ "$(cat "$file")" = 'what was there' ] || fail "changed $file: $*"
 }
-# limited COMMAND...: files of 512 bytes at most, as on a disk that is full
+# limited COMMAND...: files of 512 bytes at most (no clip can be decoded then)
 limited() { (ulimit -f 1; exec "$@"); }
+# fill PAGES: all but so many of the two pages of disk/
+fill() { rm -f disk/*; head -c $((4096 * (2 - $1))) /dev/zero > disk/fill; }
 
 { printf 'P6\n96 64\n255\n'; head -c 18432 /dev/zero | tr '\0' '\152'; } > grey.ppm
 encode="$qwenvit encode grey.ppm --model $model --quiet"
 
 # no space
-fails 3 'o.safetensors: cannot' o.safetensors limited $encode -o o.safetensors
-fails 3 'p.png: cannot write' p.png limited $encode -o /dev/null --picture p.png
+if [ -n "${QV_OWN_MOUNTS:-}" ] && mount -t tmpfs -o size=8k none disk; then
+    for file in o.safetensors p.png; do
+        write="-o disk/$file"
+        [ $file = o.safetensors ] || write="-o /dev/null --picture disk/$file"
+        fill 0
+        expect 3 "disk/$file: cannot" $encode $write
+        [ "$(ls disk)" = fill ] || fail "left $(ls disk)"
+        fill 1
+        echo 'what was there' > disk/$file
+        expect 3 "disk/$file: cannot" $encode $write
+        [ "$(cat disk/$file)" = 'what was there' ] || fail "changed disk/$file"
+    done
+    fill 1
+    head -c 4000 /dev/zero > disk/records.json # room for the begin of a line
+    expect 3 'records.json: cannot append' $encode -o /dev/null --json=disk/records.json
+    [ "$(wc -c < disk/records.json)" = 4000 ] || fail 'half a record stays'
+else
+    echo 'no disk can be mounted here: encode met /dev/full alone'
+fi
 fails 3 'clip.mp4: the clip cannot be made' clip.mp4 limited "$qwenvit" synth --clip clip.mp4
 fails 3 'model.safetensors: cannot' s/model.safetensors sh -c 'mkdir -p s; ulimit -f 1; exec "$@"' - \
     "$qwenvit" synth --config "$model" -o s
 [ "$(ls s)" = model.safetensors ] || fail "synth left $(ls s)"
-head -c 500 /dev/zero > records.json # room for the begin of a line
-expect 3 'records.json: cannot append' limited $encode -o /dev/null --json=records.json
-[ "$(wc -c < records.json)" = 500 ] || fail 'half a record stays'
 if [ -e /dev/full ]; then
     expect 3 '/dev/full: cannot write: No space' $encode -o /dev/full
     fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
