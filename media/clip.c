@@ -222,9 +222,9 @@ start_far_end(qv_clip *clip, const qv_clip_options *o, qv_error *err)
                             : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", clip->path);
 }
 
-/* Ends it and says how it went: waitpid's status, 0 for a thread. */
+/* Ends it, and if somebody wants to know waits for it: waitpid's status, 0 for a thread. */
 static int
-end_far_end(qv_clip *clip)
+end_far_end(qv_clip *clip, bool ask)
 {
     int how = 0;
     close_fd(&clip->socket); /* a thread hears that */
@@ -232,8 +232,10 @@ end_far_end(qv_clip *clip)
         pthread_join(clip->thread, NULL);
     else
         close_fd(&clip->far.socket);
-    if (clip->pid)
+    if (clip->pid && ask)
         how = qvm_session_end(clip->decoder, clip->pid);
+    else if (clip->pid)
+        qvm_session_drop(clip->decoder, clip->pid);
     clip->has_thread = false;
     clip->pid = 0;
     return how;
@@ -245,7 +247,7 @@ end_far_end(qv_clip *clip)
 static qv_status
 explain_end(qv_clip *clip, bool silent, qv_error *err)
 {
-    const int how = end_far_end(clip);
+    const int how = end_far_end(clip, true);
     if (how == -1)
         return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", clip->path);
     if (silent)
@@ -265,7 +267,7 @@ static qv_status
 lose_it(qv_clip *clip, qv_error *err)
 {
     const int why = errno;
-    end_far_end(clip);
+    end_far_end(clip, false);
     return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", clip->path,
                    strerror(why));
 }
@@ -375,7 +377,7 @@ next_event(qv_clip *clip, qvm_event *event, qv_error *err)
         if (status)
             return status;
         if (!accept_event(clip, event)) {
-            end_far_end(clip);
+            end_far_end(clip, false);
             return qv_fail(err, QV_EFORMAT, "%s: its decoder said what cannot be; it was ended",
                            clip->path);
         }
@@ -488,7 +490,7 @@ qv_clip_close(qv_clip **handle)
     qv_clip *clip = handle ? *handle : NULL;
     if (!clip)
         return;
-    end_far_end(clip);
+    end_far_end(clip, false);
     qv_decoder_stop(&clip->own_decoder);
     if (clip->shared)
         munmap(clip->shared, (size_t)clip->start.memory);

@@ -19,35 +19,8 @@
 
 enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
 
-/* The next order, and the descriptors that came with it (-1: none). False: nobody gives any more. */
-static bool
-take_order(qvm_order *order, int fds[QVM_SESSION_FDS])
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
-    } control;
-    struct iovec data = { order, sizeof *order };
-    struct msghdr message = { .msg_iov = &data,
-                              .msg_iovlen = 1,
-                              .msg_control = control.bytes,
-                              .msg_controllen = sizeof control.bytes };
-    ssize_t n;
-    do
-        n = recvmsg(STDIN_FILENO, &message, 0);
-    while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof *order)
-        return false;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
-    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(bytes))
-        memcpy(fds, CMSG_DATA(c), bytes);
-    else
-        fds[0] = -1;
-    return true;
-}
+/* ---- in a process for a clip ----------------------------------------------------------------- */
 
-/* In the new process. */
 static void
 serve(const qvm_order *order, const int fds[QVM_SESSION_FDS])
 {
@@ -56,10 +29,11 @@ serve(const qvm_order *order, const int fds[QVM_SESSION_FDS])
         high[i] = fcntl(fds[i], F_DUPFD, END_FD);
     for (int i = 0; i < QVM_SESSION_FDS; i++)
         dup2(high[i], FIRST_FD + i);
-    close(STDIN_FILENO);
     const char *failed = qvm_sandbox(order->memory, END_FD);
-    if (!failed)
+    if (!failed) {
         qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, true });
+        return;
+    }
     qvm_event event;
     memset(&event, 0, sizeof event);
     event.kind = QVM_END;
@@ -67,7 +41,47 @@ serve(const qvm_order *order, const int fds[QVM_SESSION_FDS])
     snprintf(event.text, sizeof event.text, "its decoder cannot be locked in: %s: %s", failed,
              strerror(errno));
     qvm_send(FIRST_FD, &event, sizeof event);
-    _exit(1);
+}
+
+/* ---- in the program -------------------------------------------------------------------------- */
+
+/* A process that waits for its order, so that no clip waits for a process. */
+struct spare {
+    pid_t pid; /* or -1 */
+    int socket;
+};
+
+static struct spare
+make_spare(void)
+{
+    struct spare s = { -1, -1 };
+    int there;
+    if (!qvm_stream(&s.socket, &there))
+        return s;
+    s.pid = fork();
+    if (!s.pid) {
+        qvm_order order;
+        int fds[QVM_SESSION_FDS];
+        close(s.socket);
+        close(STDIN_FILENO);
+        if (qvm_order_receive(there, &order, fds) && fds[0] >= 0)
+            serve(&order, fds);
+        _exit(0);
+    }
+    close(there);
+    return s;
+}
+
+/* Its number, or -1. */
+static pid_t
+use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+{
+    if (s->pid < 0)
+        *s = make_spare();
+    if (s->pid < 0 || !qvm_order_send(s->socket, order, fds))
+        return -1;
+    close(s->socket);
+    return s->pid;
 }
 
 /* How a process of ours ended; one that has not is ended now. */
@@ -83,6 +97,23 @@ end_process(pid_t pid)
     return how;
 }
 
+/* Ends a process whose end nobody waits for: giving back its memory takes milliseconds. It is
+ * waited for once the next ones are dropped. */
+static void
+drop_process(pid_t pid)
+{
+    enum { MOST = 16 };
+    static pid_t dropped[MOST];
+    static unsigned next;
+    if (waitpid(pid, NULL, WNOHANG))
+        return;
+    kill(pid, SIGKILL);
+    if (dropped[next])
+        end_process(dropped[next]);
+    dropped[next] = pid;
+    next = (next + 1) % MOST;
+}
+
 int
 main(void)
 {
@@ -92,21 +123,27 @@ main(void)
               stderr);
         return 2;
     }
+    qvm_warm_up();
+    struct spare spare = make_spare();
     qvm_order order;
     int fds[QVM_SESSION_FDS];
-    while (take_order(&order, fds)) {
-        int32_t answer = -1;
-        if (order.pid > 0) {
-            answer = end_process(order.pid);
-        } else if (fds[0] >= 0) {
-            answer = (int32_t)fork();
-            if (!answer)
-                serve(&order, fds);
-            for (int i = 0; i < QVM_SESSION_FDS; i++)
-                close(fds[i]);
+    while (qvm_order_receive(STDIN_FILENO, &order, fds)) {
+        if (order.kind == QVM_DROP) {
+            drop_process(order.pid);
+            continue;
         }
+        const bool wanted = order.kind == QVM_SERVE && fds[0] >= 0;
+        const int32_t answer =
+            wanted ? (int32_t)use_spare(&spare, &order, fds) : end_process(order.pid);
         if (!qvm_send(STDIN_FILENO, &answer, sizeof answer))
             break;
+        for (int i = 0; wanted && i < QVM_SESSION_FDS; i++)
+            close(fds[i]);
+        if (wanted)
+            spare = make_spare();
     }
+    close(spare.socket); /* it hears that */
+    if (spare.pid > 0)
+        end_process(spare.pid);
     return 0;
 }

@@ -93,6 +93,8 @@ typedef struct qvm_source {
 
 /* Keeps FFmpeg from printing, once per process. */
 void qvm_quiet(void);
+/* Has the usual decoders make their tables, which processes that are forked off then have. */
+void qvm_warm_up(void);
 
 /* Opens a file's first video stream; `threads` as FFmpeg counts them, -1 to open no decoder. */
 qv_status qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
@@ -238,18 +240,29 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 /* A stream between here and there, which no other process inherits. False with errno. */
 bool qvm_stream(int *here, int *there);
 
-/* Has a process made that serves the session, with `memory` bytes as its limit. */
+/* Has a process serve the session, with `memory` bytes as its limit. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             pid_t *pid, qv_error *err);
 /* Ends it at once, if it has not ended: its status as waitpid gives it, or -1 if nobody knows. */
 int qvm_session_end(qv_decoder *decoder, pid_t pid);
+/* The same without waiting for it. */
+void qvm_session_drop(qv_decoder *decoder, pid_t pid);
 
-/* What the program is asked over its standard input: to make a process, with the session's
- * descriptors beside, or to end one. It answers with the process's number, or how it ended. */
+/* What the program is told over its standard input: to have a process serve a session, whose
+ * descriptors come along, which it answers with the process's number; to end one, which it answers
+ * with how that went; or to drop one, which it does not answer. */
+typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP } qvm_order_kind;
+
 typedef struct qvm_order {
-    int32_t pid; /* of the process to end; 0: make one */
-    int64_t memory;
+    int32_t kind;
+    int32_t pid;    /* KILL, DROP */
+    int64_t memory; /* SERVE */
 } qvm_order;
+
+/* fds: three to go along, or NULL. */
+bool qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS]);
+/* fds[0] is -1 if none came. False: nobody tells us anything any more. */
+bool qvm_order_receive(int socket, qvm_order *order, int fds[QVM_SESSION_FDS]);
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 

@@ -29,6 +29,7 @@ struct qv_decoder {
     pid_t pid;
     pid_t owner; /* the process that started it: one that was forked off it must not use it */
     int socket;
+    bool used;
     pthread_mutex_t lock; /* an order and its answer are one */
 };
 
@@ -206,7 +207,7 @@ qv_decoder_stop(qv_decoder **decoder)
     if (!d)
         return;
     close(d->socket); /* it hears that, once it runs */
-    if (d->owner == getpid())
+    if (d->owner == getpid() && !d->used)
         kill(d->pid, SIGKILL);
     while (d->owner == getpid() && waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
         ;
@@ -215,43 +216,72 @@ qv_decoder_stop(qv_decoder **decoder)
     *decoder = NULL;
 }
 
-/* ---- sessions -------------------------------------------------------------------------------- */
+/* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Sends an order, with a session's descriptors if there is one, and takes the answer. */
-static bool
-give_order(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer)
+union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
+};
+
+bool
+qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS])
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
-    } control = { .bytes = { 0 } };
+    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
+    union control control = { .bytes = { 0 } };
     struct iovec data = { (void *)(uintptr_t)order, sizeof *order };
     struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
-    if (session) {
-        const int fds[QVM_SESSION_FDS] = { session->socket, session->clip, session->shared };
+    if (fds) {
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof control.bytes;
-        control.align = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fds),
+        control.align = (struct cmsghdr){ .cmsg_len = CMSG_LEN(bytes),
                                           .cmsg_level = SOL_SOCKET,
                                           .cmsg_type = SCM_RIGHTS };
-        memcpy(CMSG_DATA(&control.align), fds, sizeof fds);
+        memcpy(CMSG_DATA(&control.align), fds, bytes);
     }
     ssize_t sent;
     do
-        sent = sendmsg(d->socket, &message, QVM_NOSIGNAL);
+        sent = sendmsg(socket, &message, QVM_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof *order && qvm_receive(d->socket, answer, sizeof *answer);
+    return sent == (ssize_t)sizeof *order;
 }
+
+bool
+qvm_order_receive(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
+{
+    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
+    union control control;
+    struct iovec data = { order, sizeof *order };
+    struct msghdr message = { .msg_iov = &data,
+                              .msg_iovlen = 1,
+                              .msg_control = control.bytes,
+                              .msg_controllen = sizeof control.bytes };
+    ssize_t n;
+    do
+        n = recvmsg(socket, &message, 0);
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof *order)
+        return false;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(bytes))
+        memcpy(fds, CMSG_DATA(c), bytes);
+    else
+        fds[0] = -1;
+    return true;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 /* The order's answer; -1 if there is none. */
 static int32_t
-ask(qv_decoder *d, const qvm_order *order, const qvm_session *session)
+ask(qv_decoder *d, const qvm_order *order, const int *fds)
 {
     int32_t answer = -1;
     if (d->owner != getpid())
         return -1;
     pthread_mutex_lock(&d->lock);
-    const bool answered = give_order(d, order, session, &answer);
+    bool answered = qvm_order_send(d->socket, order, fds);
+    if (answered && order->kind != QVM_DROP)
+        answered = qvm_receive(d->socket, &answer, sizeof answer);
     pthread_mutex_unlock(&d->lock);
     return answered ? answer : -1;
 }
@@ -260,12 +290,14 @@ qv_status
 qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory, pid_t *pid,
                   qv_error *err)
 {
-    const int32_t got = ask(decoder, &(qvm_order){ .memory = memory }, session);
+    const int fds[QVM_SESSION_FDS] = { session->socket, session->clip, session->shared };
+    const int32_t got = ask(decoder, &(qvm_order){ .kind = QVM_SERVE, .memory = memory }, fds);
     if (got <= 0)
         return qv_fail(
             err, QV_EBACKEND,
             "the program that decodes has ended, makes no more processes, or was started "
             "by another one");
+    decoder->used = true;
     *pid = got;
     return QV_OK;
 }
@@ -273,5 +305,11 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
 int
 qvm_session_end(qv_decoder *decoder, pid_t pid)
 {
-    return ask(decoder, &(qvm_order){ .pid = pid }, NULL);
+    return ask(decoder, &(qvm_order){ .kind = QVM_KILL, .pid = pid }, NULL);
+}
+
+void
+qvm_session_drop(qv_decoder *decoder, pid_t pid)
+{
+    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = pid }, NULL);
 }

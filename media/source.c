@@ -59,6 +59,23 @@ qvm_quiet(void)
     pthread_once(&once, quiet_once);
 }
 
+void
+qvm_warm_up(void)
+{
+    static const enum AVCodecID usual[] = { AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,  AV_CODEC_ID_VP9,
+                                            AV_CODEC_ID_MPEG4, AV_CODEC_ID_MJPEG, AV_CODEC_ID_PNG };
+    qvm_quiet();
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        const AVCodec *codec = avcodec_find_decoder(usual[i]);
+        AVCodecContext *context = codec ? avcodec_alloc_context3(codec) : NULL;
+        if (context) {
+            context->thread_count = 1;
+            avcodec_open2(context, codec, NULL);
+        }
+        avcodec_free_context(&context);
+    }
+}
+
 /* ---- reading the file ------------------------------------------------------------------------ */
 
 static bool
