@@ -19,6 +19,31 @@
 
 enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
 
+/* The next order; fds[0] is -1 if none came with it. False: nobody gives any more. */
+static bool
+take_order(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
+{
+    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
+    union qvm_control control;
+    struct iovec data = { order, sizeof *order };
+    struct msghdr message = { .msg_iov = &data,
+                              .msg_iovlen = 1,
+                              .msg_control = control.bytes,
+                              .msg_controllen = sizeof control.bytes };
+    ssize_t n;
+    do
+        n = recvmsg(socket, &message, 0);
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof *order)
+        return false;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(bytes))
+        memcpy(fds, CMSG_DATA(c), bytes);
+    else
+        fds[0] = -1;
+    return true;
+}
+
 /* ---- in a process for a clip ----------------------------------------------------------------- */
 
 static void
@@ -64,7 +89,7 @@ make_spare(void)
         int fds[QVM_SESSION_FDS];
         close(s.socket);
         close(STDIN_FILENO);
-        if (qvm_order_receive(there, &order, fds) && fds[0] >= 0)
+        if (take_order(there, &order, fds) && fds[0] >= 0)
             serve(&order, fds);
         _exit(0);
     }
@@ -127,7 +152,7 @@ main(void)
     struct spare spare = make_spare();
     qvm_order order;
     int fds[QVM_SESSION_FDS];
-    while (qvm_order_receive(STDIN_FILENO, &order, fds)) {
+    while (take_order(STDIN_FILENO, &order, fds)) {
         if (order.kind == QVM_DROP) {
             drop_process(order.pid);
             continue;

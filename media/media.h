@@ -261,8 +261,11 @@ typedef struct qvm_order {
 
 /* fds: three to go along, or NULL. */
 bool qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS]);
-/* fds[0] is -1 if none came. False: nobody tells us anything any more. */
-bool qvm_order_receive(int socket, qvm_order *order, int fds[QVM_SESSION_FDS]);
+/* Room for descriptors beside a message. */
+union qvm_control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
+};
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 

@@ -218,16 +218,11 @@ qv_decoder_stop(qv_decoder **decoder)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
-};
-
 bool
 qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS])
 {
     const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
-    union control control = { .bytes = { 0 } };
+    union qvm_control control = { .bytes = { 0 } };
     struct iovec data = { (void *)(uintptr_t)order, sizeof *order };
     struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
     if (fds) {
@@ -243,30 +238,6 @@ qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS
         sent = sendmsg(socket, &message, QVM_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)sizeof *order;
-}
-
-bool
-qvm_order_receive(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
-{
-    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
-    union control control;
-    struct iovec data = { order, sizeof *order };
-    struct msghdr message = { .msg_iov = &data,
-                              .msg_iovlen = 1,
-                              .msg_control = control.bytes,
-                              .msg_controllen = sizeof control.bytes };
-    ssize_t n;
-    do
-        n = recvmsg(socket, &message, 0);
-    while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof *order)
-        return false;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(bytes))
-        memcpy(fds, CMSG_DATA(c), bytes);
-    else
-        fds[0] = -1;
-    return true;
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
