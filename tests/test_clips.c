@@ -439,14 +439,6 @@ test_bit_flips(void **state)
 
 /* ---- bombs ----------------------------------------------------------------------------------- */
 
-static double
-now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static long
 peak_mib(void)
 {
@@ -459,35 +451,35 @@ peak_mib(void)
 #endif
 }
 
-/* In a process of its own, whose peak is not the tests'. */
+/* In a process of its own, whose peak is not the tests'. Its own time counts: others may be busy. */
 static void
 check_bomb(const expected *e)
 {
     enum { LIMIT_MIB = 512, LIMIT_S = 10 };
     clip_write(e->name);
-    const double began_s = now_s();
     fflush(NULL);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (!child) {
         outcome o;
         const long before = peak_mib();
-        alarm(4 * LIMIT_S);
+        alarm(12 * LIMIT_S); /* for one that waits */
         read_clip(e->name, 2, &o);
         const bool told = e->error ? o.status == QV_EFORMAT && strstr(o.error.text, e->error)
                                    : o.status == QV_OK && o.n == e->frames;
         const long grew = peak_mib() - before;
-        if (!told || grew > LIMIT_MIB)
-            fprintf(stderr, "%s: %d frames, '%s', %ld MiB\n", e->name, (int)o.n, o.error.text,
-                    grew);
-        _exit(!told || grew > LIMIT_MIB);
+        const double took_s = (double)clock() / CLOCKS_PER_SEC;
+        const bool good = told && grew <= LIMIT_MIB && took_s <= LIMIT_S;
+        if (!good)
+            fprintf(stderr, "%s: %d frames, '%s', %ld MiB, %.1f s\n", e->name, (int)o.n,
+                    o.error.text, grew, took_s);
+        _exit(!good);
     }
     int how = 0;
     assert_int_equal(waitpid(child, &how, 0), child);
-    const double took_s = now_s() - began_s;
     unlink(e->name);
-    if (how || took_s > LIMIT_S)
-        fail_msg("%s: ended as %x after %.1f s", e->name, (unsigned)how, took_s);
+    if (how)
+        fail_msg("%s: ended as %x", e->name, (unsigned)how);
 }
 
 static void
