@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "media.h"
@@ -281,23 +280,15 @@ tell(qv_clip *clip, const qvm_request *request, qv_error *err)
     return lose_it(clip, err);
 }
 
-static double
-now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The next event, whole. A thread is waited for as long as it takes: it cannot be ended. */
 static qv_status
 receive_event(qv_clip *clip, qvm_event *event, qv_error *err)
 {
-    const double until_s = now_s() + clip->patience_s;
+    const double until_s = qvm_seconds() + clip->patience_s;
     size_t n = 0;
     while (n < sizeof *event) {
         struct pollfd wait = { .fd = clip->socket, .events = POLLIN };
-        const double left_s = until_s - now_s();
+        const double left_s = until_s - qvm_seconds();
         const int ready = poll(&wait, 1,
                                !clip->pid   ? -1
                                : left_s > 0 ? (int)(left_s * 1e3) + 1

@@ -226,6 +226,8 @@ enum { QVM_SESSION_FDS = 3 };
 /* Runs until the last frame is taken, or the clip goes away. */
 void qvm_serve(const qvm_session *session);
 
+double qvm_seconds(void); /* monotonic */
+
 /* All n bytes, or false. */
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);

@@ -61,8 +61,8 @@ qvm_receive(int socket, void *message, size_t n)
     return true;
 }
 
-static double
-now_s(void)
+double
+qvm_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -134,7 +134,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         event.status = error->status;
         memcpy(event.text, error->text, sizeof event.text);
     }
-    s->said_s = now_s();
+    s->said_s = qvm_seconds();
     qvm_send(s->session->socket, &event, sizeof event); /* who does not listen is heard to leave */
 }
 
@@ -142,7 +142,7 @@ static void
 say_alive(void *user)
 {
     struct server *s = user;
-    if (now_s() - s->said_s > ALIVE_S)
+    if (qvm_seconds() - s->said_s > ALIVE_S)
         say(s, QVM_ALIVE, NULL, NULL);
 }
 
@@ -167,12 +167,12 @@ decode_frames(struct server *s, qv_error *err)
     const int64_t *indices = (const int64_t *)(const void *)s->shared;
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
-        const double began_s = now_s();
+        const double began_s = qvm_seconds();
         qv_status status =
             qvm_decoder_read(&s->decoder, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
-        s->busy_s += now_s() - began_s;
+        s->busy_s += qvm_seconds() - began_s;
         say(s, QVM_FRAME, NULL, NULL);
     }
     return QV_OK;
@@ -185,10 +185,10 @@ decode(struct server *s, qv_error *err)
     qv_clip_info facts;
     if (!wait_for_request(s, &s->open))
         return QV_OK;
-    const double began_s = now_s();
+    const double began_s = qvm_seconds();
     qv_status status =
         qvm_decoder_open(&s->decoder, s->session->clip, s->open.threads, &watch, &facts, err);
-    s->busy_s = now_s() - began_s;
+    s->busy_s = qvm_seconds() - began_s;
     if (status)
         return status;
     say(s, QVM_FACTS, &facts, NULL);
@@ -204,7 +204,7 @@ qvm_serve(const qvm_session *session)
     struct server s = { .session = session, .open = { .kind = -1 }, .start = { .kind = -1 } };
     qv_error error = { QV_OK, "" };
     pthread_t listener;
-    s.said_s = now_s();
+    s.said_s = qvm_seconds();
     atomic_init(&s.stop, false);
     pthread_mutex_init(&s.lock, NULL); /* neither of these allocates or fails on Linux or macOS */
     pthread_cond_init(&s.changed, NULL);
