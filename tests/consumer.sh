@@ -20,7 +20,7 @@ uses() {
 # clean FOLDER: what was installed there names neither the build nor where it was built from
 clean() {
     for path in "$build" "$source" "$work/first"; do
-        ! grep -rlF "$path" "$1" || fail "the files above name $path"
+        ! grep -rlF "$path/" "$1" || fail "the files above name $path"
     done
 }
 
