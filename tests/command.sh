@@ -62,6 +62,7 @@ cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
 # memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size
 expect 0 'motion.mp4: 4 seconds' "$qwenvit" synth --clip motion.mp4
 expect 0 '100 frames at 25 fps' "$qwenvit" info motion.mp4
+expect 1 '100 frames at 25 fps' "$qwenvit" info missing.mp4 motion.mp4 # the others all the same
 for frames in 16 768; do
     expect 0 "\"frames\":$frames," "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors \
         --num-frames $frames --max-pixels 100000000 --json

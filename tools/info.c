@@ -235,14 +235,17 @@ tool_info(const struct tool_options *o)
             status =
                 o->n_arguments ? open_model(&s, o->model, &err) : show_model(&s, o->model, &err);
     }
+    const size_t n = status ? 0 : o->n_arguments;
     if (status)
         code = tool_fail(status, &err);
-    for (size_t i = 0; i < o->n_arguments && !code; i++) {
+    for (size_t i = 0; i < n; i++) {
         const char *path = o->arguments[i];
         status = is_folder(path) ? show_model(&s, path, &err) : show_clip(&s, path, &err);
         if (status)
             code = tool_fail(status, &err);
     }
+    if (code && n > 1) /* a part of the work */
+        code = TOOL_FAILED;
     qv_model_free(&s.model);
     tool_close_context(&s.ctx, &s.context);
     return code;
