@@ -109,9 +109,14 @@ else
     say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
 fi
 
-# has TOOL VERSION: what they find changes from version to version, so only Debian 12's count
+# has TOOL VERSION: what they find changes from version to version, so only Debian 12's count; and git
+# knows which files are ours
 has() {
     say "$1"
+    git ls-files --error-unmatch tools/test.sh > /dev/null || {
+        echo "no git checkout here: skipped"
+        return 1
+    }
     "$1" --version 2> /dev/null | grep -qF "$2" || {
         echo "$1 $2 is not here: skipped"
         return 1
