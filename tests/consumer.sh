@@ -46,8 +46,8 @@ $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags
     qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
 uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder"
 
-command -v dpkg-shlibdeps > /dev/null || {
-    echo 'no dpkg-dev here: no Debian packages'
+{ command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
+    echo 'no dpkg-dev or no file here: no Debian packages'
     exit 0
 }
 cpack --config "$build/CPackConfig.cmake" -G DEB -B deb > deb.log 2>&1 || { cat deb.log; exit 1; }

@@ -44,7 +44,7 @@ if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
     [ "$(uname -m)" != aarch64 ] || cross=
     for p in clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
-             cppcheck codespell dpkg-dev git $cross; do
+             cppcheck codespell dpkg-dev file git $cross; do
         have_package "$p" || missing="$missing $p"
     done
     [ -z "$missing" ] || install $missing
