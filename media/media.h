@@ -271,9 +271,9 @@ union qvm_control {
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
-/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd`, and the calls
- * that decoding needs: no file is opened, no network, no other process. Where the system has no such filter (macOS), the limits
- * alone. NULL, or what failed, with errno. */
+/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd` but no standard
+ * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
+ * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
 
 #endif

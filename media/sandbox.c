@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -71,7 +72,12 @@ static const int allowed[] = {
 #endif
 };
 
-enum { N_ALLOWED = sizeof allowed / sizeof *allowed, N_FILTER = N_ALLOWED + 12 };
+enum {
+    N_ALLOWED = sizeof allowed / sizeof *allowed,
+    N_FRONT = 6,
+    N_BEHIND = 9,
+    N_FILTER = N_FRONT + N_ALLOWED + N_BEHIND
+};
 
 /* Any other call fails with EPERM, as if it were for root alone: libraries live with that. */
 static const char *
@@ -88,19 +94,27 @@ filter_calls(void)
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
     };
-    unsigned short n = 6;
+    unsigned short n = N_FRONT;
     for (unsigned i = 0; i < N_ALLOWED; i++) {
-        const unsigned char to_allow = (unsigned char)(N_ALLOWED - i + 4);
+        const unsigned char to_allow = (unsigned char)(N_ALLOWED - i + N_BEHIND - 2);
         f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i],
                                               to_allow, 0);
     }
-    f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0);
-    f[n++] = refuse;
-    f[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
-    f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0);
-    f[n++] = refuse;
-    f[n++] = allow;
+    const struct sock_filter first_argument =
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
+    const struct sock_filter behind[N_BEHIND] = {
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 3, 0),
+        refuse,
+        first_argument, /* clone: of threads */
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 3, 2),
+        first_argument, /* tgkill: of ourselves, which abort() is */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)getpid(), 1, 0),
+        refuse,
+        allow,
+    };
+    memcpy(f + n, behind, sizeof behind);
+    n += N_BEHIND;
     const struct sock_fprog program = { n, f };
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return "prctl(PR_SET_NO_NEW_PRIVS)";
@@ -131,6 +145,9 @@ qvm_sandbox(int64_t memory, int first_fd)
 {
 #ifdef SANITIZED
     memory = 0;
+#else
+    close(STDOUT_FILENO); /* a terminal obeys what is written to it */
+    close(STDERR_FILENO);
 #endif
     close_from(first_fd);
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))

@@ -93,10 +93,14 @@ try_to_escape(void)
                           rename("victim", "taken"),
                           mkdir("escaped", 0700),
                           kill(getppid(), SIGUSR1),
+                          (int)syscall(SYS_tgkill, getppid(), getppid(), SIGUSR1),
                           (int)fork(),
                           chmod("victim", 0) };
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         out |= (names[i] >= 0) << i;
+#if !defined(__SANITIZE_ADDRESS__) /* which reports there */
+    out |= (write(STDOUT_FILENO, "out", 3) >= 0 || write(STDERR_FILENO, "out", 3) >= 0) << 19;
+#endif
     char *const argv[] = { NULL };
     execve("/bin/true", argv, argv); /* does not come back where it is allowed */
     char byte;
