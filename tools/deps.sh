@@ -33,21 +33,21 @@ if ! command -v dpkg-query >/dev/null; then
     exit 4
 fi
 
-missing=
-for p in gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
-         libavformat-dev libavcodec-dev libswscale-dev libavutil-dev; do
-    have_package "$p" || missing="$missing $p"
-done
-[ -z "$missing" ] || install $missing
-if [ "${1:-}" = tests ]; then
+# need PACKAGE...: installs those that are missing
+need() {
     missing=
-    cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
-    [ "$(uname -m)" != aarch64 ] || cross=
-    for p in clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
-             cppcheck codespell dpkg-dev file git $cross; do
+    for p; do
         have_package "$p" || missing="$missing $p"
     done
     [ -z "$missing" ] || install $missing
+}
+need gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
+    libavformat-dev libavcodec-dev libswscale-dev libavutil-dev
+if [ "${1:-}" = tests ]; then
+    cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
+    [ "$(uname -m)" != aarch64 ] || cross=
+    need clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
+        cppcheck codespell dpkg-dev file git $cross
 fi
 
 # ---- oneDNN ----
