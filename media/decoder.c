@@ -94,19 +94,9 @@ make_spare(void)
         _exit(0);
     }
     close(there);
+    if (s.pid < 0)
+        close(s.socket);
     return s;
-}
-
-/* Its number, or -1. */
-static pid_t
-use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
-{
-    if (s->pid < 0)
-        *s = make_spare();
-    if (s->pid < 0 || !qvm_order_send(s->socket, order, fds))
-        return -1;
-    close(s->socket);
-    return s->pid;
 }
 
 /* How a process of ours ended; one that has not is ended now. */
@@ -120,6 +110,21 @@ end_process(pid_t pid)
             ;
     }
     return how;
+}
+
+/* Its number, or -1. */
+static pid_t
+use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+{
+    if (s->pid < 0)
+        *s = make_spare();
+    if (s->pid < 0)
+        return -1;
+    const bool sent = qvm_order_send(s->socket, order, fds);
+    close(s->socket);
+    if (!sent)
+        end_process(s->pid);
+    return sent ? s->pid : -1;
 }
 
 /* Ends a process whose end nobody waits for: giving back its memory takes milliseconds. It is
@@ -167,8 +172,9 @@ main(void)
         if (wanted)
             spare = make_spare();
     }
-    close(spare.socket); /* it hears that */
-    if (spare.pid > 0)
+    if (spare.pid > 0) {
+        close(spare.socket); /* it hears that */
         end_process(spare.pid);
+    }
     return 0;
 }
