@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "commit.h"
@@ -575,9 +574,8 @@ report(const struct job *job, qv_error *err)
 static qv_status
 name_output(struct job *job, qv_error *err)
 {
-    struct stat st;
     const char *out = job->o->output;
-    bool folder = !stat(out, &st) && S_ISDIR(st.st_mode);
+    bool folder = tool_is_folder(out);
     if (job->o->n_arguments > 1 && !folder)
         return qv_fail(err, QV_EINVAL, "%s: with several clips, -o must be an existing folder",
                        out);

@@ -3,7 +3,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "tool.h"
 
@@ -15,13 +14,6 @@ struct scene {
     qv_model_info info;
     const char *dir; /* of the model */
 };
-
-static bool
-is_folder(const char *path)
-{
-    struct stat st;
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
 
 static const char *
 size_text(double bytes, char text[24])
@@ -240,7 +232,7 @@ tool_info(const struct tool_options *o)
         code = tool_fail(status, &err);
     for (size_t i = 0; i < n; i++) {
         const char *path = o->arguments[i];
-        status = is_folder(path) ? show_model(&s, path, &err) : show_clip(&s, path, &err);
+        status = tool_is_folder(path) ? show_model(&s, path, &err) : show_clip(&s, path, &err);
         if (status)
             code = tool_fail(status, &err);
     }

@@ -64,12 +64,15 @@ print_usage(FILE *to)
                 "input;\n4 device or environment\n");
 }
 
-/* Ahead of the first clip, and once for all. Where there is none, opening a clip says why. */
+/* Ahead of the first clip, and once for all (a folder is a checkpoint). Where there is no such
+ * program, opening a clip says why. */
 static void
 start_decoder(const struct tool *tool, struct tool_options *o)
 {
     o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
-    const bool clips = o->n_arguments || o->verify_clip;
+    bool clips = o->verify_clip != NULL;
+    for (size_t i = 0; i < o->n_arguments; i++)
+        clips = clips || !tool_is_folder(o->arguments[i]);
     if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
         qv_decoder_start(NULL, &o->clip.decoder, NULL);
 }

@@ -346,6 +346,13 @@ tool_close_context(qv_context **ctx, const qv_context_info *opened)
     qv_context_close(ctx);
 }
 
+bool
+tool_is_folder(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 double
 tool_seconds(void)
 {

@@ -104,6 +104,7 @@ void tool_progress_begin(struct tool_progress *p, const char *label, int64_t tot
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
 
+bool tool_is_folder(const char *path);
 double tool_seconds(void); /* monotonic */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);
