@@ -6,7 +6,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "backend.h"
+#include "engine/backend.h"
 #include "dtype.h"
 #include "error.h"
 

@@ -8,9 +8,9 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-#include "backend.h"
+#include "engine/backend.h"
 #include "error.h"
-#include "kernels.h"
+#include "launch.h"
 
 /* Pinned blocks that copies in one direction pass through, in turn; done: the device has left the
  * block. */

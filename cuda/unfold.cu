@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Copies to other places: rows with zeros behind, what lies below a kernel, transposes. */
-#include "kernels.cuh"
+#include "device.cuh"
 
 /* ---- pad_rows -------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #include <libavcodec/avcodec.h>
 #include <string.h>
 
-#include "../src/whole.h"
+#include "../src/files/atomic_file.h"
 #include "media.h"
 
 static AVFrame *

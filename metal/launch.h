@@ -8,7 +8,7 @@
 
 #include "arguments.h"
 #include "error.h"
-#include "op.h"
+#include "engine/op.h"
 
 /* A kernel finds its arguments at buffer(0) and operand i at buffer(1 + i). Its threads lie along
  * x; threadgroup memory is threadgroup(0). */

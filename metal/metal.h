@@ -5,7 +5,7 @@
 
 #import <Metal/Metal.h>
 
-#include "backend.h"
+#include "engine/backend.h"
 #include "launch.h"
 
 /* Command buffers that were committed and not yet seen to have ended, oldest first. */

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d.h"
+#include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
-#include "plan.h"
+#include "model/plan.h"
 
 enum { TEXT = 1200 };
 

@@ -399,7 +399,7 @@ list(void)
 #define QV_INT(field) " " #field
 #define QV_REAL(field) " " #field
 #define QV_OP(name, operands, fields) "(" operands "):" fields,
-#include "ops.inc"
+#include "engine/ops.inc"
 #undef QV_OP
 #undef QV_INT
 #undef QV_REAL

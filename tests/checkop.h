@@ -3,7 +3,7 @@
 #ifndef QV_TESTS_CHECKOP_H
 #define QV_TESTS_CHECKOP_H
 
-#include "backend.h"
+#include "engine/backend.h"
 
 enum { OP_TEXT = 800 };
 

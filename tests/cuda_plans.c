@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "conv3d.h"
+#include "conv3d/lower.h"
 #include "cudnn_graph.h"
 
 /* What differs between GPUs and what plans may depend on. */

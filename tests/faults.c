@@ -32,7 +32,7 @@
 #include <oneapi/dnnl/dnnl.h>
 #endif
 
-#include "tool.h"
+#include "command/tool.h"
 
 /* ---- calls that are made to fail ------------------------------------------------------------- */
 

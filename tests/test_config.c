@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config.h"
-#include "op.h"
+#include "towers/config.h"
+#include "engine/op.h"
 #include "tempdir.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

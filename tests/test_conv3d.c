@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "conv3d.h"
+#include "conv3d/lower.h"
 #include "dtype.h"
 
 static const struct qv_caps right_caps, wrong_caps = { .wrong_conv3d_bf16 = true };

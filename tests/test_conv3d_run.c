@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d.h"
-#include "plan.h"
+#include "conv3d/lower.h"
+#include "model/plan.h"
 #include "tempdir.h"
 
 static float weight[8 * 8 * 27], bias[8], x[2 * 8 * 6 * 8 * 8], y[2 * 8 * 6 * 8 * 8];

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "geometry.h"
+#include "towers/geometry.h"
 
 #define MAX_PATCHES (96 * 130)
 

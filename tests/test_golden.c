@@ -19,7 +19,7 @@
 
 #include "backends.h"
 #include "qwenvit.h"
-#include "safetensors.h"
+#include "files/safetensors.h"
 
 enum { MOST_LAYERS = 24 };
 static const double bf16_mean_slack = 1.2, bf16_worst_slack = 1.4;

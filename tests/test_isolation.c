@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "../media/media.h"
-#include "../tools/tool.h"
+#include "../tools/command/tool.h"
 #include "faulty_decoder.h"
 
 #define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled */

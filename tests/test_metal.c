@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "engine/backend.h"
 #include "metal_emulator/emulator.h"
 #include "tiny.h"
 

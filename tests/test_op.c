@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op.h"
+#include "engine/op.h"
 
 /* One legal operation of each kind, as qv_op_print writes it. */
 static const char *const legal[QV_OP_COUNT] = {

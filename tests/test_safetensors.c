@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "safetensors.h"
+#include "files/safetensors.h"
 #include "tempdir.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

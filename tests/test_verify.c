@@ -16,12 +16,12 @@
 #include <stdio.h>
 
 #include "backends.h"
-#include "config.h"
+#include "towers/config.h"
 #include "dtype.h"
-#include "geometry.h"
-#include "plan.h"
+#include "towers/geometry.h"
+#include "model/plan.h"
 #include "tempdir.h"
-#include "verify.h"
+#include "verify/verify.h"
 
 #define QWEN3 QV_GOLDEN "/qwen3_vl"
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "dtype.h"
-#include "safetensors.h"
+#include "files/safetensors.h"
 #include "tiny.h"
 
 enum patch_form { AS_5D, AS_2D, AS_CHANNELS_LAST, AS_LINEAR_PROJ };

@@ -2,9 +2,9 @@
 /* config.json. What it allows is then described: a checkpoint whose file has the header that the
  * tower asks for, and no bytes behind it that take memory. */
 #define _GNU_SOURCE
-#include "config.h"
+#include "towers/config.h"
 #include "fuzz.h"
-#include "tower.h"
+#include "towers/tower.h"
 
 enum { MOST_TENSORS = 100, MOST_HEADER = 64 << 10 };
 

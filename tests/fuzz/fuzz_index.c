@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "fuzz.h"
-#include "safetensors.h"
+#include "files/safetensors.h"
 
 static void
 write_shard(const char *name, const char *first, const char *second)

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <math.h>
 
-#include "config.h"
+#include "towers/config.h"
 #include "fuzz.h"
 
 static const char config[] =

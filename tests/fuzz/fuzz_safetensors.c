@@ -3,7 +3,7 @@
  * changes of a header would keep it right. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "safetensors.h"
+#include "files/safetensors.h"
 
 /* Whole and in two pieces, which must be the same bytes; and not beyond its end. */
 static void

@@ -2,10 +2,10 @@
 /* Text: the first byte says which. o: an operation; p: operations by name; c: a Conv3d; t: a tune
  * file. What parses must print to what parses to the same. */
 #define _GNU_SOURCE
-#include "conv3d.h"
+#include "conv3d/lower.h"
 #include "fuzz.h"
-#include "op.h"
-#include "tune.h"
+#include "engine/op.h"
+#include "engine/tune.h"
 
 /* Texts of this kind come from a command line, and errors quote them as they stand. */
 static bool

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* What our device kernels share: vectors of f32 or bf16, divisions, activations, launches. */
+#ifndef QV_CUDA_KERNELS_CUH
+#define QV_CUDA_KERNELS_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#include "launch.h"
+
+enum { WARP = 32, THREADS = 256 };       /* of a block, unless said */
+#define BLOCK __launch_bounds__(THREADS) /* a macro because clang-format trips over the brackets */
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static inline int64_t
+ceil_div(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* A grid has at most 2^31 - 1 blocks; kernels that could need more take further tiles in a loop. */
+template <typename... Parameters, typename... Arguments>
+static cudaError_t
+launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Parameters...),
+       Arguments... arguments)
+{
+    cudaLaunchConfig_t config = {};
+    if (blocks <= 0)
+        return cudaSuccess;
+    config.gridDim = dim3((unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX));
+    config.blockDim = threads;
+    config.stream = stream;
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
+    if (error)
+        (void)cudaGetLastError(); /* told here, and not again to who asks next */
+    return error;
+}
+
+/* ---- division -------------------------------------------------------------------------------- */
+
+/* Exact for all n >= 0: by multiplication below 2^32 (Granlund and Montgomery, PLDI 1994), so that
+ * only huge operations pay for 64-bit divisions. */
+struct divisor {
+    int64_t by;
+    uint32_t magic, shift;
+};
+
+static inline struct divisor
+divisor_of(int64_t by)
+{
+    struct divisor d = { by, 0, 32 }; /* from 2^32 on the quotient of a small n is 0 */
+    if (by <= UINT32_MAX) {
+        for (d.shift = 0; (uint64_t)1 << d.shift < (uint64_t)by;)
+            d.shift++;
+        uint64_t above = ((uint64_t)1 << d.shift) - (uint64_t)by;
+        d.magic = (uint32_t)((above << 32) / (uint64_t)by + 1);
+    }
+    return d;
+}
+
+static __device__ __forceinline__ int64_t
+divide(int64_t n, const struct divisor &d, int64_t *rest)
+{
+    int64_t quotient;
+    if ((uint64_t)n >> 32)
+        quotient = n / d.by;
+    else
+        quotient = (int64_t)(((uint64_t)__umulhi((uint32_t)n, d.magic) + (uint32_t)n) >> d.shift);
+    *rest = n - quotient * d.by;
+    return quotient;
+}
+
+/* ---- vectors --------------------------------------------------------------------------------- */
+
+typedef __nv_bfloat16 bf16;
+
+template <int BYTES> struct word_of;
+template <> struct word_of<2> {
+    typedef uint16_t type;
+};
+template <> struct word_of<4> {
+    typedef uint32_t type;
+};
+template <> struct word_of<8> {
+    typedef uint2 type;
+};
+template <> struct word_of<16> {
+    typedef uint4 type;
+};
+
+/* N elements as they lie in memory, moved in words of up to 16 bytes, to which they are aligned. */
+template <typename T, int N> struct raw {
+    static constexpr int BYTES = N * (int)sizeof(T), WIDTH = BYTES < 16 ? BYTES : 16;
+    typedef typename word_of<WIDTH>::type word;
+    word words[BYTES / WIDTH];
+};
+
+/* Elements of one 16-byte word. */
+template <typename T> constexpr int LANES = 16 / (int)sizeof(T);
+
+template <int N, typename T>
+static __device__ __forceinline__ raw<T, N>
+fetch(const T *p)
+{
+    raw<T, N> r;
+#pragma unroll
+    for (int i = 0; i < r.BYTES / r.WIDTH; i++)
+        r.words[i] = reinterpret_cast<const typename raw<T, N>::word *>(p)[i];
+    return r;
+}
+
+/* To global memory. An assignment of 8 or 16 bytes may be taken apart into smaller stores (by nvcc
+ * 13.0 it was, depending on what is around it); this is one. */
+template <typename W>
+static __device__ __forceinline__ void
+put_word(W *p, const W &word)
+{
+    *p = word;
+}
+
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ void
+put_word(uint2 *p, const uint2 &w)
+{
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(w.x), "r"(w.y) : "memory");
+}
+
+static __device__ __forceinline__ void
+put_word(uint4 *p, const uint4 &w)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w.x), "r"(w.y), "r"(w.z),
+                 "r"(w.w)
+                 : "memory");
+}
+#endif
+
+template <int N, typename T>
+static __device__ __forceinline__ void
+put(T *p, const raw<T, N> &r)
+{
+#pragma unroll
+    for (int i = 0; i < r.BYTES / r.WIDTH; i++)
+        put_word(reinterpret_cast<typename raw<T, N>::word *>(p) + i, r.words[i]);
+}
+
+template <int N>
+static __device__ __forceinline__ void
+unpack(float (&f)[N], const raw<float, N> &r)
+{
+    memcpy(f, &r, sizeof f);
+}
+
+template <int N>
+static __device__ __forceinline__ void
+unpack(float (&f)[N], const raw<bf16, N> &r)
+{
+    uint16_t h[N];
+    memcpy(h, &r, sizeof h);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t u = (uint32_t)h[i] << 16;
+        memcpy(&f[i], &u, sizeof u);
+    }
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ void
+load(float (&f)[N], const T *p)
+{
+    unpack(f, fetch<N>(p));
+}
+
+template <int N>
+static __device__ __forceinline__ void
+store(float *p, const float (&f)[N])
+{
+    raw<float, N> r;
+    memcpy(&r, f, sizeof r);
+    put(p, r);
+}
+
+template <int N>
+static __device__ __forceinline__ void
+store(bf16 *p, const float (&f)[N])
+{
+    raw<bf16, N> r;
+    if constexpr (N == 1) {
+        bf16 h = __float2bfloat16_rn(f[0]);
+        memcpy(&r, &h, sizeof r);
+    } else {
+        __nv_bfloat162 pairs[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            pairs[i] = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+        memcpy(&r, pairs, sizeof r);
+    }
+    put(p, r);
+}
+
+/* One element. */
+template <typename T>
+static __device__ __forceinline__ float
+value(const T *p)
+{
+    float f[1];
+    load(f, p);
+    return f[0];
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+set(T *p, float v)
+{
+    const float f[1] = { v };
+    store(p, f);
+}
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float
+gelu_erf(float x)
+{
+    return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
+}
+
+static __device__ __forceinline__ float
+gelu_tanh(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+}
+
+static __device__ __forceinline__ float
+activate(int act, float x)
+{
+    if (act == QV_ACT_GELU_TANH)
+        return gelu_tanh(x);
+    return act == QV_ACT_GELU_ERF ? gelu_erf(x) : x;
+}
+
+#endif

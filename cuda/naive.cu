@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention and convolutions without tensor cores: tiles of 64 x 64 products in f32, 4 x 4 of them
+ * per thread, both factors in shared memory by the dimension they are summed over. */
+#include "device.cuh"
+
+#include <math.h>
+
+enum {
+    TILE = 64,
+    STEP = 32,          /* dimensions in shared memory at once */
+    SIDE = 16,          /* threads of a tile's side */
+    EACH = TILE / SIDE, /* rows and columns of a thread */
+    PITCH = TILE + 4    /* floats of a row: vectors stay aligned, writes find different banks */
+};
+
+/* Where a thread's 8 elements of a 64 x 32 factor lie: 4 rows of 8 dimensions to a warp, so that
+ * writes of one warp go to 32 banks and reads to whole sectors. */
+static __device__ __forceinline__ int
+tile_row(int k)
+{
+    return (threadIdx.x / 32 + k % 2 * 8) * 4 + threadIdx.x % 32 / 8;
+}
+
+static __device__ __forceinline__ int
+tile_dimension(int k)
+{
+    return k / 2 * 8 + threadIdx.x % 8;
+}
+
+/* sums += a^T b over `depth` dimensions */
+static __device__ __forceinline__ void
+multiply(float (&sums)[EACH][EACH], const float *a, const float *b, int depth)
+{
+    const int row = threadIdx.x / SIDE * EACH, col = threadIdx.x % SIDE * EACH;
+#pragma unroll 8
+    for (int d = 0; d < depth; d++) {
+        float u[EACH], v[EACH];
+        load(u, a + d * PITCH + row);
+        load(v, b + d * PITCH + col);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                sums[i][j] = fmaf(u[i], v[j], sums[i][j]);
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+struct attention_shape {
+    int64_t tiles, seq, heads;
+    struct divisor q_tiles, per_batch;
+    int head_dim;
+    float scale;
+};
+
+/* 64 rows by 32 dimensions of q or k, zeros outside. */
+template <typename T>
+static __device__ __forceinline__ void
+load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride, int d0, int dims)
+{
+    float v[TILE * STEP / THREADS];
+#pragma unroll
+    for (int k = 0; k < TILE * STEP / THREADS; k++) {
+        int64_t row = row0 + tile_row(k);
+        int d = d0 + tile_dimension(k);
+        v[k] = row < rows && d < dims ? value(from + row * stride + d) : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < TILE * STEP / THREADS; k++)
+        to[tile_dimension(k) * PITCH + tile_row(k)] = v[k];
+}
+
+/*
+ * 64 queries of one head per block, key tiles one after the other; the largest score, the sum of
+ * exponentials and the weighted values are rescaled as it grows (Milakov and Gimelshein,
+ * arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
+ */
+template <typename T, int COLS>
+static __global__ BLOCK void
+attention_kernel(const struct attention_shape s, const T *qkv, T *y)
+{
+    constexpr int WIDTH = COLS * SIDE;                         /* of a head, padded */
+    constexpr int KEYS = COLS <= 4 ? 64 : COLS <= 8 ? 32 : 16; /* whose values fit */
+    static_assert(KEYS * WIDTH <= 2 * STEP * PITCH, "values lie where q and k did");
+    __shared__ __align__(16) float factors[2 * STEP * PITCH];
+    __shared__ __align__(16) float weights[TILE * PITCH]; /* by key */
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+    const int64_t width = s.heads * s.head_dim, stride = 3 * width;
+
+    for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
+        int64_t q0, head;
+        int64_t batch = divide(divide(tile, s.q_tiles, &q0), s.per_batch, &head);
+        q0 *= TILE;
+        const T *q = qkv + batch * s.seq * stride + head * s.head_dim;
+        const T *keys = q + width, *values = q + 2 * width;
+        float largest[EACH], sum[EACH], out[EACH][COLS];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            largest[i] = -INFINITY;
+            sum[i] = 0;
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                out[i][c] = 0;
+        }
+
+        for (int64_t k0 = 0; k0 < s.seq; k0 += TILE) {
+            float p[EACH][EACH] = {};
+            for (int d0 = 0; d0 < s.head_dim; d0 += STEP) {
+                __syncthreads();
+                load_factor(factors, q, q0, s.seq, stride, d0, s.head_dim);
+                load_factor(factors + STEP * PITCH, keys, k0, s.seq, stride, d0, s.head_dim);
+                __syncthreads();
+                multiply(p, factors, factors + STEP * PITCH, min((int)STEP, s.head_dim - d0));
+            }
+
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                float most = largest[i];
+#pragma unroll
+                for (int j = 0; j < EACH; j++) {
+                    p[i][j] = k0 + tx * EACH + j < s.seq ? p[i][j] * s.scale : -INFINITY;
+                    most = fmaxf(most, p[i][j]);
+                }
+#pragma unroll
+                for (int offset = SIDE / 2; offset; offset /= 2)
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, offset));
+                float shift = most == -INFINITY ? 0 : most; /* else -inf - -inf */
+                float factor = expf(largest[i] - shift);
+                largest[i] = most;
+                sum[i] *= factor;
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    out[i][c] *= factor;
+#pragma unroll
+                for (int j = 0; j < EACH; j++) {
+                    p[i][j] = expf(p[i][j] - shift);
+                    sum[i] += p[i][j];
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                static_assert(EACH == 4, "a vector");
+                float *to = weights + (tx * EACH + j) * PITCH + ty * EACH;
+                *reinterpret_cast<float4 *>(to) = make_float4(p[0][j], p[1][j], p[2][j], p[3][j]);
+            }
+
+            for (int j0 = 0; j0 < TILE && k0 + j0 < s.seq; j0 += KEYS) {
+                __syncthreads();
+                for (int i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
+                    int64_t key = k0 + j0 + i / WIDTH;
+                    int d = i % WIDTH;
+                    factors[i] =
+                        key < s.seq && d < s.head_dim ? value(values + key * stride + d) : 0;
+                }
+                __syncthreads();
+#pragma unroll 4
+                for (int j = 0; j < KEYS; j++) {
+                    float w[EACH];
+                    load(w, weights + (j0 + j) * PITCH + ty * EACH);
+#pragma unroll
+                    for (int c = 0; c < COLS; c++) {
+                        float v = factors[j * WIDTH + c * SIDE + tx];
+#pragma unroll
+                        for (int i = 0; i < EACH; i++)
+                            out[i][c] = fmaf(w[i], v, out[i][c]);
+                    }
+                }
+            }
+        }
+
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int64_t query = q0 + ty * EACH + i;
+#pragma unroll
+            for (int offset = SIDE / 2; offset; offset /= 2)
+                sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], offset);
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                int d = c * SIDE + tx;
+                if (query < s.seq && d < s.head_dim)
+                    set(y + (batch * s.seq + query) * width + head * s.head_dim + d,
+                        out[i][c] / sum[i]);
+            }
+        }
+    }
+}
+
+template <typename T>
+static cudaError_t
+attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv, void *y)
+{
+    int64_t q_tiles = ceil_div(op->seq, TILE);
+    struct attention_shape s = {
+        op->batch * op->heads * q_tiles, op->seq,           op->heads,       divisor_of(q_tiles),
+        divisor_of(op->heads),           (int)op->head_dim, (float)op->scale
+    };
+    return launch(stream, s.tiles, dim3(THREADS),
+                  op->head_dim <= 64    ? attention_kernel<T, 4>
+                  : op->head_dim <= 80  ? attention_kernel<T, 5>
+                  : op->head_dim <= 128 ? attention_kernel<T, 8>
+                                        : attention_kernel<T, 16>,
+                  s, (const T *)qkv, (T *)y);
+}
+
+cudaError_t
+qv_attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv,
+                        void *y)
+{
+    if (op->head_dim > 256)
+        return cudaErrorNotSupported;
+    return op->dtype == QV_F32 ? attention_typed<float>(stream, op, qkv, y)
+                               : attention_typed<bf16>(stream, op, qkv, y);
+}
+
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+struct conv_shape {
+    struct qv_op_conv op;
+    int64_t rows, depth, c, o; /* of y; of a sum; channels of a group */
+    int64_t tiles;
+    float alpha;
+    struct divisor ws, hs, ds, taps_c, taps_w, taps_h, o_tiles, groups, all_o, group_o, addend_rows;
+};
+
+/* Where the kernel lies for a row of y: its first frame, line and pixel, padding before 0. */
+struct place {
+    int64_t frame, line, pixel;
+};
+
+static __device__ __forceinline__ struct place
+place_of(const struct conv_shape &s, int64_t row)
+{
+    int64_t z, r, q;
+    int64_t n = divide(divide(divide(row, s.ws, &q), s.hs, &r), s.ds, &z);
+    return { n * s.op.x_depth + z * s.op.sd, r * s.op.sh - s.op.top, q * s.op.sw - s.op.left };
+}
+
+/* Of one position of the kernel and channel of the group: how far it lies from the kernel's
+ * first. */
+static __device__ __forceinline__ struct place
+tap_of(const struct conv_shape &s, int64_t i, int64_t *c)
+{
+    int64_t kw, kh;
+    int64_t kd = divide(divide(divide(i, s.taps_c, c), s.taps_w, &kw), s.taps_h, &kh);
+    return { kd * s.op.dd, kh * s.op.dh, kw * s.op.dw };
+}
+
+/* x below a tap; 0 in the padding */
+template <typename T>
+static __device__ __forceinline__ float
+value_below(const struct conv_shape &s, const T *x, const struct place &at, const struct place &tap,
+            int64_t channel)
+{
+    int64_t line = at.line + tap.line, pixel = at.pixel + tap.pixel;
+    if (line < 0 || line >= s.op.h || pixel < 0 || pixel >= s.op.w)
+        return 0;
+    return value(x + (((at.frame + tap.frame) * s.op.h + line) * s.op.w + pixel) * s.op.c +
+                 channel);
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+finish_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y, int64_t row,
+           int64_t o, float sum)
+{
+    int64_t at = row * s.op.o + o, from;
+    if (s.op.sums) {
+        float *sums = (float *)y;
+        sums[at] = s.op.sums == 2 ? sums[at] + sum : sum;
+        return;
+    }
+    sum = activate((int)s.op.act, fmaf(s.alpha, sum, s.op.bias ? value(bias + o) : 0));
+    if (s.op.addend_rows) {
+        divide(row, s.addend_rows, &from);
+        sum += value(addend + from * s.op.o + o);
+    }
+    set((T *)y + at, sum);
+}
+
+/* 64 rows by 64 channels of one group per block. */
+template <typename T>
+static __global__ BLOCK void
+conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, const T *addend,
+            void *y)
+{
+    __shared__ __align__(16) float a[STEP * PITCH], b[STEP * PITCH];
+    for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
+        int64_t o0, group;
+        int64_t row0 = divide(divide(tile, s.o_tiles, &o0), s.groups, &group) * TILE;
+        o0 *= TILE;
+        const T *filters = w + group * s.o * s.depth;
+        struct place at[2];
+        for (int k = 0; k < 2; k++)
+            at[k] = place_of(s, min(row0 + tile_row(k), s.rows - 1));
+        float sums[EACH][EACH] = {};
+        for (int64_t d0 = 0; d0 < s.depth; d0 += STEP) {
+            float va[TILE * STEP / THREADS], vb[TILE * STEP / THREADS];
+#pragma unroll
+            for (int k = 0; k < TILE * STEP / THREADS; k += 2) {
+                int64_t d = d0 + tile_dimension(k), c = 0;
+                struct place tap = { 0, 0, 0 };
+                if (d < s.depth)
+                    tap = tap_of(s, d, &c);
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    int64_t o = o0 + tile_row(j);
+                    bool inside = d < s.depth;
+                    va[k + j] = inside ? value_below(s, x, at[j], tap, group * s.c + c) : 0;
+                    vb[k + j] = inside && o < s.o ? value(filters + o * s.depth + d) : 0;
+                }
+            }
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < TILE * STEP / THREADS; k++) {
+                a[tile_dimension(k) * PITCH + tile_row(k)] = va[k];
+                b[tile_dimension(k) * PITCH + tile_row(k)] = vb[k];
+            }
+            __syncthreads();
+            multiply(sums, a, b, STEP);
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                int64_t row = row0 + threadIdx.x / SIDE * EACH + i;
+                int64_t o = o0 + threadIdx.x % SIDE * EACH + j;
+                if (row < s.rows && o < s.o)
+                    finish_sum(s, bias, addend, y, row, group * s.o + o, sums[i][j]);
+            }
+    }
+}
+
+/* Few output channels to a group (depthwise: one): a thread per output. */
+template <typename T>
+static __global__ BLOCK void
+conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias,
+                   const T *addend, void *y)
+{
+    int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, o, rest;
+    int64_t row = divide(i, s.all_o, &o);
+    if (row >= s.rows)
+        return;
+    const struct place at = place_of(s, row);
+    const T *filter = w + o * s.depth;
+    int64_t first = divide(o, s.group_o, &rest) * s.c;
+    float sum = 0;
+    for (int64_t kd = 0; kd < s.op.kd; kd++)
+        for (int64_t kh = 0; kh < s.op.kh; kh++)
+            for (int64_t kw = 0; kw < s.op.kw; kw++, filter += s.c) {
+                struct place tap = { kd * s.op.dd, kh * s.op.dh, kw * s.op.dw };
+                for (int64_t c = 0; c < s.c; c++)
+                    sum = fmaf(value_below(s, x, at, tap, first + c), value(filter + c), sum);
+            }
+    finish_sum(s, bias, addend, y, row, o, sum);
+}
+
+template <typename T>
+static cudaError_t
+conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
+           const void *bias, const void *addend, void *y)
+{
+    enum { NARROW = 16 };
+    int64_t ds = (op->d - op->dd * (op->kd - 1) - 1) / op->sd + 1;
+    int64_t hs = (op->h + op->top + op->bottom - op->dh * (op->kh - 1) - 1) / op->sh + 1;
+    int64_t ws = (op->w + op->left + op->right - op->dw * (op->kw - 1) - 1) / op->sw + 1;
+    int64_t c = op->c / op->groups, o = op->o / op->groups, rows = op->n * ds * hs * ws;
+    int64_t o_tiles = ceil_div(o, TILE);
+    struct conv_shape s = { *op,
+                            rows,
+                            op->kd * op->kh * op->kw * c,
+                            c,
+                            o,
+                            ceil_div(rows, TILE) * op->groups * o_tiles,
+                            (float)op->alpha,
+                            divisor_of(ws),
+                            divisor_of(hs),
+                            divisor_of(ds),
+                            divisor_of(c),
+                            divisor_of(op->kw),
+                            divisor_of(op->kh),
+                            divisor_of(o_tiles),
+                            divisor_of(op->groups),
+                            divisor_of(op->o),
+                            divisor_of(o),
+                            divisor_of(op->addend_rows ? op->addend_rows : 1) };
+    bool narrow = o < NARROW;
+    return launch(stream, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles, dim3(THREADS),
+                  narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x, (const T *)w,
+                  (const T *)bias, (const T *)addend, y);
+}
+
+cudaError_t
+qv_conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
+                   const void *bias, const void *addend, void *y)
+{
+    return op->dtype == QV_F32 ? conv_typed<float>(stream, op, x, w, bias, addend, y)
+                               : conv_typed<bf16>(stream, op, x, w, bias, addend, y);
+}

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT */
+/* A lowering's operations, and the weight as they take it. */
+#include <string.h>
+
+#include "conv3d/lower.h"
+#include "dtype.h"
+
+/* What is being written: the list, and where x is by now. */
+struct lowering {
+    const qv_conv3d_desc *desc;
+    struct qv_conv3d_list *list;
+    enum qv_conv3d_buffer x;
+    int64_t out[3], rows;
+};
+
+#define AT(buffer) ((struct qv_conv3d_operand){ QV_CONV3D_##buffer, 0 })
+#define X(l) ((struct qv_conv3d_operand){ (l)->x, 0 })
+
+/* Operations are compared by value: no byte of the union is left to chance. */
+static struct qv_op
+op_of(enum qv_op_kind kind)
+{
+    struct qv_op op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    return op;
+}
+
+static struct qv_conv3d_step *
+add(struct lowering *l, const struct qv_op *op)
+{
+    struct qv_conv3d_step *step = &l->list->steps[l->list->n++];
+    memset(step, 0, sizeof *step);
+    step->op = *op;
+    return step;
+}
+
+/* Bias and addend, from operand `first` on. */
+static void
+take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
+{
+    if (l->desc->bias)
+        step->operands[first] = AT(BIAS);
+    if (l->desc->addend_rows)
+        step->operands[first + 1] = AT(ADDEND);
+}
+
+/* ---- rows and voxels ------------------------------------------------------------------------- */
+
+/* Bytes to patch rows in block order; `still`: one frame stands for kernel[0]. */
+static void
+bytes_to_rows(struct lowering *l, bool still)
+{
+    const qv_conv3d_desc *d = l->desc;
+    struct qv_op op = op_of(QV_OP_rows);
+    op.u.rows = (struct qv_op_rows){
+        .pairs = d->n * l->out[0],
+        .grid_h = l->out[1],
+        .grid_w = l->out[2],
+        .patch = d->kernel[1],
+        .temporal = d->kernel[0],
+        .merge = d->merge,
+        .channels = d->c,
+        .still = still,
+        .scale0 = d->pixel_scale[0],
+        .scale1 = d->pixel_scale[1],
+        .scale2 = d->pixel_scale[2],
+        .shift0 = d->pixel_shift[0],
+        .shift1 = d->pixel_shift[1],
+        .shift2 = d->pixel_shift[2],
+        .dtype = d->dtype,
+    };
+    struct qv_conv3d_step *step = add(l, &op);
+    step->operands[0] = X(l);
+    step->operands[1] = AT(ROWS);
+    l->x = QV_CONV3D_ROWS;
+}
+
+static void
+unfold(struct lowering *l, const struct qv_op_unfold *fields, enum qv_conv3d_buffer y)
+{
+    struct qv_op op = op_of(QV_OP_unfold);
+    op.u.unfold = *fields;
+    struct qv_conv3d_step *step = add(l, &op);
+    step->operands[0] = X(l);
+    step->operands[1].buffer = y;
+    l->x = y;
+}
+
+/* The input as a matrix of patches, of which `still` takes the first frame. */
+static void
+make_rows(struct lowering *l, bool still)
+{
+    const qv_conv3d_desc *d = l->desc;
+    if (d->layout == QV_LAYOUT_FRAMES_U8)
+        bytes_to_rows(l, still);
+    else if (still || !qv_conv3d_input_is_rows(d))
+        unfold(l,
+               &(struct qv_op_unfold){ .n = d->n,
+                                       .d = d->d,
+                                       .h = d->h,
+                                       .w = d->w,
+                                       .c = d->c,
+                                       .kd = still ? 1 : d->kernel[0],
+                                       .kh = d->kernel[1],
+                                       .kw = d->kernel[2],
+                                       .sd = d->stride[0],
+                                       .sh = d->stride[1],
+                                       .sw = d->stride[2],
+                                       .channels_first = d->layout == QV_LAYOUT_CHANNELS_FIRST,
+                                       .dtype = d->dtype },
+               QV_CONV3D_ROWS);
+}
+
+/* Strides over axes on which the kernel is 1 and nothing is padded: what they leave out need not be
+ * there. */
+static bool
+thin_out(const qv_conv3d_desc *d, struct qv_op_unfold *v)
+{
+    int64_t *const strides[3] = { &v->sd, &v->sh, &v->sw };
+    bool thinner = false;
+    for (int a = 0; a < 3; a++)
+        if (d->kernel[a] == 1 && d->stride[a] > 1 && !d->pad_front[a] && !d->pad_back[a]) {
+            *strides[a] = d->stride[a];
+            thinner = true;
+        }
+    return thinner;
+}
+
+/* The sizes of the channels-last volume that a convolution sees: x, or a row as one kernel; and the
+ * strides that are behind it. */
+static struct qv_op_unfold
+make_voxels(struct lowering *l)
+{
+    const qv_conv3d_desc *d = l->desc;
+    struct qv_op_unfold v = { .n = d->n,
+                              .d = d->d,
+                              .h = d->h,
+                              .w = d->w,
+                              .c = d->c,
+                              .kd = 1,
+                              .kh = 1,
+                              .kw = 1,
+                              .sd = 1,
+                              .sh = 1,
+                              .sw = 1,
+                              .channels_first = d->layout != QV_LAYOUT_CHANNELS_LAST,
+                              .dtype = d->dtype };
+    if (d->layout == QV_LAYOUT_FRAMES_U8)
+        bytes_to_rows(l, false);
+    if (d->layout == QV_LAYOUT_FRAMES_U8 || d->layout == QV_LAYOUT_PATCH_ROWS) {
+        v.n = l->rows;
+        v.d = d->kernel[0];
+        v.h = d->kernel[1];
+        v.w = d->kernel[2];
+    }
+    if (thin_out(d, &v) || v.channels_first)
+        unfold(l, &v, QV_CONV3D_VOXELS);
+    v.d = (v.d - 1) / v.sd + 1;
+    v.h = (v.h - 1) / v.sh + 1;
+    v.w = (v.w - 1) / v.sw + 1;
+    return v;
+}
+
+/* ---- products and convolutions --------------------------------------------------------------- */
+
+static void
+add_gemm(struct lowering *l, bool still)
+{
+    const qv_conv3d_desc *d = l->desc;
+    struct qv_conv3d_form *w = &l->list->weight;
+    struct qv_op op = op_of(QV_OP_gemm);
+    *w = (struct qv_conv3d_form){ .pieces = 1,
+                                  .o = d->o,
+                                  .k = d->c * (still ? 1 : d->kernel[0]) * d->kernel[1] *
+                                       d->kernel[2],
+                                  .summed = still,
+                                  .channels_last = d->layout == QV_LAYOUT_CHANNELS_LAST };
+    op.u.gemm = (struct qv_op_gemm){ .m = l->rows,
+                                     .n = w->o,
+                                     .k = w->k,
+                                     .alpha = d->alpha,
+                                     .bias = d->bias,
+                                     .act = d->act,
+                                     .addend_rows = d->addend_rows,
+                                     .dtype = d->dtype };
+    struct qv_conv3d_step *step = add(l, &op);
+    step->operands[0] = X(l);
+    step->operands[1] = AT(WEIGHT);
+    take_epilogue(l, step, 2);
+    step->operands[4] = AT(OUTPUT);
+}
+
+/* The whole kernel over the volume v, not finished. */
+static struct qv_op
+conv_over(const qv_conv3d_desc *d, const struct qv_op_unfold *v)
+{
+    struct qv_op op = op_of(QV_OP_conv);
+    op.u.conv = (struct qv_op_conv){ .n = v->n,
+                                     .d = v->d,
+                                     .h = v->h,
+                                     .w = v->w,
+                                     .c = d->c,
+                                     .o = d->o,
+                                     .kd = d->kernel[0],
+                                     .kh = d->kernel[1],
+                                     .kw = d->kernel[2],
+                                     .sd = d->stride[0] / v->sd,
+                                     .sh = d->stride[1] / v->sh,
+                                     .sw = d->stride[2] / v->sw,
+                                     .dd = d->dilation[0],
+                                     .dh = d->dilation[1],
+                                     .dw = d->dilation[2],
+                                     .top = d->pad_front[1],
+                                     .bottom = d->pad_back[1],
+                                     .left = d->pad_front[2],
+                                     .right = d->pad_back[2],
+                                     .groups = d->groups,
+                                     .x_depth = v->d,
+                                     .alpha = 1,
+                                     .dtype = d->dtype };
+    return op;
+}
+
+/* One depth tap: a kernel of depth 1 over every sd-th frame, frame by frame where these lie evenly
+ * in memory. */
+static void
+take_tap(struct qv_op_conv *c)
+{
+    int64_t frames = (c->d - c->dd * (c->kd - 1) - 1) / c->sd + 1;
+    c->kd = c->dd = 1;
+    c->d = (frames - 1) * c->sd + 1;
+    if (c->n == 1 || frames == 1 || c->x_depth == frames * c->sd) {
+        c->x_depth = frames == 1 ? c->x_depth : c->sd;
+        c->n *= frames;
+        c->d = c->sd = 1;
+    }
+}
+
+static struct qv_conv3d_step *
+add_conv(struct lowering *l, const struct qv_op *op)
+{
+    const qv_conv3d_desc *d = l->desc;
+    const struct qv_op_conv *c = &op->u.conv;
+    struct qv_conv3d_form *w = &l->list->weight;
+    if (!w->pieces++)
+        *w = (struct qv_conv3d_form){ .pieces = 1,
+                                      .o = d->o,
+                                      .k = d->c / d->groups * c->kd * c->kh * c->kw };
+    struct qv_conv3d_step *step = add(l, op);
+    step->operands[0] = X(l);
+    step->operands[1] = (struct qv_conv3d_operand){ QV_CONV3D_WEIGHT, w->pieces - 1 };
+    step->operands[4].buffer = c->sums ? QV_CONV3D_SUMS : QV_CONV3D_OUTPUT;
+    return step;
+}
+
+/* frames and direct: one convolution with its epilogue. */
+static void
+convolve_at_once(struct lowering *l, bool frames)
+{
+    const qv_conv3d_desc *d = l->desc;
+    struct qv_op_unfold v = make_voxels(l);
+    struct qv_op op = conv_over(d, &v);
+    if (frames)
+        take_tap(&op.u.conv);
+    op.u.conv.alpha = d->alpha;
+    op.u.conv.bias = d->bias;
+    op.u.conv.act = d->act;
+    op.u.conv.addend_rows = d->addend_rows;
+    take_epilogue(l, add_conv(l, &op), 2);
+}
+
+static void
+convolve_by_depth(struct lowering *l)
+{
+    const qv_conv3d_desc *d = l->desc;
+    struct qv_op_unfold v = make_voxels(l);
+    int64_t frame_bytes = v.h * v.w * d->c * (int64_t)qv_dtype_bytes(d->dtype);
+    struct qv_op op = conv_over(d, &v);
+    take_tap(&op.u.conv);
+    for (int64_t t = 0; t < d->kernel[0]; t++) {
+        op.u.conv.sums = t ? 2 : 1;
+        add_conv(l, &op)->operands[0].at = t * d->dilation[0] * frame_bytes;
+    }
+    op = op_of(QV_OP_finish);
+    op.u.finish = (struct qv_op_finish){ .rows = l->rows,
+                                         .cols = d->o,
+                                         .alpha = d->alpha,
+                                         .bias = d->bias,
+                                         .act = d->act,
+                                         .addend_rows = d->addend_rows,
+                                         .dtype = d->dtype };
+    struct qv_conv3d_step *step = add(l, &op);
+    step->operands[0] = AT(SUMS);
+    take_epilogue(l, step, 1);
+    step->operands[3] = AT(OUTPUT);
+}
+
+void
+qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv3d_list *out)
+{
+    struct lowering l = { .desc = desc, .list = out, .x = QV_CONV3D_INPUT };
+    memset(out, 0, sizeof *out);
+    qv_conv3d_output(desc, l.out);
+    l.rows = qv_conv3d_rows(desc);
+    switch (lowering) {
+    case QV_LOWERING_PATCHIFY:
+    case QV_LOWERING_STILL:
+    case QV_LOWERING_POINTWISE:
+        make_rows(&l, lowering == QV_LOWERING_STILL);
+        add_gemm(&l, lowering == QV_LOWERING_STILL);
+        break;
+    case QV_LOWERING_FRAMES:
+    case QV_LOWERING_DIRECT: convolve_at_once(&l, lowering == QV_LOWERING_FRAMES); break;
+    case QV_LOWERING_BY_DEPTH: convolve_by_depth(&l); break;
+    case QV_LOWERING_COUNT: break;
+    }
+    for (int i = 0; i < out->n; i++)
+        for (int j = 0; j < qv_op_n_operands(out->steps[i].op.kind); j++) {
+            const struct qv_conv3d_operand *o = &out->steps[i].operands[j];
+            size_t end = qv_op_operand(&out->steps[i].op, j).bytes;
+            end += o->buffer == QV_CONV3D_WEIGHT ? 0 : (size_t)o->at;
+            if (o->buffer != QV_CONV3D_NONE && end > out->bytes[o->buffer])
+                out->bytes[o->buffer] = end;
+        }
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+void
+qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *form, int piece,
+                  const void *src, int64_t from, bool src_channels_last, void *dst)
+{
+    int64_t c = desc->c / desc->groups, kd = desc->kernel[0];
+    int64_t area = desc->kernel[1] * desc->kernel[2];
+    /* depth taps [first, first + taps) go into this piece, `sum` of them into each value */
+    int64_t first = form->pieces > 1 ? piece : 0, sum = form->summed ? kd : 1;
+    int64_t taps = form->pieces > 1 || form->summed ? 1 : kd;
+    int64_t step_c = src_channels_last ? 1 : kd * area, step_tap = src_channels_last ? c : 1;
+    for (int64_t o = 0; o < desc->o; o++)
+        for (int64_t j = 0; j < c; j++)
+            for (int64_t t = 0; t < taps * area; t++) {
+                double value = 0;
+                for (int64_t s = 0; s < sum; s++)
+                    value += qv_load(src, from,
+                                     o * c * kd * area + j * step_c +
+                                         ((first + s) * area + t) * step_tap);
+                int64_t col = form->channels_last ? t * c + j : j * taps * area + t;
+                qv_store(dst, desc->dtype, o * form->k + col, value);
+            }
+}
+
+/* Element i*khw + j is written after everything at or before it has been read: out may be w. */
+void
+qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd, int64_t khw,
+                    int64_t to, void *out)
+{
+    for (int64_t i = 0; i < o * c; i++)
+        for (int64_t j = 0; j < khw; j++) {
+            double sum = 0;
+            for (int64_t t = 0; t < kd; t++)
+                sum += qv_load(w, from, (i * kd + t) * khw + j);
+            qv_store(out, to, i * khw + j, sum);
+        }
+}
+
+void
+qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, int64_t c,
+                                 size_t element_bytes, void *out)
+{
+    const char *from = w;
+    char *to = out;
+    for (int64_t i = 0; i < o; i++)
+        for (int64_t j = 0; j < c; j++)
+            for (int64_t t = 0; t < taps; t++, to += element_bytes)
+                memcpy(to, from + (size_t)((i * taps + t) * c + j) * element_bytes, element_bytes);
+}

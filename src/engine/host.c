@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* The backends that are built in, and host memory for those that compute on the host. */
+#define _DEFAULT_SOURCE
+#include "engine/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "dtype.h"
+#include "error.h"
+
+/* An emulated GPU is for tests: only who asks for it gets it. */
+const struct qv_backend *const qv_backends[] = {
+#ifdef QV_WITH_CUDA
+    &qv_backend_cuda,
+#endif
+#if defined(QV_WITH_METAL) && defined(__APPLE__)
+    &qv_backend_metal,
+#endif
+#ifdef QV_WITH_CPU
+    &qv_backend_cpu,
+#endif
+    &qv_backend_ref,
+#if defined(QV_WITH_METAL) && !defined(__APPLE__)
+    &qv_backend_metal,
+#endif
+    NULL,
+};
+
+const struct qv_backend *
+qv_backend_find(const char *name)
+{
+    for (const struct qv_backend *const *b = qv_backends; *b; b++)
+        if (!strcmp((*b)->name, name))
+            return *b;
+    return NULL;
+}
+
+void
+qv_unwrap(struct qv_device *dev, struct qv_memory *memory)
+{
+    if (dev->backend->unwrap)
+        dev->backend->unwrap(dev, memory);
+}
+
+void
+qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
+{
+    const struct qv_op_conv *op = &matrix->conv->u.conv;
+    size_t element = qv_dtype_bytes(matrix->dtype);
+    int64_t c = op->c / op->groups, taps = matrix->k / c;
+    const char *from = src;
+    char *to = dst;
+    for (int64_t o = 0; o < matrix->n; o++, from += (size_t)matrix->k * element)
+        for (int64_t t = 0; t < taps; t++)
+            for (int64_t i = 0; i < c; i++, to += element)
+                memcpy(to, from + (size_t)(i * taps + t) * element, element);
+}
+
+/* Whole huge pages where a buffer is large: weights are read from end to end for every chunk, and
+ * small pages cost a walk through the page table each. */
+enum { HOST_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+
+qv_status
+qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err)
+{
+    (void)dev;
+    struct qv_memory *memory = malloc(sizeof *memory);
+    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : HOST_ALIGNMENT;
+    size_t rounded = (bytes + alignment) & ~(alignment - 1);
+    void *base = rounded > bytes ? aligned_alloc(alignment, rounded) : NULL;
+    if (!memory || !base) {
+        free(memory);
+        free(base);
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
+    }
+#ifdef MADV_HUGEPAGE
+    if (alignment == HUGE_PAGE)
+        madvise(base, rounded, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#endif
+    memset(base, 0, rounded); /* also takes the page faults here, not while encoding */
+    *memory = (struct qv_memory){ base, bytes };
+    *out = memory;
+    return QV_OK;
+}
+
+void
+qv_host_free(struct qv_device *dev, struct qv_memory *memory)
+{
+    (void)dev;
+    if (memory)
+        free(memory->base);
+    free(memory);
+}
+
+qv_status
+qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+               qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    memcpy(qv_host_pointer(dst), src, bytes);
+    return QV_OK;
+}
+
+qv_status
+qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+                 qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    memcpy(dst, qv_host_pointer(src), bytes);
+    return QV_OK;
+}
+
+bool
+qv_host_wrap(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out)
+{
+    (void)dev;
+    if ((uintptr_t)p % HOST_ALIGNMENT)
+        return false;
+    *out = (struct qv_memory){ (void *)p, bytes };
+    return true;
+}
+
+qv_status
+qv_host_mark(struct qv_device *dev, int mark, qv_error *err)
+{
+    struct timespec t;
+    (void)err;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    dev->marks_s[mark] = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return QV_OK;
+}
+
+qv_status
+qv_host_wait(struct qv_device *dev, int mark, qv_error *err)
+{
+    (void)dev;
+    (void)mark;
+    (void)err;
+    return QV_OK;
+}
+
+qv_status
+qv_host_elapsed(struct qv_device *dev, int begin, int end, double *ms, qv_error *err)
+{
+    (void)err;
+    *ms = (dev->marks_s[end] - dev->marks_s[begin]) * 1e3;
+    return QV_OK;
+}
+
+qv_status
+qv_host_sync(struct qv_device *dev, qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    return QV_OK;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* Prepared kernels, remembered by value: the thousandth clip shape costs little. */
+#include <stdlib.h>
+
+#include "error.h"
+#include "model/plan.h"
+
+/* Entries kept though no plan holds them; a tower's shape has about a dozen. */
+enum { MOST_IDLE = 512 };
+
+static void
+drop(qv_context *ctx, struct qv_kernel_entry *e)
+{
+    ctx->backend->release(ctx->dev, e->kernel);
+    e->kernel = NULL;
+}
+
+/* A place for one more: a dropped entry, the longest unused one if many idle, or a new one. */
+static struct qv_kernel_entry *
+place(qv_context *ctx)
+{
+    struct qv_kernel_cache *cache = &ctx->kernels;
+    struct qv_kernel_entry *oldest = NULL;
+    size_t idle = 0;
+    for (size_t i = 0; i < cache->n; i++) {
+        struct qv_kernel_entry *e = &cache->entries[i];
+        if (!e->kernel)
+            return e;
+        if (e->users)
+            continue;
+        idle++;
+        if (!oldest || e->used_at < oldest->used_at)
+            oldest = e;
+    }
+    if (idle >= MOST_IDLE) {
+        drop(ctx, oldest);
+        return oldest;
+    }
+    if (cache->n == cache->capacity) {
+        size_t capacity = cache->capacity ? 2 * cache->capacity : 32;
+        struct qv_kernel_entry *grown = realloc(cache->entries, capacity * sizeof *grown);
+        if (!grown)
+            return NULL;
+        cache->entries = grown;
+        cache->capacity = capacity;
+    }
+    struct qv_kernel_entry *e = &cache->entries[cache->n++];
+    e->kernel = NULL;
+    return e;
+}
+
+qv_status
+qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err)
+{
+    struct qv_kernel_cache *cache = &ctx->kernels;
+    struct qv_kernel_entry *e = NULL;
+    for (size_t i = 0; i < cache->n && !e; i++)
+        if (cache->entries[i].kernel && qv_op_equal(&cache->entries[i].op, op))
+            e = &cache->entries[i];
+    if (!e) {
+        struct qv_kernel *kernel = NULL;
+        size_t scratch_bytes = 0;
+        int choice = 0;
+        qv_status status = qv_op_check(op, err);
+        if (!status)
+            status = qv_kernel_choice(ctx, op, &choice, err);
+        if (!status)
+            status = ctx->backend->prepare(ctx->dev, op, choice, &kernel, &scratch_bytes, err);
+        if (status == QV_EUNSUPPORTED && choice) /* the tune file is of a device that has more */
+            status = ctx->backend->prepare(ctx->dev, op, 0, &kernel, &scratch_bytes, err);
+        if (status)
+            return status;
+        e = place(ctx);
+        if (!e) {
+            ctx->backend->release(ctx->dev, kernel);
+            return qv_fail(err, QV_ENOMEM, "no memory to remember a kernel");
+        }
+        *e =
+            (struct qv_kernel_entry){ .op = *op, .kernel = kernel, .scratch_bytes = scratch_bytes };
+    }
+    e->users++;
+    e->used_at = ++cache->clock;
+    *index = (size_t)(e - cache->entries);
+    return QV_OK;
+}
+
+void
+qv_kernel_put(qv_context *ctx, size_t index)
+{
+    ctx->kernels.entries[index].users--;
+}
+
+void
+qv_kernels_free(qv_context *ctx)
+{
+    struct qv_kernel_cache *cache = &ctx->kernels;
+    for (size_t i = 0; i < cache->n; i++)
+        if (cache->entries[i].kernel)
+            drop(ctx, &cache->entries[i]);
+    free(cache->entries);
+    *cache = (struct qv_kernel_cache){ 0 };
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/* Times the ways in which a device can run one operation, and remembers the fastest. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "model/plan.h"
+
+enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
+
+struct trial {
+    qv_context *ctx;
+    const struct qv_op *op;
+    int n;
+    struct qv_kernel *kernels[QV_MOST_CHOICES];
+    struct qv_recording *recordings[QV_MOST_CHOICES];
+    size_t places[QV_MAX_OPERANDS + 1], bytes; /* of operands and scratch in the arena */
+    struct qv_memory *arena;
+    struct qv_call calls[MOST_RUNS];
+    int runs, samples; /* of a recording; of each way */
+    double ms[QV_MOST_CHOICES][MOST_SAMPLES];
+};
+
+static const char *
+name_of(int choice, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "choice %d", choice);
+    return name;
+}
+
+static void
+close_trial(struct trial *t)
+{
+    const struct qv_backend *be = t->ctx->backend;
+    for (int i = 0; i < QV_MOST_CHOICES; i++) {
+        if (t->recordings[i])
+            be->forget(t->ctx->dev, t->recordings[i]);
+        if (t->kernels[i])
+            be->release(t->ctx->dev, t->kernels[i]);
+    }
+    if (t->arena)
+        be->free(t->ctx->dev, t->arena);
+    free(t);
+}
+
+/* Every way there is, up to the first that the device does not have. Convolutions may be compiled
+ * for each, and those before it again. */
+enum { MOST_OF_CONV = 4 };
+static qv_status
+prepare_all(struct trial *t, qv_error *err)
+{
+    size_t scratch = 0;
+    int most = t->op->kind == QV_OP_conv ? MOST_OF_CONV : QV_MOST_CHOICES;
+    for (; t->n < most; t->n++) {
+        size_t bytes = 0;
+        qv_status status =
+            t->ctx->backend->prepare(t->ctx->dev, t->op, t->n, &t->kernels[t->n], &bytes, err);
+        if (status == QV_EUNSUPPORTED && t->n)
+            break;
+        if (status)
+            return status;
+        scratch = bytes > scratch ? bytes : scratch;
+    }
+    for (int i = 0; i < qv_op_n_operands(t->op->kind); i++) {
+        struct qv_operand operand = qv_op_operand(t->op, i);
+        size_t bytes = operand.bytes;
+        if (operand.weight) {
+            struct qv_matrix matrix = { operand.rows, operand.cols, operand.dtype,
+                                        t->op->kind == QV_OP_conv ? t->op : NULL };
+            struct qv_layout layout = { 0 };
+            qv_status status = t->ctx->backend->layout(t->ctx->dev, &matrix, &layout, err);
+            if (status)
+                return status;
+            bytes = layout.bytes;
+        }
+        t->places[i] = t->bytes;
+        t->bytes += qv_aligned(bytes);
+    }
+    t->places[QV_MAX_OPERANDS] = t->bytes;
+    t->bytes += qv_aligned(scratch);
+    return QV_OK;
+}
+
+/* Random values: with zeros a GPU runs faster than it ever will. */
+static qv_status
+fill(struct trial *t, qv_error *err)
+{
+    qv_dtype dtype = qv_op_operand(t->op, 0).dtype;
+    size_t element = qv_dtype_bytes(dtype);
+    char *block = malloc(BLOCK_BYTES);
+    if (!block)
+        return qv_fail(err, QV_ENOMEM, "no memory for random values");
+    uint32_t random = 1;
+    for (size_t i = 0; i < BLOCK_BYTES / element; i++) {
+        random = random * 1664525u + 1013904223u;
+        qv_store(block, dtype, (int64_t)i, (double)(random >> 8) * 0x1p-23 - 1);
+    }
+    qv_status status = QV_OK;
+    for (size_t at = 0; at < t->bytes && !status; at += BLOCK_BYTES) {
+        size_t n = t->bytes - at < BLOCK_BYTES ? t->bytes - at : BLOCK_BYTES;
+        status =
+            t->ctx->backend->upload(t->ctx->dev, (struct qv_buffer){ t->arena, at }, block, n, err);
+    }
+    free(block);
+    return status;
+}
+
+static void
+wire(struct trial *t, int choice)
+{
+    for (int j = 0; j < MOST_RUNS; j++) {
+        struct qv_call *call = &t->calls[j];
+        *call = (struct qv_call){ .kernel = t->kernels[choice],
+                                  .scratch = { t->arena, t->places[QV_MAX_OPERANDS] } };
+        for (int k = 0; k < qv_op_n_operands(t->op->kind); k++)
+            if (qv_op_operand(t->op, k).bytes)
+                call->operands[k] = (struct qv_buffer){ t->arena, t->places[k] };
+    }
+}
+
+/* The recording of a choice, or without one so many runs of it. */
+static qv_status
+time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = t->ctx->backend;
+    struct qv_device *dev = t->ctx->dev;
+    struct qv_recording *recording = t->recordings[choice];
+    if (!recording)
+        wire(t, choice);
+    qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
+    if (!status)
+        status =
+            recording ? be->replay(dev, recording, err) : be->run(dev, t->calls, (size_t)runs, err);
+    if (!status)
+        status = be->mark(dev, QV_MARK_END, err);
+    if (!status)
+        status = be->wait(dev, QV_MARK_END, err);
+    return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
+}
+
+/* Some milliseconds a sample: many runs of what is short, and few samples of what is long. Recorded
+ * where the device can: launching is not what is compared. */
+static qv_status
+record_all(struct trial *t, qv_error *err)
+{
+    static const double sample_ms = 3;
+    double ms = 0;
+    qv_status status = time_once(t, 0, 1, &ms, err);
+    if (!status)
+        status = time_once(t, 0, 1, &ms, err);
+    t->runs = ms * MOST_RUNS < sample_ms ? MOST_RUNS : ms < sample_ms ? (int)(sample_ms / ms) : 1;
+    t->samples = ms < sample_ms ? MOST_SAMPLES : 3;
+    for (int i = 0; i < t->n && t->ctx->backend->record && !status; i++) {
+        wire(t, i);
+        status =
+            t->ctx->backend->record(t->ctx->dev, t->calls, (size_t)t->runs, &t->recordings[i], err);
+    }
+    return status;
+}
+
+/* In turn, so that what slows one slows all; the first round warms up. */
+static qv_status
+time_all(struct trial *t, qv_error *err)
+{
+    for (int s = -1; s < t->samples; s++)
+        for (int i = 0; i < t->n; i++) {
+            double ms = 0;
+            qv_status status = time_once(t, i, t->runs, &ms, err);
+            if (status)
+                return status;
+            if (s >= 0)
+                t->ms[i][s] = ms / t->runs;
+        }
+    return QV_OK;
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Remembers all medians. Another than the device's own first choice must be clearly faster. */
+static int
+judge(struct trial *t, const char *work)
+{
+    static const double clearly = 0.98;
+    double best_ms = 0;
+    int best = 0;
+    for (int i = 0; i < t->n; i++) {
+        char name[NAME_BYTES];
+        qsort(t->ms[i], (size_t)t->samples, sizeof t->ms[i][0], by_value);
+        double ms = t->ms[i][t->samples / 2];
+        qv_tune_measured(&t->ctx->tune, work, name_of(i, name), ms);
+        if (i == 0 || (ms < best_ms && ms < clearly * t->ms[0][t->samples / 2])) {
+            best_ms = ms;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static qv_status
+measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err)
+{
+    struct trial *t = calloc(1, sizeof *t);
+    if (!t)
+        return qv_fail(err, QV_ENOMEM, "no memory to time an operation");
+    t->ctx = ctx;
+    t->op = op;
+    qv_status status = prepare_all(t, err);
+    if (!status && t->n > 1) {
+        status = ctx->backend->alloc(ctx->dev, t->bytes, &t->arena, err);
+        if (!status)
+            status = fill(t, err);
+        if (!status)
+            status = record_all(t, err);
+        if (!status)
+            status = time_all(t, err);
+    }
+    if (!status) {
+        char name[NAME_BYTES];
+        qv_tune_choose(&ctx->tune, work, name_of(t->n > 1 ? judge(t, work) : 0, name));
+    }
+    close_trial(t);
+    return status;
+}
+
+/* Operations that run in more than one way on a device with choices. */
+static bool
+has_choices(const qv_context *ctx, const struct qv_op *op)
+{
+    return ctx->caps.has_choices &&
+           (op->kind == QV_OP_gemm || op->kind == QV_OP_attention || op->kind == QV_OP_conv);
+}
+
+qv_status
+qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err)
+{
+    char work[TEXT_BYTES];
+    *choice = 0;
+    if (!has_choices(ctx, op))
+        return QV_OK;
+    qv_op_print(op, work, sizeof work);
+    if (ctx->tune.measure && !qv_tune_find(&ctx->tune, work)) {
+        qv_status status = measure(ctx, op, work, err);
+        if (status)
+            return status;
+    }
+    const char *known = qv_tune_find(&ctx->tune, work);
+    char name[NAME_BYTES];
+    for (int i = 0; known && i < QV_MOST_CHOICES; i++)
+        if (!strcmp(known, name_of(i, name)))
+            *choice = i;
+    return QV_OK;
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reference backend: every operation in plain C, summed in double, rounded once. It is the
+ * definition that checkop holds the others to, and runs on any machine.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/backend.h"
+#include "dtype.h"
+#include "error.h"
+
+struct qv_kernel {
+    struct qv_op op;
+};
+
+static double
+activate(int64_t act, double x)
+{
+    switch ((enum qv_act)act) {
+    case QV_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case QV_ACT_NONE:
+    case QV_ACT_COUNT: break;
+    }
+    return x;
+}
+
+static void
+rows_ref(const struct qv_op_rows *op, void *const *p)
+{
+    const uint8_t *frames = p[0];
+    int64_t c = op->channels, ps = op->patch, m = op->merge, ts = op->still ? 1 : op->temporal;
+    int64_t width = op->grid_w * ps, height = op->grid_h * ps, blocks_w = op->grid_w / m;
+    double scale[3] = { op->scale0, op->scale1, op->scale2 };
+    double shift[3] = { op->shift0, op->shift1, op->shift2 };
+    int64_t out = 0;
+    for (int64_t pair = 0; pair < op->pairs; pair++)
+        for (int64_t i = 0; i < op->grid_h * op->grid_w; i++) {
+            int64_t block = i / (m * m), in = i % (m * m);
+            int64_t row = block / blocks_w * m + in / m, col = block % blocks_w * m + in % m;
+            for (int64_t ch = 0; ch < c; ch++)
+                for (int64_t t = 0; t < ts; t++)
+                    for (int64_t y = 0; y < ps; y++)
+                        for (int64_t x = 0; x < ps; x++) {
+                            int64_t at =
+                                ((pair * ts + t) * height + row * ps + y) * width + col * ps + x;
+                            qv_store(p[1], op->dtype, out++,
+                                     frames[at * c + ch] * scale[ch % 3] + shift[ch % 3]);
+                        }
+        }
+}
+
+static void
+convert_ref(const struct qv_op_convert *op, void *const *p)
+{
+    for (int64_t i = 0; i < op->n; i++)
+        qv_store(p[1], op->dtype, i, qv_load(p[0], op->from, i));
+}
+
+static double
+bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
+{
+    return used ? qv_load(bias, dtype, i) : 0;
+}
+
+static void
+gemm_ref(const struct qv_op_gemm *op, void *const *p)
+{
+    for (int64_t i = 0; i < op->m; i++)
+        for (int64_t j = 0; j < op->n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < op->k; l++)
+                sum += qv_load(p[0], op->dtype, i * op->k + l) *
+                       qv_load(p[1], op->dtype, j * op->k + l);
+            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, j));
+            if (op->addend_rows)
+                sum += qv_load(p[3], op->dtype, i % op->addend_rows * op->n + j);
+            qv_store(p[4], op->dtype, i * op->n + j, sum);
+        }
+}
+
+static void
+norm_ref(const struct qv_op_norm *op, void *const *p)
+{
+    const float *weight = p[1], *bias = p[2];
+    for (int64_t i = 0; i < op->rows; i++) {
+        int64_t at = i * op->cols;
+        double mean = 0, var = 0;
+        for (int64_t j = 0; j < op->cols && !op->rms; j++)
+            mean += qv_load(p[0], op->dtype, at + j) / (double)op->cols;
+        for (int64_t j = 0; j < op->cols; j++) {
+            double d = qv_load(p[0], op->dtype, at + j) - mean;
+            var += d * d / (double)op->cols;
+        }
+        double scale = 1 / sqrt(var + op->eps);
+        for (int64_t j = 0; j < op->cols; j++)
+            qv_store(p[3], op->dtype, at + j,
+                     (qv_load(p[0], op->dtype, at + j) - mean) * scale * weight[j] +
+                         (op->rms ? 0 : bias[j]));
+    }
+}
+
+static void
+rope_ref(const struct qv_op_rope *op, void *const *p)
+{
+    const float *cosines = p[0], *sines = p[1];
+    int64_t half = op->head_dim / 2;
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t h = 0; h < 2 * op->heads; h++) /* q's heads, then k's */
+            for (int64_t d = 0; d < half; d++) {
+                int64_t at = (i * 3 * op->heads + h) * op->head_dim + d;
+                double c = cosines[i % op->period * half + d];
+                double s = sines[i % op->period * half + d];
+                double a = qv_load(p[2], op->dtype, at), b = qv_load(p[2], op->dtype, at + half);
+                qv_store(p[2], op->dtype, at, a * c - b * s);
+                qv_store(p[2], op->dtype, at + half, b * c + a * s);
+            }
+}
+
+/* One query row against its `seq` keys; scores[seq] is scratch. */
+static void
+attend_row(const struct qv_op_attention *op, void *const *p, int64_t batch, int64_t query,
+           int64_t head, double *scores)
+{
+    int64_t hd = op->head_dim, stride = 3 * op->heads * hd, first = batch * op->seq;
+    int64_t q = (first + query) * stride + head * hd, k = first * stride + (op->heads + head) * hd;
+    int64_t v = k + op->heads * hd;
+    double max = -INFINITY, total = 0;
+    for (int64_t j = 0; j < op->seq; j++) {
+        double s = 0;
+        for (int64_t d = 0; d < hd; d++)
+            s += qv_load(p[0], op->dtype, q + d) * qv_load(p[0], op->dtype, k + j * stride + d);
+        scores[j] = s * op->scale;
+        max = fmax(max, scores[j]);
+    }
+    for (int64_t j = 0; j < op->seq; j++)
+        total += scores[j] = exp(scores[j] - max);
+    for (int64_t d = 0; d < hd; d++) {
+        double sum = 0;
+        for (int64_t j = 0; j < op->seq; j++)
+            sum += scores[j] * qv_load(p[0], op->dtype, v + j * stride + d);
+        qv_store(p[1], op->dtype, ((first + query) * op->heads + head) * hd + d, sum / total);
+    }
+}
+
+static void
+attention_ref(const struct qv_op_attention *op, void *const *p, double *scores)
+{
+    for (int64_t b = 0; b < op->batch; b++)
+        for (int64_t h = 0; h < op->heads; h++)
+            for (int64_t i = 0; i < op->seq; i++)
+                attend_row(op, p, b, i, h, scores);
+}
+
+static void
+taps_ref(const struct qv_op_taps *op, void *const *p)
+{
+    const int32_t *index = p[1];
+    const float *weight = p[2];
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t j = 0; j < op->cols; j++) {
+            double sum = 0;
+            for (int64_t t = 4 * i; t < 4 * i + 4; t++)
+                sum += weight[t] * qv_load(p[0], op->dtype, index[t] * op->cols + j);
+            qv_store(p[3], op->dtype, i * op->cols + j, sum);
+        }
+}
+
+static void
+unfold_ref(const struct qv_op_unfold *op, void *const *p)
+{
+    struct qv_operand y = qv_op_operand(&(struct qv_op){ QV_OP_unfold, { .unfold = *op } }, 1);
+    int64_t hs = (op->h - op->kh) / op->sh + 1, ws = (op->w - op->kw) / op->sw + 1;
+    int64_t ds = (op->d - op->kd) / op->sd + 1, volume = op->kd * op->kh * op->kw;
+    for (int64_t i = 0; i < y.rows * y.cols; i++) {
+        int64_t row = i / y.cols, col = i % y.cols;
+        int64_t c = op->channels_first ? col / volume : col % op->c;
+        int64_t tap = op->channels_first ? col % volume : col / op->c;
+        int64_t n = row / (ds * hs * ws);
+        int64_t z = row / (hs * ws) % ds * op->sd + tap / (op->kh * op->kw);
+        int64_t r = row / ws % hs * op->sh + tap / op->kw % op->kh;
+        int64_t q = row % ws * op->sw + tap % op->kw;
+        int64_t at = op->channels_first ? (((n * op->c + c) * op->d + z) * op->h + r) * op->w + q
+                                        : (((n * op->d + z) * op->h + r) * op->w + q) * op->c + c;
+        qv_store(p[1], op->dtype, i, qv_load(p[0], op->dtype, at));
+    }
+}
+
+/* The sum below one position of the kernel for one output channel. at: n, d', h', w'. */
+static double
+convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_t at[4], int64_t o)
+{
+    int64_t cg = op->c / op->groups, c0 = o / (op->o / op->groups) * cg;
+    double sum = 0;
+    for (int64_t kd = 0; kd < op->kd; kd++)
+        for (int64_t kh = 0; kh < op->kh; kh++)
+            for (int64_t kw = 0; kw < op->kw; kw++) {
+                int64_t z = at[0] * op->x_depth + at[1] * op->sd + kd * op->dd;
+                int64_t r = at[2] * op->sh + kh * op->dh - op->top;
+                int64_t q = at[3] * op->sw + kw * op->dw - op->left;
+                if (r < 0 || r >= op->h || q < 0 || q >= op->w)
+                    continue;
+                for (int64_t c = 0; c < cg; c++)
+                    sum += qv_load(x, op->dtype, ((z * op->h + r) * op->w + q) * op->c + c0 + c) *
+                           qv_load(w, op->dtype,
+                                   (((o * cg + c) * op->kd + kd) * op->kh + kh) * op->kw + kw);
+            }
+    return sum;
+}
+
+static void
+conv_ref(const struct qv_op_conv *op, void *const *p)
+{
+    int64_t out[3], row = 0;
+    qv_op_conv_output(op, out);
+    for (int64_t n = 0; n < op->n; n++)
+        for (int64_t i = 0; i < out[0] * out[1] * out[2]; i++, row++) {
+            const int64_t at[4] = { n, i / (out[1] * out[2]), i / out[2] % out[1], i % out[2] };
+            for (int64_t o = 0; o < op->o; o++) {
+                double sum = convolve(op, p[0], p[1], at, o);
+                int64_t y = row * op->o + o;
+                if (op->sums) {
+                    qv_store(p[4], QV_F32, y, sum + (op->sums == 2 ? qv_load(p[4], QV_F32, y) : 0));
+                    continue;
+                }
+                sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, o));
+                if (op->addend_rows)
+                    sum += qv_load(p[3], op->dtype, row % op->addend_rows * op->o + o);
+                qv_store(p[4], op->dtype, y, sum);
+            }
+        }
+}
+
+static void
+finish_ref(const struct qv_op_finish *op, void *const *p)
+{
+    const float *x = p[0];
+    for (int64_t i = 0; i < op->rows * op->cols; i++) {
+        int64_t row = i / op->cols, col = i % op->cols;
+        double v = activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->dtype, col));
+        if (op->addend_rows)
+            v += qv_load(p[2], op->dtype, row % op->addend_rows * op->cols + col);
+        qv_store(p[3], op->dtype, i, v);
+    }
+}
+
+static qv_status
+run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    for (const struct qv_call *call = calls; call < calls + n; call++) {
+        const struct qv_op *op = &call->kernel->op;
+        void *p[QV_MAX_OPERANDS];
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            p[i] = qv_host_pointer(call->operands[i]);
+        switch (op->kind) {
+        case QV_OP_rows: rows_ref(&op->u.rows, p); break;
+        case QV_OP_convert: convert_ref(&op->u.convert, p); break;
+        case QV_OP_gemm: gemm_ref(&op->u.gemm, p); break;
+        case QV_OP_norm: norm_ref(&op->u.norm, p); break;
+        case QV_OP_rope: rope_ref(&op->u.rope, p); break;
+        case QV_OP_attention:
+            attention_ref(&op->u.attention, p, qv_host_pointer(call->scratch));
+            break;
+        case QV_OP_taps: taps_ref(&op->u.taps, p); break;
+        case QV_OP_unfold: unfold_ref(&op->u.unfold, p); break;
+        case QV_OP_conv: conv_ref(&op->u.conv, p); break;
+        case QV_OP_finish: finish_ref(&op->u.finish, p); break;
+        case QV_OP_COUNT: break;
+        }
+    }
+    return QV_OK;
+}
+
+static qv_status
+open_ref(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
+{
+    if (options->ordinal != 0)
+        return qv_fail(err, QV_ENODEVICE, "device %d: the ref backend has device 0 only",
+                       options->ordinal);
+    struct qv_device *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return qv_fail(err, QV_ENOMEM, "no memory for a device");
+    dev->backend = &qv_backend_ref;
+    *out = dev;
+    return QV_OK;
+}
+
+static void
+close_ref(struct qv_device *dev)
+{
+    free(dev);
+}
+
+static void
+caps_ref(const struct qv_device *dev, struct qv_caps *out)
+{
+    (void)dev;
+    *out = (struct qv_caps){ .device = "plain C, sums in double",
+                             .alignment = 64,
+                             .threads = 1,
+                             .dtype = QV_F32,
+                             .dtype_reason = "the reference computes in double and stores f32",
+                             .chunk_rows = 64,
+                             .chunks = 1 };
+}
+
+static qv_status
+layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
+           qv_error *err)
+{
+    (void)dev;
+    (void)err;
+    *out = (struct qv_layout){
+        .bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
+        .row_multiple = 1,
+    };
+    return QV_OK;
+}
+
+static qv_status
+pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+         const void *src, struct qv_buffer dst, qv_error *err)
+{
+    size_t row_bytes = (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
+    dst.offset += (size_t)row0 * row_bytes;
+    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes, err);
+}
+
+static qv_status
+prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
+            size_t *scratch_bytes, qv_error *err)
+{
+    (void)dev;
+    (void)choice;
+    struct qv_kernel *kernel = malloc(sizeof *kernel);
+    if (!kernel)
+        return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
+    kernel->op = *op;
+    *out = kernel;
+    *scratch_bytes = op->kind == QV_OP_attention ? (size_t)op->u.attention.seq * sizeof(double) : 0;
+    return QV_OK;
+}
+
+static void
+release_ref(struct qv_device *dev, struct qv_kernel *kernel)
+{
+    (void)dev;
+    free(kernel);
+}
+
+const struct qv_backend qv_backend_ref = {
+    .name = "ref",
+    .open = open_ref,
+    .close = close_ref,
+    .caps = caps_ref,
+    .alloc = qv_host_alloc,
+    .free = qv_host_free,
+    .wrap = qv_host_wrap,
+    .upload = qv_host_upload,
+    .download = qv_host_download,
+    .layout = layout_ref,
+    .pack = pack_ref,
+    .prepare = prepare_ref,
+    .release = release_ref,
+    .run = run_ref,
+    .mark = qv_host_mark,
+    .wait = qv_host_wait,
+    .elapsed = qv_host_elapsed,
+    .sync = qv_host_sync,
+};

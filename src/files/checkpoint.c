@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+struct shard {
+    const char *name; /* in the index's JSON */
+    struct qv_safetensors *file;
+};
+
+struct qv_checkpoint {
+    char *dir;
+    struct qv_safetensors *single; /* or: */
+    char *index_path;
+    json_t *index;
+    const json_t *weight_map;
+    struct shard *shards; /* those opened so far */
+    size_t n_shards;
+};
+
+/* What stands in an index may only name a file in the same folder. Where a symbolic link of that
+ * name leads is the owner's business: the Hugging Face cache has nothing else. */
+static bool
+is_bare_name(const char *name)
+{
+    if (!*name || strstr(name, "..") || !strcmp(name, ".") || strpbrk(name, "/\\"))
+        return false;
+    for (const char *p = name; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return false;
+    return true;
+}
+
+static qv_status
+open_index(struct qv_checkpoint *c, qv_error *err)
+{
+    const qv_status s = qv_json_read(c->index_path, QV_JSON_MAX_INDEX, &c->index, err);
+    if (s)
+        return s;
+
+    const struct qv_json_object top = { .json = c->index, .file = c->index_path, .prefix = "" };
+    json_t *map = json_object_get(c->index, "weight_map");
+    if (!json_is_object(map))
+        return qv_json_wrong(&top, "weight_map", map,
+                             "it must be an object of tensor names and file names", err);
+    const char *key;
+    json_t *value;
+    json_object_foreach(map, key, value)
+    {
+        if (!json_is_string(value) || !is_bare_name(json_string_value(value))) {
+            char quoted[QV_QUOTE_SIZE];
+            const struct qv_json_object in = { .file = c->index_path, .prefix = "weight_map " };
+            return qv_json_wrong(&in, qv_json_quote(key, quoted), value,
+                                 "it must be the bare name of a file in the same folder", err);
+        }
+    }
+    c->weight_map = map;
+    return QV_OK;
+}
+
+static qv_status
+open_files(struct qv_checkpoint *c, qv_error *err)
+{
+    char *single = qv_path_join(c->dir, SINGLE);
+    qv_status s;
+    c->index_path = qv_path_join(c->dir, INDEX);
+    if (!single || !c->index_path)
+        s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+    else if (qv_path_exists(single)) /* a dangling link too: half a download */
+        s = qv_safetensors_open(single, &c->single, err);
+    else if (qv_path_exists(c->index_path))
+        s = open_index(c, err);
+    else if (!qv_path_exists(c->dir))
+        s = qv_fail(err, QV_EIO, "%s: there is no such folder", qv_path_tail(c->dir));
+    else
+        s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX, qv_path_tail(c->dir));
+    free(single);
+    return s;
+}
+
+qv_status
+qv_checkpoint_open(const char *dir, struct qv_checkpoint **out, qv_error *err)
+{
+    struct qv_checkpoint *c = calloc(1, sizeof *c);
+    if (c)
+        c->dir = strdup(dir);
+    if (!c || !c->dir) {
+        free(c);
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    }
+    const qv_status s = open_files(c, err);
+    if (s) {
+        qv_checkpoint_close(&c);
+        return s;
+    }
+    *out = c;
+    return QV_OK;
+}
+
+void
+qv_checkpoint_close(struct qv_checkpoint **checkpoint)
+{
+    struct qv_checkpoint *c = checkpoint ? *checkpoint : NULL;
+    if (!c)
+        return;
+    for (size_t i = 0; i < c->n_shards; i++)
+        qv_safetensors_close(&c->shards[i].file);
+    free(c->shards);
+    qv_safetensors_close(&c->single);
+    json_decref(c->index);
+    free(c->index_path);
+    free(c->dir);
+    free(c);
+    *checkpoint = NULL;
+}
+
+static qv_status
+open_shard(struct qv_checkpoint *c, const char *name, const struct qv_safetensors **file,
+           qv_error *err)
+{
+    for (size_t i = 0; i < c->n_shards; i++) {
+        if (!strcmp(c->shards[i].name, name)) {
+            *file = c->shards[i].file;
+            return QV_OK;
+        }
+    }
+
+    char *path = qv_path_join(c->dir, name);
+    struct shard *shards = realloc(c->shards, (c->n_shards + 1) * sizeof *shards);
+    if (shards)
+        c->shards = shards;
+    if (!path || !shards) {
+        free(path);
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+    }
+    struct shard *shard = &shards[c->n_shards];
+    *shard = (struct shard){ .name = name };
+    const qv_status s = qv_safetensors_open(path, &shard->file, err);
+    free(path);
+    if (s)
+        return s;
+    c->n_shards++;
+    *file = shard->file;
+    return QV_OK;
+}
+
+qv_status
+qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
+                   const struct qv_safetensor **tensor, const struct qv_safetensors **file,
+                   qv_error *err)
+{
+    const struct qv_safetensors *in = checkpoint->single;
+    const char *shard = NULL;
+    if (!in) {
+        shard = json_string_value(json_object_get(checkpoint->weight_map, name));
+        if (!shard) {
+            *tensor = NULL;
+            *file = NULL;
+            return QV_OK;
+        }
+        const qv_status s = open_shard(checkpoint, shard, &in, err);
+        if (s)
+            return s;
+    }
+    const struct qv_safetensor *found = qv_safetensors_find(in, name);
+    if (!found && shard) {
+        char quoted[QV_QUOTE_SIZE];
+        return qv_fail(err, QV_EFORMAT, "%s: weight_map puts tensor %s in %.80s, which has it not",
+                       qv_path_tail(checkpoint->index_path), qv_json_quote(name, quoted), shard);
+    }
+    *tensor = found;
+    *file = found ? in : NULL;
+    return QV_OK;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* fallocate */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+#include "files/atomic_file.h"
+
+#define AMEND_ROOM 32 /* bytes by which amended metadata may grow */
+
+struct slot {
+    uint64_t offset, bytes; /* in the file */
+    uint64_t put;           /* bytes so far */
+};
+
+struct qv_safetensors_writer {
+    char *path; /* for error texts */
+    struct qv_whole file;
+    struct slot *slots;
+    size_t n;
+    json_t *header;
+    size_t header_bytes; /* with the length and the spaces behind */
+};
+
+static const struct {
+    const char *name;
+    unsigned bytes;
+} dtypes[] = {
+    { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 },
+    { "U8", 1 },  { "I32", 4 },  { "I64", 8 },
+};
+
+static qv_status
+fail_errno(const struct qv_safetensors_writer *w, const char *doing, int e, qv_error *err)
+{
+    return qv_fail(err, QV_EIO, "%s: %s: %s", qv_path_tail(w->path), doing, strerror(e));
+}
+
+static qv_status
+fail_memory(const struct qv_safetensors_writer *w, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(w->path));
+}
+
+static qv_status
+fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t, const char *what,
+            qv_error *err)
+{
+    char quoted[QV_QUOTE_SIZE];
+    return qv_fail(err, QV_EINVAL, "%s: tensor %s: %s", qv_path_tail(w->path),
+                   qv_json_quote(t->name, quoted), what);
+}
+
+/* Asked before jansson is, which does not tell what is not UTF-8 from a lack of memory. */
+static bool
+is_utf8(const char *text)
+{
+    static const unsigned least[] = { 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *p = (const unsigned char *)text;
+    while (*p) {
+        const int more = *p < 0x80 ? 0 : *p < 0xe0 ? 1 : *p < 0xf0 ? 2 : 3;
+        if ((*p & 0xc0) == 0x80 || *p > 0xf7)
+            return false;
+        unsigned code = *p++ & (more ? 0x3fu >> more : 0x7fu);
+        for (int i = 0; i < more; i++, p++) {
+            if ((*p & 0xc0) != 0x80)
+                return false;
+            code = code << 6 | (*p & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+            return false;
+    }
+    return true;
+}
+
+static qv_status
+tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *t, uint64_t *bytes,
+             qv_error *err)
+{
+    const size_t n_dtypes = sizeof dtypes / sizeof *dtypes;
+    size_t d = 0;
+    while (d < n_dtypes && strcmp(dtypes[d].name, t->dtype_name))
+        d++;
+    if (d == n_dtypes)
+        return fail_tensor(w, t, "dtype must be F32, BF16, F16, F64, U8, I32 or I64", err);
+    if (t->n_dims < 0 || t->n_dims > QV_SAFETENSORS_MAX_DIMS)
+        return fail_tensor(w, t, "must have 0 to 8 dimensions", err);
+
+    int64_t size = dtypes[d].bytes; /* signed: offsets in files are */
+    for (int i = 0; i < t->n_dims; i++) {
+        if (t->shape[i] < 0)
+            return fail_tensor(w, t, "a size in its shape is negative", err);
+        if (__builtin_mul_overflow(size, t->shape[i], &size))
+            return fail_tensor(w, t, "its size in bytes overflows 64 bits", err);
+    }
+    *bytes = (uint64_t)size;
+    return QV_OK;
+}
+
+static json_t *
+make_entry(const struct qv_safetensor *t, uint64_t begin, uint64_t end)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < t->n_dims; i++) {
+        if (json_array_append_new(shape, json_integer(t->shape[i]))) {
+            json_decref(shape);
+            return NULL;
+        }
+    }
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype_name, "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)end);
+}
+
+static qv_status
+add_metadata(struct qv_safetensors_writer *w, json_t *header, const char *const (*metadata)[2],
+             size_t n, qv_error *err)
+{
+    if (!n)
+        return QV_OK;
+    json_t *object = json_object();
+    if (json_object_set_new(header, "__metadata__", object))
+        return fail_memory(w, err);
+    for (size_t i = 0; i < n; i++) {
+        const char *key = metadata[i][0];
+        if (json_object_get(object, key))
+            return qv_fail(err, QV_EINVAL, "%s: metadata has \"%.80s\" twice",
+                           qv_path_tail(w->path), key);
+        if (!is_utf8(key) || !is_utf8(metadata[i][1]))
+            return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8",
+                           qv_path_tail(w->path), key);
+        if (json_object_set_new(object, key, json_string(metadata[i][1])))
+            return fail_memory(w, err);
+    }
+    return QV_OK;
+}
+
+/* Adds the tensors' entries, and their slots with offsets from the data's begin. */
+static qv_status
+add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_safetensor *tensors,
+            qv_error *err)
+{
+    int64_t end = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        const struct qv_safetensor *t = &tensors[i];
+        struct slot *slot = &w->slots[i];
+        const qv_status s = tensor_bytes(w, t, &slot->bytes, err);
+        if (s)
+            return s;
+        slot->offset = (uint64_t)end;
+        if (__builtin_add_overflow(end, (int64_t)slot->bytes, &end))
+            return fail_tensor(w, t, "the file's size overflows 64 bits", err);
+        if (!strcmp(t->name, "__metadata__") || json_object_get(header, t->name))
+            return fail_tensor(w, t, "this name is there already", err);
+        if (!is_utf8(t->name))
+            return fail_tensor(w, t, "its name is not UTF-8", err);
+        if (json_object_set_new(header, t->name, make_entry(t, slot->offset, (uint64_t)end)))
+            return fail_memory(w, err);
+    }
+    return QV_OK;
+}
+
+/* Length and header, with spaces behind so that data begin at a multiple of 8. The caller frees;
+ * NULL for lack of memory. */
+static char *
+print_header(const struct qv_safetensors_writer *w)
+{
+    const size_t room = w->header_bytes - 8;
+    char *t = malloc(8 + room);
+    if (!t)
+        return NULL;
+    for (int i = 0; i < 8; i++)
+        t[i] = (char)(room >> 8 * i & 0xff);
+    memset(t + 8, ' ', room);
+    const size_t n = json_dumpb(w->header, t + 8, room, JSON_COMPACT);
+    if (n && n <= room)
+        return t;
+    free(t);
+    return NULL;
+}
+
+static qv_status
+make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors,
+            const char *const (*metadata)[2], size_t n_metadata, qv_error *err)
+{
+    w->header = json_object();
+    if (!w->header)
+        return fail_memory(w, err);
+    qv_status s = add_metadata(w, w->header, metadata, n_metadata, err);
+    if (!s)
+        s = add_tensors(w, w->header, tensors, err);
+    if (s)
+        return s;
+    const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT);
+    if (!n)
+        return fail_memory(w, err);
+    const size_t padded = (n + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
+    if (padded > QV_SAFETENSORS_MAX_HEADER)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: the header needs %zu bytes; at most %u can be read again",
+                       qv_path_tail(w->path), padded, QV_SAFETENSORS_MAX_HEADER);
+    w->header_bytes = 8 + padded;
+    return QV_OK;
+}
+
+/* Takes the space now: a full disk is better known before the work than after. */
+static qv_status
+reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
+{
+    if (!w->file.temporary) /* a device has no size */
+        return QV_OK;
+#ifdef __linux__
+    int r;
+    do
+        r = fallocate(w->file.fd, 0, 0, (off_t)size);
+    while (r && errno == EINTR);
+    if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
+        return fail_errno(w, "cannot reserve space for it", errno, err);
+#endif
+    if (ftruncate(w->file.fd, (off_t)size))
+        return fail_errno(w, "cannot set its size", errno, err);
+    return QV_OK;
+}
+
+static qv_status
+write_header(struct qv_safetensors_writer *w, qv_error *err)
+{
+    char *text = print_header(w);
+    const qv_status s =
+        text ? qv_whole_write(&w->file, 0, text, w->header_bytes, err) : fail_memory(w, err);
+    free(text);
+    return s;
+}
+
+static qv_status
+start_file(struct qv_safetensors_writer *w, qv_error *err)
+{
+    uint64_t size = w->header_bytes;
+    for (size_t i = 0; i < w->n; i++) {
+        w->slots[i].offset += w->header_bytes;
+        size += w->slots[i].bytes;
+    }
+    if (size > INT64_MAX)
+        return fail_errno(w, "cannot set its size", EFBIG, err);
+    qv_status s = qv_whole_open(w->path, &w->file, err);
+    if (!s)
+        s = reserve(w, size, err);
+    if (!s)
+        s = write_header(w, err);
+    return s;
+}
+
+qv_status
+qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors, size_t n,
+                           const char *const (*metadata)[2], size_t n_metadata,
+                           struct qv_safetensors_writer **out, qv_error *err)
+{
+    struct qv_safetensors_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    w->n = n;
+    w->path = strdup(path);
+    w->slots = calloc(n + 1, sizeof *w->slots);
+    if (!w->path || !w->slots) {
+        qv_safetensors_writer_abort(&w);
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    }
+
+    qv_status s = make_header(w, tensors, metadata, n_metadata, err);
+    if (!s)
+        s = start_file(w, err);
+    if (s) {
+        qv_safetensors_writer_abort(&w);
+        return s;
+    }
+    *out = w;
+    return QV_OK;
+}
+
+qv_status
+qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t begin,
+                          const void *data, uint64_t bytes, qv_error *err)
+{
+    if (i >= w->n)
+        return qv_fail(err, QV_EINVAL, "%s: there is no tensor %zu; there are %zu",
+                       qv_path_tail(w->path), i, w->n);
+    struct slot *slot = &w->slots[i];
+    if (begin > slot->bytes || bytes > slot->bytes - begin)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: tensor %zu has %llu bytes; %llu from byte %llu on cannot be put",
+                       qv_path_tail(w->path), i, (unsigned long long)slot->bytes,
+                       (unsigned long long)bytes, (unsigned long long)begin);
+    const qv_status s = qv_whole_write(&w->file, slot->offset + begin, data, bytes, err);
+    if (!s)
+        slot->put += bytes;
+    return s;
+}
+
+qv_status
+qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, const char *text,
+                            qv_error *err)
+{
+    json_t *metadata = json_object_get(w->header, "__metadata__");
+    if (!json_object_get(metadata, key))
+        return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
+                       qv_path_tail(w->path), key);
+    if (!is_utf8(text))
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8", qv_path_tail(w->path),
+                       key);
+    if (json_object_set_new(metadata, key, json_string(text)))
+        return fail_memory(w, err);
+    if (json_dumpb(w->header, NULL, 0, JSON_COMPACT) > w->header_bytes - 8)
+        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
+                       qv_path_tail(w->path), key);
+    return write_header(w, err);
+}
+
+static qv_status
+check_complete(const struct qv_safetensors_writer *w, qv_error *err)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (w->slots[i].put != w->slots[i].bytes)
+            return qv_fail(err, QV_ESTATE, "%s: tensor %zu got %llu of its %llu bytes",
+                           qv_path_tail(w->path), i, (unsigned long long)w->slots[i].put,
+                           (unsigned long long)w->slots[i].bytes);
+    return QV_OK;
+}
+
+qv_status
+qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err)
+{
+    qv_status s = check_complete(*w, err);
+    if (!s)
+        s = qv_whole_finish(&(*w)->file, err);
+    qv_safetensors_writer_abort(w);
+    return s;
+}
+
+void
+qv_safetensors_writer_abort(struct qv_safetensors_writer **writer)
+{
+    struct qv_safetensors_writer *w = writer ? *writer : NULL;
+    if (!w)
+        return;
+    qv_whole_abort(&w->file);
+    json_decref(w->header);
+    free(w->slots);
+    free(w->path);
+    free(w);
+    *writer = NULL;
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "commit.h"
+#include "error.h"
+
+/* ---- a bench --------------------------------------------------------------------------------- */
+
+qv_status
+bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_error *err)
+{
+    *b = (struct bench){ .o = o, .name = name };
+    qv_status status = tool_open_context(o, &b->ctx, err);
+    if (!status)
+        qv_context_get_info(b->ctx, &b->info);
+    return status;
+}
+
+void
+bench_close(struct bench *b)
+{
+    tool_close_context(&b->ctx, &b->info);
+}
+
+bool
+bench_talks(const struct bench *b)
+{
+    return !b->o->json || b->o->json_file;
+}
+
+qv_status
+bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
+{
+    bool first = !b->copy_bytes;
+    qv_status status = bench_measure_roof(b, dtype, err);
+    if (status || !bench_talks(b))
+        return status;
+    if (first) {
+        printf("%s on %s: %s", b->name, b->info.backend, b->info.device);
+        if (b->info.threads)
+            printf(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
+        printf("%s%s\n", *about ? "\n" : "", about);
+    }
+    printf("%sroof: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (copy, read and written)\n",
+           first ? "" : "\n", b->peak_flops[dtype] * 1e-12, qv_dtype_name(dtype),
+           b->copy_bytes * 1e-9);
+    return QV_OK;
+}
+
+int
+bench_dtypes(const struct tool_options *o, qv_dtype out[2])
+{
+    out[0] = o->dtype ? o->dtype : QV_F32;
+    out[1] = QV_BF16;
+    return o->dtype ? 1 : 2;
+}
+
+const char *
+bench_base_name(const char *path, char *name, size_t size)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin && path[begin - 1] != '/')
+        begin--;
+    snprintf(name, size, "%.*s", (int)(end - begin), path + begin);
+    return name;
+}
+
+/* ---- timing ---------------------------------------------------------------------------------- */
+
+enum { MOST_SAMPLES = 1000, LEAST_MS_A_REPEAT = 30, MOST_MS = 10000 };
+
+struct samples {
+    double ms[MOST_SAMPLES], spent_ms; /* spent: by the host's clock */
+    int64_t n;
+};
+
+static bool
+enough(const struct samples *s, int64_t repeats)
+{
+    return s->n == MOST_SAMPLES || s->spent_ms >= MOST_MS ||
+           (s->n >= repeats && s->spent_ms >= (double)(LEAST_MS_A_REPEAT * repeats));
+}
+
+/* A run that takes as long as all may counts, though it is the first. */
+static qv_status
+sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
+{
+    double began = tool_seconds(), ms = -1;
+    qv_status status = run->work(run->user, &ms, err);
+    double spent_ms = (tool_seconds() - began) * 1e3;
+    if (!status && (!warm_up || spent_ms >= MOST_MS)) {
+        s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
+        s->spent_ms += spent_ms;
+    }
+    return status;
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double
+bench_quantile(double *samples, int64_t n, double q)
+{
+    qsort(samples, (size_t)n, sizeof *samples, by_value);
+    return samples[(size_t)(q * (double)(n - 1) + 0.5)];
+}
+
+static struct bench_times
+times_of(struct samples *s)
+{
+    return (struct bench_times){ .median_ms = bench_quantile(s->ms, s->n, 0.5),
+                                 .p90_ms = bench_quantile(s->ms, s->n, 0.9),
+                                 .repeats = s->n };
+}
+
+qv_status
+bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
+{
+    int64_t repeats = b->o->repeats < MOST_SAMPLES ? b->o->repeats : MOST_SAMPLES;
+    struct samples *samples = calloc((size_t)n, sizeof *samples);
+    if (!samples)
+        return qv_fail(err, QV_ENOMEM, "no memory for times");
+    qv_status status = QV_OK;
+    for (int i = 0; i < n && !status; i++)
+        status = sample(&runs[i], &samples[i], true, err);
+    for (bool more = true; more && !status;) {
+        more = false;
+        for (int i = 0; i < n && !status; i++)
+            if (!enough(&samples[i], repeats)) {
+                status = sample(&runs[i], &samples[i], false, err);
+                more = true;
+            }
+    }
+    for (int i = 0; i < n && !status; i++)
+        runs[i].times = times_of(&samples[i]);
+    free(samples);
+    return status;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+double
+bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes, double ms)
+{
+    double least_s = fmax(b->peak_flops[dtype] > 0 ? flops / b->peak_flops[dtype] : 0,
+                          b->copy_bytes > 0 ? bytes / b->copy_bytes : 0);
+    return ms > 0 ? least_s / (ms * 1e-3) : 0;
+}
+
+/* Units a second from units a run. */
+static double
+rate(double units, double ms)
+{
+    return ms > 0 ? units / (ms * 1e-3) : 0;
+}
+
+static json_t *
+machine_json(const struct bench *b, qv_dtype dtype)
+{
+    return json_pack("{s:s, s:s, s:i, s:b, s:f, s:f}", "backend", b->info.backend, "device",
+                     b->info.device, "threads", b->info.threads, "tuned", b->o->tune,
+                     "roof_tflops_per_s", b->peak_flops[dtype] * 1e-12, "roof_gb_per_s",
+                     b->copy_bytes * 1e-9);
+}
+
+static json_t *
+record_json(const struct bench *b, const struct bench_record *r)
+{
+    double ms = r->times.median_ms;
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s}", "bench", b->name, "case", r->work, "way", r->way,
+                          "dtype", qv_dtype_name(r->dtype));
+    if (r->desc)
+        json_object_update_new(j, json_pack("{s:b, s:s}", "chosen", r->chosen, "desc", r->desc));
+    json_object_update_new(j, json_pack("{s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f}", "median_ms", ms,
+                                        "p90_ms", r->times.p90_ms, "repeats",
+                                        (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
+                                        r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12,
+                                        "gb_per_s", rate(r->bytes, ms) * 1e-9, "roof_share",
+                                        bench_roof_share(b, r->dtype, r->flops, r->bytes, ms)));
+    json_object_update(j, r->extras);
+    json_object_set_new(j, "machine", machine_json(b, r->dtype));
+    json_object_set_new(j, "version", json_string(qv_version()));
+    json_object_set_new(j, "commit", json_string(QV_COMMIT));
+    return j;
+}
+
+qv_status
+bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err)
+{
+    qv_status status = b->o->json ? tool_emit_json(b->o, record_json(b, r), err) : QV_OK;
+    json_decref(r->extras);
+    return status;
+}
+
+void
+bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
+{
+    char group[sizeof b->group];
+    snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
+    if (strcmp(group, b->group))
+        printf("\n%s\n  %-22s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
+               "GB/s", "of roof");
+    snprintf(b->group, sizeof b->group, "%s", group);
+}
+
+qv_status
+bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
+{
+    const char *label = r->label ? r->label : r->way;
+    double ms = r->times.median_ms;
+    if (bench_talks(b)) {
+        bench_show_group(b, r->group ? r->group : r->work, r->dtype);
+        printf("  %-22s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
+               rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9,
+               100 * bench_roof_share(b, r->dtype, r->flops, r->bytes, ms),
+               r->note && *r->note ? "  " : "", r->note ? r->note : "");
+        fflush(stdout);
+    }
+    return bench_emit(b, r, err);
+}
+
+/* ---- which ----------------------------------------------------------------------------------- */
+
+int
+tool_bench(const struct tool_options *o)
+{
+    static const struct {
+        const char *name;
+        size_t most_arguments; /* its name is one */
+        int (*run)(const struct tool_options *o);
+    } benches[] = { { "patch-embed", 1, bench_patch_embed },
+                    { "conv3d", 1, bench_conv3d },
+                    { "tower", 1, bench_tower },
+                    { "gemm", 1, bench_gemm },
+                    { "preprocess", 2, bench_preprocess } };
+    for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
+        if (!strcmp(o->arguments[0], benches[i].name)) {
+            if (o->n_arguments <= benches[i].most_arguments)
+                return benches[i].run(o);
+            tool_complain("bench %s: what is %s? (qwenvit bench --help)", benches[i].name,
+                          o->arguments[benches[i].most_arguments]);
+            return TOOL_USAGE;
+        }
+    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm or preprocess "
+                  "(qwenvit bench --help)");
+    return TOOL_USAGE;
+}

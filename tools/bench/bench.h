@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* What the benches and the profile share: a device with its measured roof, timing, records. */
+#ifndef QV_TOOLS_BENCH_H
+#define QV_TOOLS_BENCH_H
+
+#include "model/plan.h"
+#include "command/tool.h"
+
+/* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
+
+struct bench {
+    const struct tool_options *o;
+    const char *name; /* "conv3d" */
+    qv_context *ctx;
+    qv_context_info info;
+    double peak_flops[QV_F16 + 1]; /* a second, by dtype; 0: not measured */
+    double copy_bytes;             /* a second, read and written */
+    char group[256];               /* the table that is being printed */
+};
+
+/* Opens the device of the options. */
+qv_status bench_open(struct bench *b, const struct tool_options *o, const char *name,
+                     qv_error *err);
+void bench_close(struct bench *b);
+bool bench_talks(const struct bench *b); /* to a person: stdout does not belong to the records */
+
+/* Measures the roof of a dtype and says what computes, how well, and `about` what follows. */
+qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
+
+/* --dtype, or both; returns how many. */
+int bench_dtypes(const struct tool_options *o, qv_dtype out[2]);
+/* The last part of a path, without slashes behind it. */
+const char *bench_base_name(const char *path, char *name, size_t size);
+
+/* The nearest of n samples, which are sorted by it. */
+double bench_quantile(double *samples, int64_t n, double q);
+
+struct bench_times {
+    double median_ms, p90_ms;
+    int64_t repeats;
+};
+/* Sets *ms where it knows its time better than the host's clock does, as a mean of one run. */
+typedef qv_status bench_work(void *user, double *ms, qv_error *err);
+struct bench_run {
+    bench_work *work;
+    void *user;
+    struct bench_times times; /* out */
+};
+/* Times works in turn, so that what disturbs one disturbs all: a run of each to warm up, then as
+ * many as --repeats says, more of what is short, fewer of what takes many seconds. */
+qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
+
+struct bench_record {
+    const char *work, *way;    /* "vae 128ch 10x30x52 3x3x3 causal", "by depth" */
+    const char *group, *label; /* of the printed table and line; NULL: work and way */
+    const char *desc;          /* of a Conv3d, with `chosen`; else NULL */
+    bool chosen;
+    qv_dtype dtype;
+    struct bench_times times;
+    double flops, bytes;
+    const char *note; /* at the end of the line; may be NULL */
+    json_t *extras;   /* more fields, or NULL; taken */
+};
+/* The heading of a table, unless it is the one that is being printed. */
+void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
+/* The line of a table, below a heading where a new one begins; and the JSON record. */
+qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
+/* The JSON record alone, where one is wanted. */
+qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err);
+/* Lower bound of the roof, as a share of the time. */
+double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
+                        double ms);
+
+int bench_tower(const struct tool_options *o);
+int bench_conv3d(const struct tool_options *o);
+int bench_patch_embed(const struct tool_options *o);
+int bench_gemm(const struct tool_options *o);
+int bench_preprocess(const struct tool_options *o);
+
+/* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
+
+/* Calls that are timed by the device's own clock; ctx, calls and n are set, the rest is zero. Where
+ * the device can record, the first run records them, as often in one recording as makes launching
+ * it not count; until then calls may still be changed. */
+struct bench_list {
+    qv_context *ctx;
+    const struct qv_call *calls;
+    size_t n;
+    struct qv_recording *recording;
+    int64_t times; /* the calls in the recording; 0: there was no run yet */
+};
+qv_status bench_list_run(void *list, double *ms, qv_error *err); /* a bench_work */
+void bench_list_close(struct bench_list *list);
+
+/* Calls once, as they are. */
+qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms,
+                          qv_error *err);
+/* Waits for the mark QV_MARK_END, and gives the time since QV_MARK_BEGIN. */
+qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
+
+/* A list of operations on an arena of its own, where operand i of every operation is the same
+ * memory, filled with small random values. Packed weights are the caller's to put into calls. */
+struct bench_ops {
+    qv_context *ctx;
+    size_t n, n_kernels;
+    size_t *kernels;
+    struct qv_call *calls;
+    struct bench_list list; /* of them */
+    struct qv_memory *arena;
+    double flops, bytes; /* of the list */
+};
+qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
+                         qv_error *err);
+void bench_ops_close(struct bench_ops *ops);
+qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work */
+
+/* A gemm as it is without what is fused to it; any other operation as it is. */
+struct qv_op bench_bare(struct qv_op op);
+
+/* `copies` packed matrices [n, k] of random values, `stride` bytes apart. */
+qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies,
+                     struct qv_memory **out, size_t *stride, qv_error *err);
+
+/* Random bytes, or values in [-1, 1). */
+void bench_fill(void *data, qv_dtype dtype, size_t bytes);
+
+/* A plan's operations one by one, each waited for: ms [qv_plan_steps] by the device's clock. A
+ * chunk must have been pushed. */
+qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
+
+/* Fills in the roof of a dtype, if it is not known. */
+qv_status bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err);
+
+#endif

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench conv3d: every legal lowering of convolutions side by side. bench patch-embed: the
+ * towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are made and
+ * run once through the public API; what is timed is their work on the device.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "conv3d/ready.h"
+#include "dtype.h"
+#include "error.h"
+#include "shapes.h"
+
+#define ABOUT "on data that lies on the device"
+
+/* A convolution being timed, with data for it. */
+struct subject {
+    struct bench *b;
+    qv_conv3d_desc desc; /* with its dtype */
+    qv_conv3d_info info;
+    qv_conv3d_way ways[QV_LOWERING_COUNT];
+    char text[1000]; /* of desc */
+    void *x, *y;
+    float *weight, *bias;
+};
+
+static void
+close_subject(struct subject *s)
+{
+    free(s->x);
+    free(s->y);
+    free(s->weight);
+    free(s->bias);
+    s->x = s->y = s->weight = s->bias = NULL;
+}
+
+static qv_status
+ask(struct subject *s, qv_error *err)
+{
+    qv_conv3d *conv = NULL;
+    qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, NULL, NULL, &conv, err);
+    if (!status)
+        status = qv_conv3d_get_ways(conv, s->ways, err);
+    if (!status)
+        qv_conv3d_get_info(conv, &s->info);
+    qv_conv3d_free(&conv);
+    return status;
+}
+
+/* A convolution ready to run; lowering NULL: chosen, and measured where the context tunes. */
+static qv_status
+create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error *err)
+{
+    const qv_conv3d_desc *d = &s->info.desc;
+    qv_conv3d_weights weights = { .weight = s->weight, .bias = d->bias ? s->bias : NULL };
+    qv_conv3d_options options = { .lowering = lowering };
+    void *addend = NULL;
+    if (d->addend_rows) {
+        size_t bytes = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
+        addend = malloc(bytes);
+        if (!addend)
+            return qv_fail(err, QV_ENOMEM, "no memory for an addend of %zu bytes", bytes);
+        bench_fill(addend, d->dtype, bytes);
+        weights.addend = addend;
+    }
+    qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
+    free(addend);
+    return status;
+}
+
+/* Measures what the tune file does not hold; from then on that is the choice. */
+static qv_status
+tune(struct subject *s, qv_error *err)
+{
+    qv_conv3d *conv = NULL;
+    qv_status status = create(s, NULL, &conv, err);
+    qv_conv3d_free(&conv);
+    return status ? status : ask(s, err);
+}
+
+static qv_status
+open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_error *err)
+{
+    *s = (struct subject){ .b = b, .desc = *desc };
+    qv_conv3d_print(desc, s->text, sizeof s->text);
+    qv_status status = ask(s, err);
+    if (status)
+        return status;
+    const qv_conv3d_desc *d = &s->info.desc;
+    bool bytes = d->layout == QV_LAYOUT_FRAMES_U8;
+    size_t weight =
+        (size_t)(d->o * (d->c / d->groups) * d->kernel[0] * d->kernel[1] * d->kernel[2]);
+    s->x = malloc(s->info.x_bytes);
+    s->y = malloc(s->info.y_bytes);
+    s->weight = malloc(weight * sizeof *s->weight);
+    s->bias = malloc((size_t)d->o * sizeof *s->bias);
+    if (!s->x || !s->y || !s->weight || !s->bias)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes in and %zu bytes out",
+                       s->info.x_bytes, s->info.y_bytes);
+    bench_fill(s->x, bytes ? QV_U8 : d->dtype, s->info.x_bytes);
+    bench_fill(s->weight, QV_F32, weight * sizeof *s->weight);
+    bench_fill(s->bias, QV_F32, (size_t)d->o * sizeof *s->bias);
+    return b->o->tune ? tune(s, err) : QV_OK;
+}
+
+/* One way of it, on data that lies on the device. */
+struct way_run {
+    qv_conv3d *conv;
+    struct bench_list list;
+    struct bench_run run;
+};
+
+static void
+close_way(struct way_run *w)
+{
+    bench_list_close(&w->list);
+    qv_conv3d_free(&w->conv);
+}
+
+/* The run that takes x there is also the first. Points to itself: not to be moved. */
+static qv_status
+open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_error *err)
+{
+    *w = (struct way_run){ .list.ctx = s->b->ctx };
+    w->run = (struct bench_run){ .work = bench_list_run, .user = &w->list };
+    qv_status status = create(s, qv_lowering_name(lowering), &w->conv, err);
+    if (!status)
+        status = qv_conv3d_run(w->conv, s->x, s->y, err);
+    if (!status)
+        w->list.n = qv_conv3d_calls(w->conv, &w->list.calls);
+    return status;
+}
+
+static qv_status
+time_way(const struct subject *s, qv_lowering lowering, struct bench_times *out, qv_error *err)
+{
+    struct way_run w;
+    qv_status status = open_way(s, lowering, &w, err);
+    if (!status)
+        status = bench_time(s->b, &w.run, 1, err);
+    *out = w.run.times;
+    close_way(&w);
+    return status;
+}
+
+/* A record of one way, all but its extras and note. */
+static struct bench_record
+record_of(const struct subject *s, const char *work, qv_lowering lowering)
+{
+    const qv_conv3d_way *way = &s->ways[lowering];
+    return (struct bench_record){ .work = work,
+                                  .way = qv_lowering_name(lowering),
+                                  .desc = s->text,
+                                  .chosen = way->chosen,
+                                  .dtype = s->info.desc.dtype,
+                                  .flops = way->flops,
+                                  .bytes = way->bytes };
+}
+
+/* ---- conv3d ---------------------------------------------------------------------------------- */
+
+static qv_status
+run_way(struct subject *s, const char *work, qv_lowering lowering, qv_error *err)
+{
+    struct bench_record r = record_of(s, work, lowering);
+    qv_status status = time_way(s, lowering, &r.times, err);
+    if (status)
+        return status;
+    char note[60];
+    double scratch = (double)s->ways[lowering].scratch_bytes;
+    snprintf(note, sizeof note, "%9.2f MB scratch%s", scratch * 1e-6, r.chosen ? ", chosen" : "");
+    r.note = note;
+    r.extras = json_pack("{s:I}", "scratch_bytes", (json_int_t)s->ways[lowering].scratch_bytes);
+    return bench_report(s->b, &r, err);
+}
+
+static qv_status
+run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error *err)
+{
+    struct subject s;
+    int only = b->o->lowering ? qv_lowering_find(b->o->lowering) : -1;
+    qv_status status = open_subject(&s, b, desc, err);
+    for (int i = 0; i < QV_LOWERING_COUNT && !status; i++)
+        if (s.ways[i].legal && (only < 0 || only == i))
+            status = run_way(&s, work, (qv_lowering)i, err);
+    for (int i = 0; i < QV_LOWERING_COUNT && !status && bench_talks(b); i++)
+        if (!s.ways[i].legal && (only < 0 || only == i)) {
+            bench_show_group(b, work, s.info.desc.dtype);
+            printf("  not %s: %s\n", qv_lowering_name((qv_lowering)i), s.ways[i].reason);
+        }
+    close_subject(&s);
+    return status;
+}
+
+/* What is wrong with a line is wrong with its file. */
+static qv_status
+blame(const char *file, int line, qv_status status, qv_error *err)
+{
+    qv_error why = *err;
+    return qv_fail(err, status == QV_EINVAL ? QV_EFORMAT : status, "%s:%d: %.400s", file, line,
+                   why.text);
+}
+
+/* "name: description", with the dtypes asked for where it has none. */
+static qv_status
+run_line(struct bench *b, char *line, qv_error *err)
+{
+    qv_conv3d_desc desc;
+    qv_dtype dtypes[2];
+    char *colon = strchr(line, ':');
+    if (!colon)
+        return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form name: description", line);
+    *colon = 0;
+    qv_status status = qv_conv3d_parse(colon + 1, &desc, err);
+    int n = bench_dtypes(b->o, dtypes);
+    if (desc.dtype) {
+        dtypes[0] = desc.dtype;
+        n = 1;
+    }
+    for (int i = 0; i < n && !status; i++) {
+        desc.dtype = dtypes[i];
+        if (!b->peak_flops[desc.dtype])
+            status = bench_begin(b, desc.dtype, ABOUT, err);
+        if (!status)
+            status = run_ways(b, line, &desc, err);
+    }
+    return status;
+}
+
+/* The lines of a list that is taken apart; blank ones and those after # are none. */
+static qv_status
+run_list(struct bench *b, const char *file, char *text, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (int line = 1; text && !status; line++) {
+        char *end = strchr(text, '\n'), *next = end ? end + 1 : NULL;
+        if (end)
+            *end = 0;
+        text[strcspn(text, "#\r")] = 0;
+        text += strspn(text, " \t");
+        if (*text)
+            status = run_line(b, text, err);
+        if (status)
+            return blame(file, line, status, err);
+        text = next;
+    }
+    return status;
+}
+
+/* A text file of up to a megabyte, with a 0 behind. */
+static qv_status
+read_list(const char *path, char **out, qv_error *err)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
+    char *text = malloc(MOST_BYTES);
+    size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
+    bool failed = ferror(f);
+    fclose(f);
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a list of shapes", path);
+    if (failed || n == MOST_BYTES || memchr(text, 0, n)) {
+        free(text);
+        return failed ? qv_fail(err, QV_EIO, "%s: cannot be read", path)
+                      : qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
+    }
+    text[n] = 0;
+    *out = text;
+    return QV_OK;
+}
+
+static qv_status
+built_in_list(char **out, qv_error *err)
+{
+    *out = malloc(sizeof built_in_shapes);
+    if (!*out)
+        return qv_fail(err, QV_ENOMEM, "no memory for the list of shapes");
+    memcpy(*out, built_in_shapes, sizeof built_in_shapes);
+    return QV_OK;
+}
+
+static int
+check_lowering(const char *name)
+{
+    if (!name || qv_lowering_find(name) >= 0)
+        return TOOL_DONE;
+    char names[200] = "";
+    for (int i = 0; i < QV_LOWERING_COUNT; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                 qv_lowering_name((qv_lowering)i));
+    tool_complain("bench conv3d: --lowering is \"%s\", must be one of %s", name, names);
+    return TOOL_USAGE;
+}
+
+int
+bench_conv3d(const struct tool_options *o)
+{
+    int code = check_lowering(o->lowering);
+    if (code)
+        return code;
+    struct bench b;
+    char *list = NULL;
+    qv_error err = { 0 };
+    qv_status status = bench_open(&b, o, "conv3d", &err);
+    if (!status)
+        status = o->shapes ? read_list(o->shapes, &list, &err) : built_in_list(&list, &err);
+    if (!status)
+        status = run_list(&b, o->shapes ? o->shapes : "built-in shapes", list, &err);
+    free(list);
+    bench_close(&b);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}
+
+/* ---- patch-embed ----------------------------------------------------------------------------- */
+
+struct tower {
+    const char *name;
+    int64_t hidden, channels, temporal, patch, merge;
+};
+
+/* Every patch embedding of the published towers. */
+static const struct tower towers[] = {
+    { "S", 768, 3, 2, 16, 2 },        /* Qwen3.5 0.8B */
+    { "M", 1024, 3, 2, 16, 2 },       /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
+    { "L", 1152, 3, 2, 16, 2 },       /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
+    { "Qwen2.5", 1280, 3, 2, 14, 2 }, /* Qwen2-VL, Qwen2.5-VL, all sizes */
+};
+
+static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
+enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+#define MOST_RUN_MS 2000 /* of one run, where --rows does not ask for more */
+
+/* Frames whose patches are `rows`: pairs of 20 x 38, or one of two rows. False: there are none. */
+static bool
+as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
+{
+    bool usual = rows % 760 == 0;
+    int64_t grid_h = usual ? 20 : t->merge, grid_w = usual ? 38 : rows / t->merge;
+    if (!usual && rows % (t->merge * t->merge))
+        return false;
+    d->n = 1;
+    d->d = usual ? rows / 760 * t->temporal : t->temporal;
+    d->h = grid_h * t->patch;
+    d->w = grid_w * t->patch;
+    d->layout = QV_LAYOUT_FRAMES_U8;
+    d->merge = t->merge;
+    d->alpha = 1 / 255.0;
+    for (int i = 0; i < 3; i++) {
+        d->pixel_scale[i] = 2;
+        d->pixel_shift[i] = -255;
+    }
+    return true;
+}
+
+static qv_conv3d_desc
+as_rows(const struct tower *t, int64_t rows, qv_dtype dtype)
+{
+    return (qv_conv3d_desc){ .n = rows,
+                             .d = t->temporal,
+                             .h = t->patch,
+                             .w = t->patch,
+                             .c = t->channels,
+                             .o = t->hidden,
+                             .kernel = { t->temporal, t->patch, t->patch },
+                             .stride = { t->temporal, t->patch, t->patch },
+                             .layout = QV_LAYOUT_PATCH_ROWS,
+                             .bias = true,
+                             .dtype = dtype };
+}
+
+/* What is timed of a patch embedding of so many rows, besides the library's own Conv3d. */
+enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, N_EMBEDS };
+
+struct embed {
+    struct bench *b;
+    char work[160];
+    int64_t rows;
+    struct subject subjects[N_EMBEDS]; /* of GEMM_ALONE none */
+    struct way_run ways[N_EMBEDS];
+    struct bench_ops gemm;
+    struct qv_memory *weight;
+    bool has_bytes;
+    struct bench_times times[N_EMBEDS];
+    double floor_ms; /* of FROM_BYTES */
+};
+
+static void
+close_embed(struct embed *e)
+{
+    for (int i = FROM_ROWS; i < N_EMBEDS; i++) {
+        close_way(&e->ways[i]);
+        close_subject(&e->subjects[i]);
+    }
+    bench_ops_close(&e->gemm);
+    if (e->weight)
+        e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
+}
+
+/* The GEMM that patchify comes down to, without what is fused to it. */
+static qv_status
+open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
+{
+    struct qv_op op = { .kind = QV_OP_gemm };
+    int64_t k = t->channels * t->temporal * t->patch * t->patch;
+    size_t stride;
+    op.u.gemm = (struct qv_op_gemm){ .m = e->rows, .n = t->hidden, .k = k, .dtype = dtype };
+    op = bench_bare(op);
+    qv_status status = bench_ops_open(e->b->ctx, &op, 1, &e->gemm, err);
+    if (!status)
+        status = bench_pack(e->b->ctx, t->hidden, k, dtype, 1, &e->weight, &stride, err);
+    if (!status)
+        e->gemm.calls[0].operands[1] = (struct qv_buffer){ e->weight, 0 };
+    /* bytes are read once and rows are written once */
+    e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy_bytes *
+                  1e3; /* and the GEMM's time, when it is known */
+    return status;
+}
+
+static qv_status
+open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
+{
+    qv_conv3d_desc d = as_rows(t, e->rows, dtype);
+    snprintf(e->work, sizeof e->work, "%s %lld rows", t->name, (long long)e->rows);
+    qv_status status = open_gemm(e, t, dtype, err);
+    if (!status)
+        status = open_subject(&e->subjects[FROM_ROWS], e->b, &d, err);
+    if (!status)
+        status = open_way(&e->subjects[FROM_ROWS], QV_LOWERING_PATCHIFY, &e->ways[FROM_ROWS], err);
+    e->has_bytes = as_frames(t, e->rows, &d);
+    if (!status && e->has_bytes)
+        status = open_subject(&e->subjects[FROM_BYTES], e->b, &d, err);
+    if (!status && e->has_bytes)
+        status =
+            open_way(&e->subjects[FROM_BYTES], QV_LOWERING_PATCHIFY, &e->ways[FROM_BYTES], err);
+    return status;
+}
+
+/* In turn, for they are compared. */
+static qv_status
+time_embed(struct embed *e, qv_error *err)
+{
+    struct bench_run runs[N_EMBEDS] = { { .work = bench_ops_run, .user = &e->gemm },
+                                        e->ways[FROM_ROWS].run,
+                                        e->ways[FROM_BYTES].run };
+    qv_status status = bench_time(e->b, runs, e->has_bytes ? N_EMBEDS : N_EMBEDS - 1, err);
+    for (int i = 0; i < N_EMBEDS; i++)
+        e->times[i] = runs[i].times;
+    e->floor_ms += runs[GEMM_ALONE].times.median_ms;
+    return status;
+}
+
+static qv_status
+report_gemm(const struct embed *e, qv_error *err)
+{
+    struct bench_record r = record_of(&e->subjects[FROM_ROWS], e->work, QV_LOWERING_PATCHIFY);
+    r.way = "GEMM alone";
+    r.chosen = false;
+    r.times = e->times[GEMM_ALONE];
+    r.flops = e->gemm.flops;
+    r.bytes = e->gemm.bytes;
+    r.extras = json_pack("{s:I}", "rows", (json_int_t)e->rows);
+    return bench_report(e->b, &r, err);
+}
+
+static qv_status
+report_patchify(const struct embed *e, int which, qv_error *err)
+{
+    struct bench_record r = record_of(&e->subjects[which], e->work, QV_LOWERING_PATCHIFY);
+    char note[80];
+    double ms = e->times[which].median_ms, gemm_ms = e->times[GEMM_ALONE].median_ms;
+    r.way = which == FROM_BYTES ? "patchify from bytes" : "patchify";
+    r.times = e->times[which];
+    r.extras = json_pack("{s:I, s:f}", "rows", (json_int_t)e->rows, "over_gemm", ms / gemm_ms);
+    snprintf(note, sizeof note, "%.2f times GEMM alone", ms / gemm_ms);
+    if (which == FROM_BYTES) {
+        double over_patchify = ms / e->times[FROM_ROWS].median_ms;
+        json_object_update_new(r.extras, json_pack("{s:f, s:f}", "over_floor", ms / e->floor_ms,
+                                                   "over_patchify", over_patchify));
+        snprintf(note, sizeof note, "%.2f times its floor", ms / e->floor_ms);
+    }
+    r.note = note;
+    return bench_report(e->b, &r, err);
+}
+
+/* The library's own Conv3d, which may take a hundred times as long: after the others. */
+static qv_status
+run_direct(const struct embed *e, double *ms, qv_error *err)
+{
+    const struct subject *s = &e->subjects[FROM_ROWS];
+    struct bench_record r = record_of(s, e->work, QV_LOWERING_DIRECT);
+    char note[60];
+    if (!s->ways[QV_LOWERING_DIRECT].legal) {
+        if (bench_talks(e->b))
+            printf("  not direct: %s\n", s->ways[QV_LOWERING_DIRECT].reason);
+        return QV_OK;
+    }
+    qv_status status = time_way(s, QV_LOWERING_DIRECT, &r.times, err);
+    if (status)
+        return status;
+    *ms = r.times.median_ms;
+    double over = *ms / e->times[FROM_ROWS].median_ms;
+    snprintf(note, sizeof note, "%.2f times patchify", over);
+    r.note = note;
+    r.extras = json_pack("{s:I, s:f}", "rows", (json_int_t)e->rows, "over_patchify", over);
+    return bench_report(e->b, &r, err);
+}
+
+/* *longest_ms: the slowest way's time. */
+static qv_status
+run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, double *longest_ms,
+         qv_error *err)
+{
+    struct embed e = { .b = b, .rows = rows };
+    double direct_ms = 0;
+    qv_status status = open_embed(&e, t, dtype, err);
+    if (!status)
+        status = time_embed(&e, err);
+    if (!status)
+        status = report_gemm(&e, err);
+    if (!status)
+        status = report_patchify(&e, FROM_ROWS, err);
+    if (!status && e.has_bytes)
+        status = report_patchify(&e, FROM_BYTES, err);
+    if (!status)
+        status = run_direct(&e, &direct_ms, err);
+    double ms = e.times[FROM_ROWS].median_ms;
+    *longest_ms = direct_ms > ms ? direct_ms : ms;
+    close_embed(&e);
+    return status;
+}
+
+static qv_status
+run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
+{
+    int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
+    double longest_ms = 0;
+    if (most < row_counts[0])
+        return run_rows(b, t, most, dtype, &longest_ms, err);
+    qv_status status = QV_OK;
+    for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= most && !status; i++) {
+        double factor = i ? (double)row_counts[i] / (double)row_counts[i - 1] : 1;
+        if (!b->o->rows && longest_ms * factor > MOST_RUN_MS) {
+            if (bench_talks(b))
+                printf("  stopped before %lld rows: one run would take about %.0f s (--rows %lld "
+                       "to run it)\n",
+                       (long long)row_counts[i], longest_ms * factor * 1e-3,
+                       (long long)row_counts[i]);
+            break;
+        }
+        status = run_rows(b, t, row_counts[i], dtype, &longest_ms, err);
+    }
+    return status;
+}
+
+static qv_status
+run_towers(struct bench *b, const struct tower *list, size_t n, qv_error *err)
+{
+    qv_dtype dtypes[2];
+    int n_dtypes = bench_dtypes(b->o, dtypes);
+    qv_status status = QV_OK;
+    for (int i = 0; i < n_dtypes && !status; i++) {
+        status = bench_begin(b, dtypes[i],
+                             ABOUT "; floor of patchify from bytes: GEMM alone, and reading bytes "
+                                   "and writing rows at the copy rate",
+                             err);
+        for (size_t j = 0; j < n && !status; j++)
+            status = run_tower(b, &list[j], dtypes[i], err);
+    }
+    return status;
+}
+
+int
+bench_patch_embed(const struct tool_options *o)
+{
+    struct bench b;
+    qv_error err = { 0 };
+    qv_status status = bench_open(&b, o, "patch-embed", &err);
+    if (!status && o->model) {
+        char name[100];
+        struct qv_config c;
+        status = qv_config_read(o->model, &c, &err);
+        if (!status) {
+            bench_base_name(o->model, name, sizeof name);
+            struct tower own = { name, c.hidden, c.in_channels, c.temporal, c.patch, c.merge };
+            status = run_towers(&b, &own, 1, &err);
+        }
+    } else if (!status) {
+        status = run_towers(&b, towers, sizeof towers / sizeof *towers, &err);
+    }
+    bench_close(&b);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}

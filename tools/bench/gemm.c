@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench gemm: a tower's projections, with their epilogues, from one row up. Weights differ
+ * from run to run, as they do from layer to layer: what a cache holds of one is not used again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "dtype.h"
+#include "error.h"
+
+enum { MOST_COPIES = 1024, FEW_ROWS = 16 };
+#define LEAST_SAMPLE_MS 5 /* where runs are not recorded */
+
+static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
+                                      13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
+enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+struct projection {
+    const char *name;
+    int64_t n, k;
+    int act;
+    bool residual;
+};
+
+struct gemm_bench {
+    struct bench b;
+    char model[100];
+    const struct projection *p;
+    struct qv_memory *weights;
+    size_t stride;
+    int64_t copies;
+    double first_ms, before_ms, worst_step; /* of one row; of the row count before */
+    int64_t worst_step_from;
+};
+
+/* One product with each copy's weight, where the device records that; else with some of the copies,
+ * the next time with the ones behind them. */
+struct rotation {
+    struct bench_list all;
+    struct bench_ops *ops; /* two rounds of all copies, so that a window may cross the end */
+    size_t copies, group, at;
+};
+
+static qv_status
+run_window(void *user, double *ms, qv_error *err)
+{
+    struct rotation *r = user;
+    qv_context *ctx = r->ops->ctx;
+    qv_status status = ctx->backend->record
+                           ? bench_list_run(&r->all, ms, err)
+                           : bench_run_calls(ctx, r->ops->calls + r->at, r->group, ms, err);
+    r->at = (r->at + r->group) % r->copies;
+    *ms /= (double)r->group;
+    return status;
+}
+
+static qv_status
+open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
+          qv_error *err)
+{
+    struct qv_op op = { .kind = QV_OP_gemm };
+    op.u.gemm = (struct qv_op_gemm){ .m = m,
+                                     .n = g->p->n,
+                                     .k = g->p->k,
+                                     .alpha = 1,
+                                     .bias = 1,
+                                     .act = g->p->act,
+                                     .addend_rows = g->p->residual ? m : 0,
+                                     .dtype = dtype };
+    size_t n = 2 * (size_t)g->copies;
+    struct qv_op *ops = malloc(n * sizeof *ops);
+    if (!ops)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (size_t i = 0; i < n; i++)
+        ops[i] = op;
+    qv_status status = bench_ops_open(g->b.ctx, ops, n, out, err);
+    for (size_t i = 0; i < n && !status; i++)
+        out->calls[i].operands[1] =
+            (struct qv_buffer){ g->weights, i % (size_t)g->copies * g->stride };
+    free(ops);
+    return status;
+}
+
+/* Times of one product. */
+static qv_status
+time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times *out, qv_error *err)
+{
+    size_t copies = (size_t)g->copies;
+    struct rotation r = { .all = { .ctx = g->b.ctx, .calls = ops->calls, .n = copies },
+                          .ops = ops,
+                          .copies = copies,
+                          .group = copies };
+    struct bench_run run = { .work = run_window, .user = &r };
+    double ms = 0;
+    qv_status status = QV_OK;
+    for (int i = 0; i < 2 && !status; i++) /* the first to warm up */
+        status = run_window(&r, &ms, err);
+    double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
+    if (!g->b.ctx->backend->record && wanted < (double)copies)
+        r.group = (size_t)wanted;
+    if (!status)
+        status = bench_time(&g->b, &run, 1, err);
+    *out = run.times;
+    bench_list_close(&r.all);
+    return status;
+}
+
+static qv_status
+report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
+            struct bench_times times, qv_error *err)
+{
+    char work[60], label[20], note[60], group[200];
+    double ms = times.median_ms, parts = 2 * (double)g->copies;
+    if (m == 1)
+        g->first_ms = ms;
+    else if (m <= FEW_ROWS && ms / g->before_ms > g->worst_step) {
+        g->worst_step = ms / g->before_ms;
+        g->worst_step_from = m - 1;
+    }
+    g->before_ms = ms;
+    snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
+    snprintf(label, sizeof label, "m=%lld", (long long)m);
+    snprintf(note, sizeof note, "%.2f of m=1", ms / g->first_ms);
+    snprintf(group, sizeof group, "%s %s n=%lld k=%lld", g->model, g->p->name, (long long)g->p->n,
+             (long long)g->p->k);
+    struct bench_record r = { .work = work,
+                              .way = "gemm",
+                              .group = group,
+                              .label = label,
+                              .dtype = dtype,
+                              .times = times,
+                              .flops = ops->flops / parts,
+                              .bytes = ops->bytes / parts,
+                              .note = note,
+                              .extras =
+                                  json_pack("{s:s, s:I, s:I, s:I, s:f}", "model", g->model, "m",
+                                            (json_int_t)m, "n", (json_int_t)g->p->n, "k",
+                                            (json_int_t)g->p->k, "over_m1", ms / g->first_ms) };
+    if (m == FEW_ROWS)
+        json_object_update_new(r.extras,
+                               json_pack("{s:f, s:I}", "worst_step", g->worst_step,
+                                         "worst_step_from", (json_int_t)g->worst_step_from));
+    return bench_report(&g->b, &r, err);
+}
+
+/* More than a cache holds: what the device copies in a millisecond, within bounds. Where memory is
+ * fast, caches are large. */
+static int64_t
+streamed_bytes(const struct gemm_bench *g)
+{
+    static const double least = 64 << 20, most = 512 << 20;
+    double bytes = g->b.copy_bytes * 1e-3;
+    return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
+}
+
+static qv_status
+run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
+{
+    int64_t bytes = g->p->n * g->p->k * (int64_t)qv_dtype_bytes(dtype);
+    g->copies = streamed_bytes(g) / bytes + 1;
+    g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
+    g->worst_step = 0;
+    qv_status status =
+        bench_pack(g->b.ctx, g->p->n, g->p->k, dtype, g->copies, &g->weights, &g->stride, err);
+    if (status)
+        return status;
+    int64_t most = g->b.o->rows ? g->b.o->rows : row_counts[N_ROW_COUNTS - 1];
+    for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= most && !status; i++) {
+        struct bench_ops ops;
+        struct bench_times times;
+        status = open_rows(g, row_counts[i], dtype, &ops, err);
+        if (status)
+            break;
+        status = time_rows(g, &ops, &times, err);
+        if (!status)
+            status = report_rows(g, row_counts[i], dtype, &ops, times, err);
+        bench_ops_close(&ops);
+    }
+    g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
+    if (!status && g->worst_step > 0 && bench_talks(&g->b))
+        printf("  worst step of one row up to %d: %.2f, from %lld to %lld\n", FEW_ROWS,
+               g->worst_step, (long long)g->worst_step_from, (long long)g->worst_step_from + 1);
+    return status;
+}
+
+/* The sizes of a checkpoint, or those of tower M (Qwen3-VL 4B). */
+static qv_status
+read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
+{
+    *out = (struct qv_config){ .hidden = 1024,
+                               .intermediate = 4096,
+                               .out_hidden = 2560,
+                               .merge = 2,
+                               .act = QV_ACT_GELU_TANH };
+    if (!g->b.o->model) {
+        snprintf(g->model, sizeof g->model, "M");
+        return QV_OK;
+    }
+    bench_base_name(g->b.o->model, g->model, sizeof g->model);
+    return qv_config_read(g->b.o->model, out, err);
+}
+
+int
+bench_gemm(const struct tool_options *o)
+{
+    struct gemm_bench g = { 0 };
+    struct qv_config c;
+    qv_error err = { 0 };
+    qv_status status = bench_open(&g.b, o, "gemm", &err);
+    if (!status)
+        status = read_sizes(&g, &c, &err);
+    qv_dtype dtype = o->dtype ? o->dtype : g.b.info.dtype;
+    if (!status)
+        status = bench_begin(&g.b, dtype,
+                             "a projection with its epilogue; its weights come from "
+                             "memory, not from a cache",
+                             &err);
+    if (!status) {
+        int64_t h = c.hidden, wide = h * c.merge * c.merge;
+        const struct projection projections[] = {
+            { "qkv", 3 * h, h, QV_ACT_NONE, false },
+            { "proj", h, h, QV_ACT_NONE, true },
+            { "fc1", c.intermediate, h, c.act, false },
+            { "fc2", h, c.intermediate, QV_ACT_NONE, true },
+            { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
+            { "merger fc2", c.out_hidden, wide, QV_ACT_NONE, false },
+        };
+        for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
+            g.p = &projections[i];
+            status = run_projection(&g, dtype, &err);
+        }
+    }
+    bench_close(&g.b);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit profile: where a chunk's time goes, operation by operation and layer by layer. Each
+ * operation is run, timed by the device's clock and waited for on its own; the chunk as it is
+ * encoded is timed beside it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "error.h"
+#include "files/json.h"
+#include "files/atomic_file.h"
+
+enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
+
+/* One operation of the chunk. */
+struct row {
+    char layer[40];
+    double flops, bytes, ms;
+    double samples[MOST_CHUNKS];
+};
+
+struct profile {
+    struct bench b;
+    qv_model *model;
+    qv_model_info m;
+    qv_clip *clip; /* NULL: seeded frames */
+    qv_clip_info clip_info;
+    qv_plan *plan;
+    qv_plan_info info;
+    const struct qv_step *steps;
+    size_t n; /* steps */
+    struct row *rows;
+    double *ms; /* of the last chunk, by step */
+    uint8_t *frames;
+    size_t frame_bytes;
+    int64_t n_frames, n_read, n_chunks;
+    qv_tokens tokens;
+    double encode_ms[MOST_CHUNKS];
+};
+
+static void
+close_all(struct profile *p)
+{
+    qv_plan_free(&p->plan);
+    qv_clip_close(&p->clip);
+    qv_model_free(&p->model);
+    bench_close(&p->b);
+    free(p->rows);
+    free(p->ms);
+    free(p->frames);
+    free(p->tokens.tokens);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static qv_status
+open_plan(struct profile *p, qv_error *err)
+{
+    const struct tool_options *o = p->b.o;
+    qv_plan_options shape = { .grid_h = o->grid[1],
+                              .grid_w = o->grid[2],
+                              .chunk_pairs = o->grid[0] };
+    if (o->n_arguments) {
+        qv_status status =
+            qv_clip_open(o->arguments[0], &p->m.image, &p->m.video, &o->clip, &p->clip, err);
+        if (status)
+            return status;
+        qv_clip_get_info(p->clip, &p->clip_info);
+        shape = (qv_plan_options){ .grid_h = p->clip_info.grid_thw[1],
+                                   .grid_w = p->clip_info.grid_thw[2],
+                                   .still = p->clip_info.picture,
+                                   .image_norm = p->clip_info.picture };
+    }
+    qv_status status = qv_plan_create(p->model, &shape, &p->plan, err);
+    if (status)
+        return status;
+    qv_plan_get_info(p->plan, &p->info);
+    p->frame_bytes = (size_t)(shape.grid_h * shape.grid_w * p->m.patch_size * p->m.patch_size *
+                              p->m.in_channels);
+    return QV_OK;
+}
+
+/* Which layer each operation is a part of: those up to the one that completes it, and a merger's
+ * change of dtype, which comes behind. */
+static void
+name_layers(struct profile *p)
+{
+    size_t first = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct qv_step *step = &p->steps[i];
+        p->rows[i].flops = qv_op_flops(&step->op);
+        p->rows[i].bytes = qv_op_bytes(&step->op);
+        bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_BESIDE_MERGED;
+        if (merged && first == i && i) {
+            memcpy(p->rows[i].layer, p->rows[i - 1].layer, sizeof p->rows[i].layer);
+            first = i + 1;
+        }
+        for (; *step->layer && first <= i; first++)
+            memcpy(p->rows[first].layer, step->layer, sizeof p->rows[first].layer);
+    }
+}
+
+static qv_status
+open_all(struct profile *p, const struct tool_options *o, qv_error *err)
+{
+    qv_model_options options = { .dtype = o->dtype };
+    qv_status status = bench_open(&p->b, o, "profile", err);
+    if (!status)
+        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+    if (status)
+        return status;
+    qv_model_get_info(p->model, &p->m);
+    status = open_plan(p, err);
+    if (status)
+        return status;
+    const struct qv_call *calls;
+    p->n = qv_plan_steps(p->plan, &p->steps, &calls);
+    p->rows = calloc(p->n, sizeof *p->rows);
+    p->ms = calloc(p->n, sizeof *p->ms);
+    size_t bytes = (size_t)p->info.chunk_frames * p->frame_bytes;
+    p->frames = malloc(bytes);
+    p->tokens.capacity = p->info.chunk_pairs * p->info.tokens_per_pair;
+    p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
+    if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
+        return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
+    p->n_frames = p->info.chunk_frames;
+    bench_fill(p->frames, QV_U8, bytes);
+    name_layers(p);
+    return QV_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* The clip's next chunk; after its end the last one stays. */
+static qv_status
+next_frames(struct profile *p, qv_error *err)
+{
+    int64_t left = p->clip ? p->clip_info.n_frames - p->n_read : 0;
+    int64_t want = left < p->info.chunk_frames ? left : p->info.chunk_frames;
+    for (int64_t n = 0; n < want;) {
+        int64_t got = 0;
+        qv_status status = qv_clip_read(p->clip, p->frames + (size_t)n * p->frame_bytes, want - n,
+                                        &got, NULL, err);
+        if (status)
+            return status;
+        if (!got)
+            return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
+                           p->b.o->arguments[0]);
+        n += got;
+        p->n_read += got;
+        p->n_frames = n;
+    }
+    return QV_OK;
+}
+
+static qv_status
+run_chunk(struct profile *p, double *encode_ms, qv_error *err)
+{
+    qv_status status = next_frames(p, err);
+    double began = tool_seconds();
+    if (!status)
+        status = qv_plan_push(p->plan, p->frames, p->n_frames, err);
+    if (!status)
+        status = qv_plan_pull(p->plan, &p->tokens, err);
+    *encode_ms = (tool_seconds() - began) * 1e3;
+    return status ? status : bench_step_through(p->b.ctx, p->plan, p->ms, err);
+}
+
+static qv_status
+run_all(struct profile *p, qv_error *err)
+{
+    int64_t most = p->b.o->repeats < MOST_CHUNKS ? p->b.o->repeats : MOST_CHUNKS;
+    double warm_up, began = tool_seconds();
+    qv_status status = run_chunk(p, &warm_up, err);
+    while (!status && p->n_chunks < most &&
+           (!p->n_chunks || tool_seconds() - began < MOST_SECONDS)) {
+        status = run_chunk(p, &p->encode_ms[p->n_chunks], err);
+        for (size_t i = 0; i < p->n; i++)
+            p->rows[i].samples[p->n_chunks] = p->ms[i];
+        p->n_chunks++;
+    }
+    for (size_t i = 0; i < p->n && !status; i++)
+        p->rows[i].ms = bench_quantile(p->rows[i].samples, p->n_chunks, 0.5);
+    return status;
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+/* Several operations together. */
+struct sum {
+    int64_t calls;
+    double ms, flops, bytes;
+};
+
+static void
+add(struct sum *s, const struct row *r)
+{
+    s->calls++;
+    s->ms += r->ms;
+    s->flops += r->flops;
+    s->bytes += r->bytes;
+}
+
+static struct sum
+total(const struct profile *p)
+{
+    struct sum all = { 0 };
+    for (size_t i = 0; i < p->n; i++)
+        add(&all, &p->rows[i]);
+    return all;
+}
+
+static void
+print_head(const char *what)
+{
+    printf("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s\n", what, "calls", "ms", "share", "GFLOP",
+           "MB", "TFLOP/s", "GB/s", "of roof");
+}
+
+static void
+print_sum(const struct profile *p, const char *name, struct sum s)
+{
+    double seconds = s.ms > 0 ? s.ms * 1e-3 : 1e30;
+    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %7.1f%%\n", name,
+           (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
+           s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9,
+           100 * bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, s.ms));
+}
+
+static void
+print_kinds(const struct profile *p)
+{
+    print_head("by operation");
+    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
+        struct sum s = { 0 };
+        for (size_t i = 0; i < p->n; i++)
+            if ((int)p->steps[i].op.kind == kind)
+                add(&s, &p->rows[i]);
+        if (s.calls)
+            print_sum(p, qv_op_name((enum qv_op_kind)kind), s);
+    }
+    print_sum(p, "all", total(p));
+}
+
+/* The part of a layer's name that it shares with others: "blocks" of "blocks.0". */
+static size_t
+stem(const char *layer)
+{
+    return strcspn(layer, ".");
+}
+
+static bool
+same_stem(const char *a, const char *b)
+{
+    return stem(a) == stem(b) && !strncmp(a, b, stem(a));
+}
+
+/* Layers that share a stem, together, and where they are several also the mean of one. */
+static void
+print_layers(const struct profile *p)
+{
+    print_head("by layer");
+    for (size_t i = 0; i < p->n; i++) {
+        const char *layer = p->rows[i].layer;
+        struct sum s = { 0 };
+        int64_t n = 0;
+        bool seen = false;
+        for (size_t j = 0; j < i; j++)
+            seen = seen || same_stem(p->rows[j].layer, layer);
+        for (size_t j = i; j < p->n && !seen; j++)
+            if (same_stem(p->rows[j].layer, layer)) {
+                n += j == i || strcmp(p->rows[j].layer, p->rows[j - 1].layer);
+                add(&s, &p->rows[j]);
+            }
+        if (seen)
+            continue;
+        char name[60];
+        int used = snprintf(name, sizeof name, "%.*s", (int)stem(layer), layer);
+        if (n > 1)
+            snprintf(name + used, sizeof name - (size_t)used, " (%lld)", (long long)n);
+        print_sum(p, name, s);
+        if (n > 1)
+            print_sum(p, "  each",
+                      (struct sum){ s.calls / n, s.ms / (double)n, s.flops / (double)n,
+                                    s.bytes / (double)n });
+    }
+}
+
+static qv_status
+emit_steps(const struct profile *p, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < p->n && !status; i++) {
+        char text[400];
+        const struct row *row = &p->rows[i];
+        const struct qv_op *op = &p->steps[i].op;
+        const char *kind = qv_op_name(op->kind);
+        struct bench_record r = {
+            .work = qv_op_print(op, text, sizeof text),
+            .way = row->layer,
+            .dtype = p->m.dtype,
+            .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10], p->n_chunks },
+            .flops = row->flops,
+            .bytes = row->bytes,
+            .extras = json_pack("{s:s, s:I}", "op", kind, "step", (json_int_t)i)
+        };
+        status = bench_emit(&p->b, &r, err);
+    }
+    return status;
+}
+
+/* ---- the trace ------------------------------------------------------------------------------- */
+
+enum { LAYERS = 1, OPERATIONS = 2 }; /* tracks: thread ids of one process */
+
+static json_t *
+name_event(const char *what, int track, const char *name)
+{
+    return json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name", what, "ph", "M", "pid", 1, "tid",
+                     track, "args", "name", name);
+}
+
+/* An event of a span of the last chunk, in which each operation begins where the one before ended;
+ * times in microseconds, as the format wants them. */
+static json_t *
+span_event(const struct profile *p, const char *name, const char *category, int track, size_t first,
+           size_t last)
+{
+    struct sum s = { 0 };
+    double begin_ms = 0, ms = 0;
+    for (size_t i = 0; i < first; i++)
+        begin_ms += p->ms[i];
+    for (size_t i = first; i <= last; i++) {
+        add(&s, &p->rows[i]);
+        ms += p->ms[i];
+    }
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:f, s:f, s:f, s:f}}", "name", name,
+                     "cat", category, "ph", "X", "ts", begin_ms * 1e3, "dur", ms * 1e3, "pid", 1,
+                     "tid", track, "args", "flops", s.flops, "bytes", s.bytes, "median_ms", s.ms,
+                     "roof_share", bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, ms));
+}
+
+static json_t *
+trace_json(const struct profile *p)
+{
+    json_t *events = json_array();
+    char name[160], base[100];
+    snprintf(name, sizeof name, "qwenvit %s, %s, %s",
+             bench_base_name(p->b.o->model, base, sizeof base), qv_dtype_name(p->m.dtype),
+             p->b.info.backend);
+    json_array_append_new(events, name_event("process_name", LAYERS, name));
+    json_array_append_new(events, name_event("thread_name", LAYERS, "layers"));
+    json_array_append_new(events, name_event("thread_name", OPERATIONS, "operations"));
+    for (size_t i = 0, first = 0; i < p->n; i++) {
+        char text[400];
+        const struct qv_op *op = &p->steps[i].op;
+        json_t *event = span_event(p, qv_op_name(op->kind), "operation", OPERATIONS, i, i);
+        json_object_set_new(json_object_get(event, "args"), "operation",
+                            json_string(qv_op_print(op, text, sizeof text)));
+        json_array_append_new(events, event);
+        if (i + 1 < p->n && !strcmp(p->rows[i].layer, p->rows[i + 1].layer))
+            continue;
+        json_array_append_new(events, span_event(p, p->rows[i].layer, "layer", LAYERS, first, i));
+        first = i + 1;
+    }
+    return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+}
+
+static qv_status
+write_trace(const struct profile *p, const char *path, qv_error *err)
+{
+    json_t *trace = trace_json(p);
+    char *text = qv_json_text(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
+    free(text);
+    json_decref(trace);
+    return status;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static qv_status
+report(struct profile *p, qv_error *err)
+{
+    if (bench_talks(&p->b)) {
+        printf("a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
+               "of %lld)\n",
+               (long long)p->n_frames, p->n_frames == 1 ? "" : "s",
+               bench_quantile(p->encode_ms, p->n_chunks, 0.5), total(p).ms, (long long)p->n_chunks);
+        print_kinds(p);
+        print_layers(p);
+    }
+    qv_status status = emit_steps(p, err);
+    if (!status && p->b.o->trace)
+        status = write_trace(p, p->b.o->trace, err);
+    return status;
+}
+
+int
+tool_profile(const struct tool_options *o)
+{
+    const char *wrong = !o->model            ? "--model DIR is required"
+                        : o->n_arguments > 1 ? "one clip at most"
+                                             : NULL;
+    if (wrong) {
+        tool_complain("profile: %s (qwenvit profile --help)", wrong);
+        return TOOL_USAGE;
+    }
+    struct profile *p = calloc(1, sizeof *p);
+    qv_error err = { 0 };
+    if (!p)
+        return tool_fail(qv_fail(&err, QV_ENOMEM, "no memory"), &err);
+    qv_status status = open_all(p, o, &err);
+    if (!status)
+        status = bench_begin(&p->b, p->m.dtype, "", &err);
+    if (!status)
+        status = run_all(p, &err);
+    if (!status)
+        status = report(p, &err);
+    close_all(p);
+    free(p);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit synth --clip: four seconds of discs that move before a gradient, as MPEG-4, to try on. */
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/opt.h>
+#include <math.h>
+
+#include "error.h"
+#include "command/tool.h"
+#include "files/atomic_file.h"
+
+enum { WIDTH = 320, HEIGHT = 240, FPS = 25, SECONDS = 4 };
+
+struct recorder {
+    const char *path; /* of the temporary file */
+    AVFormatContext *file;
+    AVCodecContext *codec;
+    AVStream *stream;
+    AVFrame *frame;
+    AVPacket *packet;
+};
+
+/* Luma and chroma of one pixel at time t (seconds). */
+static void
+scene(double t, int x, int y, uint8_t yuv[3])
+{
+    static const struct {
+        double radius, speed, phase;
+        uint8_t yuv[3];
+    } discs[] = { { 46, 0.9, 0.0, { 200, 90, 190 } },
+                  { 34, 1.7, 2.1, { 120, 200, 90 } },
+                  { 26, 2.6, 4.2, { 80, 110, 210 } } };
+    yuv[0] = (uint8_t)(40 + 120 * x / WIDTH + 40 * y / HEIGHT);
+    yuv[1] = (uint8_t)(150 - 50 * y / HEIGHT);
+    yuv[2] = 118;
+    for (size_t i = 0; i < sizeof discs / sizeof *discs; i++) {
+        double cx = WIDTH * (0.5 + 0.36 * cos(discs[i].speed * t + discs[i].phase));
+        double cy = HEIGHT * (0.5 + 0.32 * sin(1.3 * discs[i].speed * t + discs[i].phase));
+        if (hypot(x - cx, y - cy) < discs[i].radius)
+            for (int k = 0; k < 3; k++)
+                yuv[k] = discs[i].yuv[k];
+    }
+}
+
+static void
+draw(AVFrame *f, double t)
+{
+    uint8_t yuv[3];
+    for (int y = 0; y < HEIGHT; y++)
+        for (int x = 0; x < WIDTH; x++) {
+            scene(t, x, y, yuv);
+            f->data[0][y * f->linesize[0] + x] = yuv[0];
+            if (x % 2 == 0 && y % 2 == 0) {
+                f->data[1][y / 2 * f->linesize[1] + x / 2] = yuv[1];
+                f->data[2][y / 2 * f->linesize[2] + x / 2] = yuv[2];
+            }
+        }
+}
+
+static int
+open_recorder(struct recorder *r)
+{
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MPEG4);
+    if (!codec)
+        return AVERROR_ENCODER_NOT_FOUND;
+    int e = avformat_alloc_output_context2(&r->file, NULL, "mp4", r->path);
+    if (e < 0)
+        return e;
+    r->codec = avcodec_alloc_context3(codec);
+    r->stream = avformat_new_stream(r->file, NULL);
+    r->frame = av_frame_alloc();
+    r->packet = av_packet_alloc();
+    if (!r->codec || !r->stream || !r->frame || !r->packet)
+        return AVERROR(ENOMEM);
+    r->codec->width = r->frame->width = WIDTH;
+    r->codec->height = r->frame->height = HEIGHT;
+    r->codec->pix_fmt = AV_PIX_FMT_YUV420P;
+    r->frame->format = AV_PIX_FMT_YUV420P;
+    r->codec->time_base = (AVRational){ 1, FPS };
+    r->codec->framerate = (AVRational){ FPS, 1 };
+    r->codec->bit_rate = 1500000;
+    r->codec->flags |= AV_CODEC_FLAG_BITEXACT;
+    r->file->flags |= AVFMT_FLAG_BITEXACT;
+    if (r->file->oformat->flags & AVFMT_GLOBALHEADER)
+        r->codec->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    r->stream->time_base = r->codec->time_base;
+    r->stream->avg_frame_rate = r->codec->framerate;
+    if ((e = avcodec_open2(r->codec, codec, NULL)) < 0 ||
+        (e = avcodec_parameters_from_context(r->stream->codecpar, r->codec)) < 0 ||
+        (e = av_frame_get_buffer(r->frame, 0)) < 0 ||
+        (e = avio_open(&r->file->pb, r->path, AVIO_FLAG_WRITE)) < 0)
+        return e;
+    return avformat_write_header(r->file, NULL);
+}
+
+/* frame NULL: flush. */
+static int
+encode_frame(struct recorder *r, const AVFrame *frame)
+{
+    int e = avcodec_send_frame(r->codec, frame);
+    while (e >= 0) {
+        e = avcodec_receive_packet(r->codec, r->packet);
+        if (e == AVERROR(EAGAIN) || e == AVERROR_EOF)
+            return 0;
+        if (e < 0)
+            return e;
+        av_packet_rescale_ts(r->packet, r->codec->time_base, r->stream->time_base);
+        r->packet->stream_index = r->stream->index;
+        e = av_interleaved_write_frame(r->file, r->packet);
+    }
+    return e;
+}
+
+static int
+record(struct recorder *r)
+{
+    int e = open_recorder(r);
+    for (int i = 0; i < FPS * SECONDS && e >= 0; i++) {
+        e = av_frame_make_writable(r->frame);
+        if (e < 0)
+            break;
+        draw(r->frame, (double)i / FPS);
+        r->frame->pts = i;
+        e = encode_frame(r, r->frame);
+    }
+    if (e >= 0)
+        e = encode_frame(r, NULL);
+    return e < 0 ? e : av_write_trailer(r->file);
+}
+
+static int
+make_clip(const char *path)
+{
+    struct recorder r = { .path = path };
+    int e = record(&r);
+    av_packet_free(&r.packet);
+    av_frame_free(&r.frame);
+    avcodec_free_context(&r.codec);
+    if (r.file && r.file->pb) {
+        int closed = avio_closep(&r.file->pb); /* says what the writes before said */
+        e = e < 0 ? e : closed;
+    }
+    avformat_free_context(r.file);
+    return e;
+}
+
+qv_status
+tool_make_clip(const char *path, qv_error *err)
+{
+    struct qv_whole file = { 0 };
+    qv_status status = qv_whole_open(path, &file, err);
+    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path);
+    if (e < 0) {
+        char text[AV_ERROR_MAX_STRING_SIZE];
+        status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
+                         av_make_error_string(text, sizeof text, e));
+    }
+    if (!status)
+        status = qv_whole_finish(&file, err);
+    qv_whole_abort(&file);
+    return status;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit SUBCOMMAND ... */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command/tool.h"
+#include "files/atomic_file.h"
+
+static const struct tool tools[] = {
+    { "encode", "CLIP...",
+      "Turns clips or pictures into vision tokens: a safetensors file with tokens [n, out],\n"
+      "deepstack.0.., grid_thw and timestamps. With several clips, OUT is a folder.",
+      "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
+      tool_encode },
+    { "info", "PATH...",
+      "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
+      "memory,\n"
+      "how the patch embedding's Conv3d is run, and why.",
+      "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_JSON, tool_info },
+    { "synth", "",
+      "Makes a checkpoint of a config.json's sizes with seeded random weights, in the legacy 5D\n"
+      "layout, for trying and timing without weights.",
+      "qwenvit synth --config Qwen3-VL-4B-config -o synthetic",
+      GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON, tool_synth },
+    { "verify", "",
+      "Is the lowered model the same model? The patch embedding by definition against lowered, the "
+      "tower\nin bf16 against f32 layer by layer, repeated, loaded from other layouts, or against "
+      "another\nimplementation. Exit code 1 names the first row that fails.",
+      "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON, tool_verify },
+    { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]",
+      "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured roof.\n"
+      "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal lowering.\n"
+      "tower: a chunk against its limit and floor. gemm: the projections from 1 row up.\n"
+      "preprocess: decoding, resizing, patch rows.",
+      "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_BENCH | GROUP_JSON, tool_bench },
+    { "profile", "[CLIP]",
+      "Where the time goes: every layer and operation with its time, bytes, FLOPs and share of the "
+      "roof.",
+      "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON, tool_profile },
+};
+enum { N_TOOLS = sizeof tools / sizeof *tools };
+
+static void
+print_usage(FILE *to)
+{
+    fprintf(to,
+            "qwenvit %s: the Qwen-VL vision tower, from clips to tokens\n\n"
+            "usage: qwenvit SUBCOMMAND ...\n\n",
+            qv_version());
+    for (const struct tool *t = tools; t < tools + N_TOOLS; t++)
+        fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);
+    fprintf(to, "\nqwenvit SUBCOMMAND --help says more.\n"
+                "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
+                "input;\n4 device or environment\n");
+}
+
+/* Ahead of the first clip, and once for all (a folder is a checkpoint). Where there is no such
+ * program, opening a clip says why. */
+static void
+start_decoder(const struct tool *tool, struct tool_options *o)
+{
+    o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
+    bool clips = o->verify_clip != NULL;
+    for (size_t i = 0; i < o->n_arguments; i++)
+        clips = clips || !tool_is_folder(o->arguments[i]);
+    if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
+        qv_decoder_start(NULL, &o->clip.decoder, NULL);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static pid_t self; /* a child's signals are not about our files */
+
+/* What is not finished goes, and the process ends as it does without a handler: a shell's loop has
+ * to see the signal. */
+static void
+on_signal(int number)
+{
+    static const char text[] = "qwenvit: interrupted: unfinished output was removed\n";
+    if (getpid() == self && qv_whole_remove_all()) {
+        ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
+    }
+    raise(number); /* the handler is gone; it comes once this returns */
+}
+
+static void
+catch_signals(void)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
+    self = getpid();
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+            sigaction(numbers[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+}
+
+/* What was printed may only be written now, or nowhere. */
+static int
+close_stdout(int code)
+{
+    const bool lost = fflush(stdout) || ferror(stdout);
+    if (lost)
+        tool_complain("standard output cannot be written: %s", strerror(errno));
+    return lost && !code ? TOOL_BAD_INPUT : code;
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        print_usage(stdout);
+        return TOOL_DONE;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--version")) {
+        printf("qwenvit %s\n", qv_version());
+        return TOOL_DONE;
+    }
+    const struct tool *tool = NULL;
+    for (int i = 0; argc > 1 && i < N_TOOLS; i++)
+        if (!strcmp(argv[1], tools[i].name))
+            tool = &tools[i];
+    if (!tool) {
+        if (argc > 1)
+            tool_complain("no subcommand %s", argv[1]);
+        print_usage(stderr);
+        return TOOL_USAGE;
+    }
+    catch_signals();
+    struct tool_options o;
+    bool help = false;
+    int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
+    if (help)
+        tool_print_help(tool);
+    else if (!code) {
+        start_decoder(tool, &o);
+        code = tool->run(&o);
+        qv_decoder_stop(&o.clip.decoder);
+    }
+    free(o.arguments);
+    return close_stdout(code);
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: MIT */
+/* One table of options: parsing and help come from it. */
+#define _DEFAULT_SOURCE /* flock */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "command/tool.h"
+
+enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR, JSON };
+
+struct option {
+    const char *name, *value, *help;
+    enum kind kind;
+    unsigned group;
+    size_t at;
+    int64_t least;
+};
+
+#define AT(field) offsetof(struct tool_options, field)
+
+static const struct option options[] = {
+    { "--model", "DIR", "checkpoint folder, as Hugging Face stores it", TEXT, GROUP_MODEL,
+      AT(model), 0 },
+    { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
+    { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(picture),
+      0 },
+    { "--output-dtype", "TYPE", "of the tokens in the file: f32 (default) or bf16", DTYPE,
+      GROUP_ENCODE, AT(output_dtype), 0 },
+    { "--chunk", "N", "frame pairs at a time (default: chosen from the frame size)", INTEGER,
+      GROUP_ENCODE, AT(chunk_pairs), 1 },
+    { "--config", "DIR", "folder with a config.json to take sizes from", TEXT, GROUP_SYNTH,
+      AT(config), 0 },
+    { "--seed", "N", "of the random weights (default 1)", INTEGER, GROUP_SYNTH, AT(seed), 0 },
+    { "--shards", "N", "split the weights over N files (default 1)", INTEGER, GROUP_SYNTH,
+      AT(shards), 1 },
+    { "--clip", "FILE.mp4", "make a short clip with motion instead of a checkpoint", TEXT,
+      GROUP_SYNTH, AT(make_clip), 0 },
+    { "--fps", "F", "frames sampled per second (default: the checkpoint's)", REAL, GROUP_CLIP,
+      AT(clip.fps), 0 },
+    { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
+    { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
+      1 },
+    { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames), 1 },
+    { "--min-pixels", "N", "least pixels, all frames together (a picture: its own)", INTEGER,
+      GROUP_CLIP, AT(clip.min_pixels), 1 },
+    { "--max-pixels", "N", "most pixels, all frames together (a picture: its own)", INTEGER,
+      GROUP_CLIP, AT(clip.max_pixels), 1 },
+    { "--cap-pixels", NULL, "cap each frame's pixels as qwen-vl-utils does", FLAG, GROUP_CLIP,
+      AT(clip.cap_pixels), 0 },
+    { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
+      AT(clip.trusted), 0 },
+    { "--decode-threads", "N", "for a clip (default: every core, but 1 for HEVC)", INTEGER,
+      GROUP_CLIP, AT(decode_threads), 1 },
+    { "--decode-memory", "BYTES", "that decoding a clip may take (default 4 GiB)", INTEGER,
+      GROUP_CLIP, AT(clip.decode_memory), 1 },
+    { "--decode-seconds", "S", "without a sign of life, before decoding is ended (default 60)",
+      REAL, GROUP_CLIP, AT(clip.decode_seconds), 0 },
+    { "--clip", "FILE", "take pixels from this clip (default: seeded ones)", TEXT,
+      GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
+    { "--against", "FILE", "another implementation's layer outputs, in safetensors", TEXT,
+      GROUP_VERIFY, AT(against), 0 },
+    { "--against-backend", "NAME", "compare with this backend (default: with f32 on the same one)",
+      TEXT, GROUP_VERIFY, AT(against_backend), 0 },
+    { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT, GROUP_PROFILE,
+      AT(trace), 0 },
+    { "--grid", "T,H,W", "frame pairs, patch rows, patch columns (default 1,20,38)", TRIPLE,
+      GROUP_BENCH | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
+    { "--chunk", "N", "frame pairs at a time, 0: chosen (tower; default: all of --grid)", INTEGER,
+      GROUP_BENCH, AT(bench_chunk), 0 },
+    { "--shapes", "FILE", "convolutions to time, a line each (conv3d; default: a built-in list)",
+      TEXT, GROUP_BENCH, AT(shapes), 0 },
+    { "--lowering", "NAME", "time this lowering alone (conv3d)", TEXT, GROUP_BENCH, AT(lowering),
+      0 },
+    { "--rows", "N", "most rows (patch-embed, gemm; default: what this device does in seconds)",
+      INTEGER, GROUP_BENCH, AT(rows), 1 },
+    { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
+    { "--repeats", "N", "timed runs or chunks (default 7)", INTEGER, GROUP_BENCH | GROUP_PROFILE,
+      AT(repeats), 1 },
+    { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
+      AT(no_limit), 0 },
+    { "--backend", "NAME", "auto (default), cuda, metal, cpu, ref", TEXT, GROUP_DEVICE, AT(backend),
+      0 },
+    { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
+      GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
+    { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
+    { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
+      AT(tf32), 0 },
+    { "--plain", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
+      GROUP_DEVICE, AT(plain), 0 },
+    { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
+      0 },
+    { "--tune", NULL, "measure choices that the tune file does not hold, and keep them", FLAG,
+      GROUP_DEVICE, AT(tune), 0 },
+    { "--tune-file", "FILE", "of measured choices (default: in the user's cache folder)", TEXT,
+      GROUP_DEVICE, AT(tune_file), 0 },
+    { "--json[=FILE]", NULL, "results as JSON, an object a line; appended to FILE", JSON,
+      GROUP_JSON, AT(json), 0 },
+    { "--quiet", NULL, "no progress", FLAG, GROUP_JSON, AT(quiet), 0 },
+};
+enum { N_OPTIONS = sizeof options / sizeof *options };
+
+void
+tool_complain(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    fputs("qwenvit: ", stderr);
+    vfprintf(stderr, format, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+void
+tool_print_help(const struct tool *tool)
+{
+    printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
+           *tool->arguments ? " " : "", tool->arguments, tool->does);
+    for (const struct option *o = options; o < options + N_OPTIONS; o++)
+        if (o->group & tool->groups) {
+            char left[40];
+            snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
+            printf("  %-22s %s\n", left, o->help);
+        }
+    printf("  %-22s %s\n\nexample:\n  %s\n", "--help", "this text", tool->example);
+}
+
+static bool
+parse_integers(const char *text, int64_t *out, int n, int64_t least)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(text, &end, 10);
+        if (end == text || errno || v < least || *end != (i + 1 < n ? ',' : 0))
+            return false;
+        out[i] = v;
+        text = end + 1;
+    }
+    return true;
+}
+
+static bool
+parse_dtype(const char *text, qv_dtype *out)
+{
+    *out = !strcmp(text, "f32") ? QV_F32 : !strcmp(text, "bf16") ? QV_BF16 : QV_DTYPE_AUTO;
+    return *out || !strcmp(text, "auto");
+}
+
+/* What a value of the option must be, for the error text; NULL if it was fine. */
+static const char *
+parse_value(const struct option *o, const char *text, struct tool_options *out)
+{
+    char *field = (char *)out + o->at, *end;
+    switch (o->kind) {
+    case TEXT: *(const char **)(void *)field = text; return *text ? NULL : "a non-empty text";
+    case FLAG: *(bool *)(void *)field = true; return NULL;
+    case INTEGER:
+        if (!parse_integers(text, (int64_t *)(void *)field, 1, o->least))
+            return o->least ? "an integer from 1 up" : "an integer from 0 up";
+        return NULL;
+    case PAIR:
+        return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
+                                                                           : "two integers, H,W";
+    case TRIPLE:
+        return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
+                   ? NULL
+                   : "three integers, T,H,W";
+    case REAL: {
+        double v = strtod(text, &end);
+        if (end == text || *end || !isfinite(v) || v <= 0)
+            return "a number above 0";
+        *(double *)(void *)field = v;
+        return NULL;
+    }
+    case JSON:
+        out->json = true;
+        out->json_file = *text ? text : NULL;
+        return NULL;
+    case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+    }
+    return NULL;
+}
+
+static const struct option *
+find_option(const struct tool *tool, const char *name, size_t length)
+{
+    for (const struct option *o = options; o < options + N_OPTIONS; o++)
+        if (strcspn(o->name, "[") == length && !strncmp(o->name, name, length) &&
+            (o->group & tool->groups))
+            return o;
+    return NULL;
+}
+
+static bool
+takes_value(const struct option *o)
+{
+    return o->kind != FLAG && o->kind != JSON;
+}
+
+int
+tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out, bool *help)
+{
+    *out = (struct tool_options){ .seed = 1,
+                                  .shards = 1,
+                                  .repeats = 7,
+                                  .grid = { 1, 20, 38 },
+                                  .bench_chunk = -1,
+                                  .size = { 720, 1280 } };
+    out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
+    if (!out->arguments) {
+        tool_complain("no memory for arguments");
+        return TOOL_DEVICE;
+    }
+    bool only_files = false;
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        if (only_files || arg[0] != '-' || !arg[1]) {
+            out->arguments[out->n_arguments++] = arg;
+            continue;
+        }
+        if (!strcmp(arg, "--")) {
+            only_files = true;
+            continue;
+        }
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            *help = true;
+            return TOOL_DONE;
+        }
+        const char *equals = strncmp(arg, "--", 2) ? NULL : strchr(arg, '=');
+        size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+        const struct option *o = find_option(tool, arg, length);
+        if (!o) {
+            tool_complain("%s: no option %s (qwenvit %s --help lists them)", tool->name, arg,
+                          tool->name);
+            return TOOL_USAGE;
+        }
+        const char *value = equals ? equals + 1 : takes_value(o) ? argv[i + 1] : "";
+        if (!equals && takes_value(o) && ++i == argc) {
+            tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
+            return TOOL_USAGE;
+        }
+        const char *wanted =
+            o->kind == FLAG && equals ? "given without a value" : parse_value(o, value, out);
+        if (wanted) {
+            tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
+            return TOOL_USAGE;
+        }
+    }
+    return TOOL_DONE;
+}
+
+int
+tool_exit_code(qv_status status)
+{
+    switch (status) {
+    case QV_OK: return TOOL_DONE;
+    case QV_EINVAL: return TOOL_USAGE;
+    case QV_EIO:
+    case QV_EFORMAT:
+    case QV_EUNSUPPORTED: return TOOL_BAD_INPUT;
+    case QV_ENOMEM:
+    case QV_ENODEVICE:
+    case QV_EBACKEND:
+    case QV_ESTATE:
+    case QV_STATUS_MAX: break;
+    }
+    return TOOL_DEVICE;
+}
+
+int
+tool_fail(qv_status status, const qv_error *err)
+{
+    tool_complain("%s", err->text);
+    return tool_exit_code(status);
+}
+
+/* The folders above a file; one that cannot be made shows when the file is written. */
+static void
+make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0777);
+        *slash = '/';
+    }
+}
+
+/* $XDG_CACHE_HOME/qwenvit/tune.json or ~/.cache/qwenvit/tune.json; NULL where there is no home. */
+static const char *
+default_tune_file(char *path, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (cache && *cache == '/')
+        n = snprintf(path, size, "%s/qwenvit/tune.json", cache);
+    else if (home && *home == '/')
+        n = snprintf(path, size, "%s/.cache/qwenvit/tune.json", home);
+    return n > 0 && (size_t)n < size ? path : NULL;
+}
+
+qv_status
+tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
+{
+    char file[4096];
+    qv_context_options c = { .backend = o->backend,
+                             .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
+                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
+                             .tune_file =
+                                 o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
+                             .tune = o->tune,
+                             .tf32 = o->tf32,
+                             .plain = o->plain };
+    if (o->tune && c.tune_file == file)
+        make_folders(file);
+    qv_status status = qv_context_open(&c, out, err);
+    if (!status) {
+        qv_context_info info;
+        qv_context_get_info(*out, &info);
+        if (*info.warning)
+            tool_complain("%s", info.warning);
+    }
+    return status;
+}
+
+void
+tool_close_context(qv_context **ctx, const qv_context_info *opened)
+{
+    qv_context_info now;
+    if (*ctx) {
+        qv_context_get_info(*ctx, &now);
+        if (strcmp(now.warning, opened->warning))
+            tool_complain("%s", now.warning);
+    }
+    qv_context_close(ctx);
+}
+
+bool
+tool_is_folder(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+double
+tool_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void
+tool_print_json(json_t *object)
+{
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    puts(text ? text : "{}");
+    fflush(stdout);
+    free(text);
+    json_decref(object);
+}
+
+/* The line and its end in one write, so that other processes' lines are not torn; half of one, on a
+ * disk that is full, is taken back. */
+static qv_status
+append_line(const char *path, char *text, qv_error *err)
+{
+    const size_t n = strlen(text) + 1;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
+    text[n - 1] = '\n';
+    flock(fd, LOCK_EX); /* a device has none */
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const ssize_t put = write(fd, text, n);
+    int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;
+    if (why && put > 0 && ftruncate(fd, end))
+        why = errno;
+    if (close(fd) && !why)
+        why = errno;
+    return why ? qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(why))
+               : QV_OK;
+}
+
+qv_status
+tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
+{
+    if (!o->json_file) {
+        tool_print_json(object);
+        return QV_OK;
+    }
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    qv_status status = text ? append_line(o->json_file, text, err)
+                            : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);
+    free(text);
+    return status;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+void
+tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet)
+{
+    *p = (struct tool_progress){ .label = label,
+                                 .total = total,
+                                 .started_s = tool_seconds(),
+                                 .shown_s = tool_seconds(),
+                                 .quiet = quiet,
+                                 .terminal = isatty(2) };
+}
+
+void
+tool_progress_show(struct tool_progress *p, int64_t done)
+{
+    enum { WIDTH = 30 };
+    double now = tool_seconds(), every_s = p->terminal ? 0.1 : 10;
+    if (p->quiet || (now - p->shown_s < every_s && done < p->total) ||
+        (!p->terminal && done >= p->total))
+        return;
+    p->shown_s = now;
+    double rate = (double)done / (now - p->started_s + 1e-9);
+    if (!p->terminal) {
+        fprintf(stderr, "%s: %lld of %lld frames, %.1f a second\n", p->label, (long long)done,
+                (long long)p->total, rate);
+        return;
+    }
+    char bar[WIDTH + 1];
+    int64_t filled = p->total ? done * WIDTH / p->total : WIDTH;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\r%s [%s] %lld/%lld frames, %.1f/s \033[K", p->label, bar, (long long)done,
+            (long long)p->total, rate);
+}
+
+void
+tool_progress_end(struct tool_progress *p, int64_t done)
+{
+    tool_progress_show(p, done);
+    if (p->terminal && !p->quiet)
+        fputc('\n', stderr);
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit synth: a checkpoint of given sizes with seeded random weights, as Hugging Face would
+ * store it (bf16, patch embedding 5D, "model.visual." names), for trying and timing without
+ * weights. Norms and biases are not trivial, and matrices are scaled so that activations stay of
+ * order one: a tower that treats them wrongly shows it.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+#include "command/tool.h"
+#include "towers/tower.h"
+#include "files/atomic_file.h"
+
+enum { PIECE = 1 << 20 }; /* values at a time */
+
+struct synth {
+    const struct tool_options *o;
+    struct qv_config config;
+    struct qv_safetensor *tensors; /* [n], what is stored: not the derived ones */
+    size_t *ids;                   /* [n] of the tower's */
+    size_t n;
+    char (*names)[128];
+    void *values;
+    uint64_t bytes;
+};
+
+/* splitmix64 (Steele et al., 2014): every value has a state of its own, so order does not matter */
+static uint64_t
+mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Near-normal with variance 1: the sum of four uniform 16-bit parts. */
+static float
+noise(uint64_t state)
+{
+    uint64_t u = mix(state);
+    int32_t sum = (int32_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+    return (float)(sum - 131070) * (1.7320508f / 65536);
+}
+
+static float
+spread(const struct qv_tensor_spec *spec, size_t id, float *mean)
+{
+    bool norm_weight = strstr(spec->name, "norm") && strstr(spec->name, ".weight");
+    *mean = norm_weight ? 1 : 0;
+    if (spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS)
+        return norm_weight ? 0.2f : 0.1f;
+    return id == POSITIONS ? 0.5f : 1 / sqrtf((float)spec->k);
+}
+
+static void
+shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec)
+{
+    const struct qv_config *c = &s->config;
+    struct qv_safetensor *t = &s->tensors[i];
+    int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
+    snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->name);
+    t->name = s->names[i];
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", s->o->dtype == QV_F32 ? "F32" : "BF16");
+    bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
+    t->n_dims = spec->conv3d ? 5 : line ? 1 : 2;
+    t->shape[0] = spec->n;
+    t->shape[1] = spec->k;
+    if (spec->conv3d)
+        memcpy(t->shape, conv, sizeof conv);
+}
+
+static qv_status
+list_tensors(struct synth *s, qv_error *err)
+{
+    size_t all = qv_tower_n_tensors(&s->config);
+    s->tensors = calloc(all, sizeof *s->tensors);
+    s->ids = calloc(all, sizeof *s->ids);
+    s->names = calloc(all, sizeof *s->names);
+    s->values = malloc((size_t)PIECE * sizeof(float));
+    if (!s->tensors || !s->ids || !s->names || !s->values)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", all);
+    for (size_t id = 0; id < all; id++) {
+        struct qv_tensor_spec spec = qv_tower_tensor(&s->config, id);
+        if (spec.sum_depth)
+            continue;
+        s->ids[s->n] = id;
+        shape_of(s, s->n++, &spec);
+    }
+    return QV_OK;
+}
+
+static qv_status
+write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size_t id,
+             qv_error *err)
+{
+    struct qv_tensor_spec spec = qv_tower_tensor(&s->config, id);
+    qv_dtype dtype = s->o->dtype == QV_F32 ? QV_F32 : QV_BF16;
+    size_t element = qv_dtype_bytes(dtype);
+    float mean, deviation = spread(&spec, id, &mean), *f = s->values;
+    qv_bf16 *h = s->values;
+    uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
+    int64_t total = spec.n * spec.k;
+    for (int64_t at = 0; at < total; at += PIECE) {
+        int64_t n = total - at < PIECE ? total - at : PIECE;
+        for (int64_t i = 0; i < n; i++) {
+            /* f32 files hold bf16 values too, so that both precisions are the same model */
+            qv_bf16 v = qv_f32_to_bf16(mean + deviation * noise(base + (uint64_t)(at + i)));
+            if (dtype == QV_F32)
+                f[i] = qv_bf16_to_f32(v);
+            else
+                h[i] = v;
+        }
+        qv_status status = qv_safetensors_writer_put(w, slot, (uint64_t)at * element, s->values,
+                                                     (uint64_t)n * element, err);
+        if (status)
+            return status;
+    }
+    s->bytes += (uint64_t)total * element;
+    return QV_OK;
+}
+
+/* Tensors first .. first+n into one file. */
+static qv_status
+write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *err)
+{
+    char path[4200];
+    const char *const metadata[][2] = { { "format", "pt" } };
+    struct qv_safetensors_writer *w = NULL;
+    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
+    qv_status status =
+        qv_safetensors_writer_open(path, s->tensors + first, n, metadata, 1, &w, err);
+    for (size_t i = 0; i < n && !status; i++)
+        status = write_tensor(s, w, i, s->ids[first + i], err);
+    if (!status)
+        status = qv_safetensors_writer_finish(&w, err);
+    qv_safetensors_writer_abort(&w);
+    return status;
+}
+
+static qv_status
+write_json(const struct synth *s, const char *name, json_t *j, qv_error *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
+    char *text = qv_json_text(j, JSON_INDENT(2));
+    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
+    free(text);
+    return status;
+}
+
+static void
+shard_name(char *name, size_t size, int64_t i, int64_t n)
+{
+    snprintf(name, size, "model-%05lld-of-%05lld.safetensors", (long long)i + 1, (long long)n);
+}
+
+static qv_status
+write_shards(struct synth *s, qv_error *err)
+{
+    int64_t shards = s->o->shards;
+    json_t *map = json_object();
+    qv_status status = QV_OK;
+    for (int64_t i = 0; i < shards && !status; i++) {
+        char name[64];
+        size_t first = s->n * (size_t)i / (size_t)shards;
+        size_t end = s->n * (size_t)(i + 1) / (size_t)shards;
+        shard_name(name, sizeof name, i, shards);
+        status = write_file(s, name, first, end - first, err);
+        for (size_t t = first; t < end; t++)
+            json_object_set_new(map, s->names[t], json_string(name));
+    }
+    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)s->bytes,
+                              "weight_map", map);
+    if (!status)
+        status = write_json(s, "model.safetensors.index.json", index, err);
+    json_decref(index);
+    return status;
+}
+
+/* Copies a configuration file as it is; a preprocessor file may be missing. */
+static qv_status
+copy_json(const struct synth *s, const char *name, bool required, qv_error *err)
+{
+    char from[4200];
+    json_error_t why;
+    snprintf(from, sizeof from, "%.4000s/%s", s->o->config, name);
+    json_t *j = json_load_file(from, JSON_REJECT_DUPLICATES, &why);
+    if (!j)
+        return required ? qv_fail(err, QV_EFORMAT, "%s: %s", from, why.text) : QV_OK;
+    qv_status status = write_json(s, name, j, err);
+    json_decref(j);
+    return status;
+}
+
+static qv_status
+synth(struct synth *s, qv_error *err)
+{
+    qv_status status = qv_config_read(s->o->config, &s->config, err);
+    if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
+        status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
+    if (!status)
+        status = list_tensors(s, err);
+    if (!status && (uint64_t)s->o->shards > s->n)
+        status = qv_fail(err, QV_EINVAL, "--shards is %lld, but there are %zu tensors",
+                         (long long)s->o->shards, s->n);
+    if (!status)
+        status = s->o->shards > 1 ? write_shards(s, err)
+                                  : write_file(s, "model.safetensors", 0, s->n, err);
+    /* the configuration last: a folder with a config.json is complete */
+    if (!status)
+        status = copy_json(s, "preprocessor_config.json", false, err);
+    if (!status)
+        status = copy_json(s, "video_preprocessor_config.json", false, err);
+    if (!status)
+        status = copy_json(s, "config.json", true, err);
+    return status;
+}
+
+int
+tool_synth(const struct tool_options *o)
+{
+    if (o->make_clip && !o->n_arguments && !o->config && !o->output) {
+        qv_error why = { 0 };
+        qv_status made = tool_make_clip(o->make_clip, &why);
+        if (made)
+            return tool_fail(made, &why);
+        printf("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
+        return TOOL_DONE;
+    }
+    if (o->n_arguments || !o->config || !o->output) {
+        tool_complain("synth: %s (qwenvit synth --help)",
+                      o->n_arguments ? "takes no files" : "--config DIR and -o DIR are required");
+        return TOOL_USAGE;
+    }
+    struct synth s = { .o = o };
+    qv_error err = { 0 };
+    qv_status status = synth(&s, &err);
+    int code = status ? tool_fail(status, &err) : TOOL_DONE;
+    if (!code && o->json)
+        tool_print_json(json_pack("{s:s, s:I, s:I, s:I}", "checkpoint", o->output, "tensors",
+                                  (json_int_t)s.n, "bytes", (json_int_t)s.bytes, "seed",
+                                  (json_int_t)o->seed));
+    else if (!code)
+        printf("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
+               (long long)o->seed);
+    free(s.tensors);
+    free(s.ids);
+    free(s.names);
+    free(s.values);
+    return code;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit verify: what is held against what. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "towers/config.h"
+#include "error.h"
+#include "verify/verify.h"
+
+/* f32: seen for a right tower 1e-6; TF32 or bf16 inside would show. */
+static const double f32_worst = 2e-5;
+
+/*
+ * bf16 over the ideal bf16 tower, which rounds what every operation writes, and nothing else. Of
+ * the eight operations of a block a real one may round one thing more, the attention's
+ * probabilities: at most sqrt(9/8) = 1.06 times the distance. Seen with AVX-512 BF16: 1.002 on
+ * tower M.
+ * Both are draws: the norm of n rounding errors is spread by 1/sqrt(2n) of itself. Four times that
+ * is allowed on top, n being the values of a row for the worst, of all rows for the mean: 9% and
+ * 0.3% for 760 rows of 1024; the golden towers' few columns need it (1.05 and 1.49 were seen).
+ */
+static const double rounding_slack = 1.1, spreads = 4;
+static const double least_cosine = 0.99;
+
+void
+verify_say(const struct verify_job *job, const char *what)
+{
+    if (job->say)
+        job->say(what);
+}
+
+bool
+verify_wants(const struct verify_job *job, qv_dtype dtype)
+{
+    return job->dtype == QV_DTYPE_AUTO || job->dtype == dtype;
+}
+
+static qv_status
+no_row(qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "no memory for a row of the table");
+}
+
+/* ---- a layer against its truth --------------------------------------------------------------- */
+
+qv_status
+verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
+             const struct verify_held_to *to, struct verify_table *out, qv_error *err)
+{
+    struct verify_distance yard = { 0 };
+    struct verify_row *row = verify_add(out, check, l->name, dtype);
+    if (!row)
+        return no_row(err);
+    qv_status status = verify_compare(l->rows, to->truth, l->n, l->cols, &row->is, err);
+    if (!status && to->yardstick)
+        status = verify_compare(to->yardstick, to->truth, l->n, l->cols, &yard, err);
+    if (status)
+        return status;
+    if (to->yardstick) {
+        row->yardstick_worst = yard.worst;
+        row->yardstick_mean = yard.mean;
+        row->bar_worst = isinf(to->worst) ? INFINITY : to->worst * yard.worst;
+        row->bar_mean = isinf(to->mean) ? INFINITY : to->mean * yard.mean;
+        row->bar_cosine = to->cosine;
+    } else {
+        row->bar_worst = f32_worst;
+    }
+    verify_judge(row);
+    return QV_OK;
+}
+
+struct verify_held_to
+verify_held_to_ideal(const struct verify_layer *l)
+{
+    double row = 2 * (double)l->cols, all = row * (double)l->n;
+    return (struct verify_held_to){ .mean = rounding_slack * (1 + spreads / sqrt(all)),
+                                    .worst = rounding_slack * (1 + spreads / sqrt(row)),
+                                    .cosine = least_cosine };
+}
+
+qv_status
+verify_same_layer(const struct verify_layers *in, const struct verify_layer *like,
+                  const float **rows, qv_error *err)
+{
+    const struct verify_layer *l = verify_layer_find(in, like->name);
+    if (!l || l->n != like->n || l->cols != like->cols)
+        return qv_fail(err, QV_ESTATE, "layer %s is [%lld, %lld] in one run and not in the other",
+                       like->name, (long long)like->n, (long long)like->cols);
+    *rows = l->rows;
+    return QV_OK;
+}
+
+/* Every layer of a run against that of the truth; with an ideal, the bars are its own. */
+static qv_status
+check_layers(const char *check, qv_dtype dtype, const struct verify_layers *found,
+             const struct verify_layers *truth, const struct verify_layers *ideal,
+             struct verify_table *out, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < found->n && !status; i++) {
+        const struct verify_layer *l = &found->layers[i];
+        struct verify_held_to to = verify_held_to_ideal(l);
+        if (verify_is_pulled(l))
+            continue;
+        status = verify_same_layer(truth, l, &to.truth, err);
+        if (!status && ideal)
+            status = verify_same_layer(ideal, l, &to.yardstick, err);
+        if (!status)
+            status = verify_layer(check, dtype, l, &to, out, err);
+    }
+    return status;
+}
+
+/* ---- equal to the bit ------------------------------------------------------------------------ */
+
+/* One row for all layers that both have: named after the first that differs. */
+static qv_status
+check_bits(const char *check, const char *name, qv_dtype dtype, const struct verify_layers *a,
+           const struct verify_layers *b, struct verify_table *out, qv_error *err)
+{
+    struct verify_row *row = verify_add(out, check, name, dtype);
+    if (!row)
+        return no_row(err);
+    row->bits = row->ok = true;
+    size_t n = 0;
+    for (size_t i = 0; i < b->n && row->ok; i++, n++) {
+        const struct verify_layer *l = &b->layers[i];
+        const float *other = NULL;
+        struct verify_distance d = { 0 };
+        size_t bytes = (size_t)(l->n * l->cols) * sizeof *other;
+        qv_status status = verify_same_layer(a, l, &other, err);
+        if (!status)
+            status = verify_compare(l->rows, other, l->n, l->cols, &d, err);
+        if (status)
+            return status;
+        row->ok = !memcmp(l->rows, other, bytes) && isfinite(d.worst);
+        if (!row->ok) {
+            row->is.max_abs = d.max_abs;
+            snprintf(row->why, sizeof row->why, "%s differs by up to %.3g", l->name, d.max_abs);
+            if (!strcmp(check, "repeat"))
+                snprintf(row->name, sizeof row->name, "%s", l->name);
+        }
+    }
+    snprintf(row->note, sizeof row->note, "%zu outputs", n);
+    return QV_OK;
+}
+
+static qv_status
+check_repeat(const struct verify_job *job, qv_model *model, qv_dtype dtype,
+             const struct verify_input *input, const struct verify_layers *first,
+             struct verify_table *out, qv_error *err)
+{
+    static const struct {
+        const char *name;
+        enum verify_run_kind kind;
+    } runs[] = { { "every layer", VERIFY_WATCHED }, { "unwatched", VERIFY_AS_IT_IS } };
+    qv_status status = QV_OK;
+    verify_say(job, "once more");
+    for (size_t i = 0; i < sizeof runs / sizeof *runs && !status; i++) {
+        struct verify_layers again = { 0 };
+        status = verify_run(model, input, runs[i].kind, &again, err);
+        if (!status)
+            status = check_bits("repeat", runs[i].name, dtype, first, &again, out, err);
+        verify_layers_free(&again);
+    }
+    return status;
+}
+
+static qv_status
+check_layouts(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
+              const struct verify_input *input, const struct verify_layers *first,
+              struct verify_table *out, qv_error *err)
+{
+    struct verify_tensor weight = { 0 };
+    qv_status status =
+        verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
+    verify_say(job, "from other layouts");
+    for (int i = 0; i < VERIFY_LAYOUTS && !status; i++) {
+        struct verify_layers again = { 0 };
+        qv_model *model = NULL;
+        if (i == (int)weight.stored)
+            continue;
+        status = verify_load_layout(job->ctx, job->dir, config, dtype, &weight,
+                                    (enum verify_layout)i, &model, err);
+        if (!status)
+            status = verify_run(model, input, VERIFY_AS_IT_IS, &again, err);
+        if (!status)
+            status = check_bits("layouts", verify_layout_name((enum verify_layout)i), dtype, first,
+                                &again, out, err);
+        verify_layers_free(&again);
+        qv_model_free(&model);
+    }
+    free(weight.data);
+    return status;
+}
+
+/* ---- the model against itself ---------------------------------------------------------------- */
+
+void
+verify_truth_free(struct verify_truth *t)
+{
+    verify_layers_free(&t->exact);
+    verify_layers_free(&t->ideal);
+}
+
+static qv_status
+run_ideal(const struct verify_job *job, qv_model *model, const struct verify_input *input,
+          struct verify_truth *out, qv_error *err)
+{
+    verify_say(job, "ideal bf16");
+    return verify_run(model, input, VERIFY_IDEAL, &out->ideal, err);
+}
+
+qv_status
+verify_truth(const struct verify_job *job, qv_context *ctx, const struct verify_input *input,
+             bool with_ideal, struct verify_truth *out, qv_error *err)
+{
+    qv_model *model = NULL;
+    verify_say(job, "the truth: f32");
+    qv_status status = verify_load(ctx, job->dir, QV_F32, VERIFY_ROUND_WEIGHTS, &model, NULL, err);
+    if (!status)
+        status = verify_run(model, input, VERIFY_WATCHED, &out->exact, err);
+    if (!status && with_ideal && input->still) { /* its depth sums are rounded, the truth's not */
+        qv_model_free(&model);
+        status = verify_load(ctx, job->dir, QV_F32, VERIFY_ROUND_ALL, &model, NULL, err);
+    }
+    if (!status && with_ideal)
+        status = run_ideal(job, model, input, out, err);
+    qv_model_free(&model);
+    return status;
+}
+
+static qv_status
+verify_f32(const struct verify_job *job, const struct qv_config *config,
+           const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
+           qv_error *err)
+{
+    qv_model *model = NULL;
+    struct verify_layers seen = { 0 };
+    bool inexact = true, keep = verify_wants(job, QV_BF16);
+    verify_say(job, "f32");
+    qv_status status =
+        verify_load(job->ctx, job->dir, QV_F32, VERIFY_AS_STORED, &model, &inexact, err);
+    if (!status)
+        status = verify_run(model, input, VERIFY_WATCHED, &seen, err);
+    if (!status)
+        status = verify_definition(job->dir, config, QV_F32, input,
+                                   verify_layer_find(&seen, "patch_embed"), out, err);
+    if (!status)
+        status = check_repeat(job, model, QV_F32, input, &seen, out, err);
+    /* a bf16 checkpoint's f32 tower is the truth of its bf16 tower too */
+    keep = keep && !status && !inexact && !input->still;
+    if (keep)
+        status = run_ideal(job, model, input, truth, err);
+    qv_model_free(&model);
+    if (!status)
+        status = check_layouts(job, config, QV_F32, input, &seen, out, err);
+    if (keep)
+        truth->exact = seen;
+    else
+        verify_layers_free(&seen);
+    return status;
+}
+
+static qv_status
+verify_bf16(const struct verify_job *job, const struct qv_config *config,
+            const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
+            qv_error *err)
+{
+    qv_model *model = NULL;
+    struct verify_layers seen = { 0 };
+    qv_status status = QV_OK;
+    if (!truth->exact.n)
+        status = verify_truth(job, job->ctx, input, true, truth, err);
+    verify_say(job, "bf16");
+    if (!status)
+        status = verify_load(job->ctx, job->dir, QV_BF16, VERIFY_AS_STORED, &model, NULL, err);
+    if (!status)
+        status = verify_run(model, input, VERIFY_WATCHED, &seen, err);
+    if (!status)
+        status = verify_definition(job->dir, config, QV_BF16, input,
+                                   verify_layer_find(&seen, "patch_embed"), out, err);
+    if (!status)
+        status = check_layers("rounding", QV_BF16, &seen, &truth->exact, &truth->ideal, out, err);
+    verify_truth_free(truth);
+    if (!status)
+        status = check_repeat(job, model, QV_BF16, input, &seen, out, err);
+    qv_model_free(&model);
+    if (!status)
+        status = check_layouts(job, config, QV_BF16, input, &seen, out, err);
+    verify_layers_free(&seen);
+    return status;
+}
+
+/* bf16 that was not asked for, on a device that has no such products (a CPU without AVX-512). */
+static qv_status
+unless_left_out(const struct verify_job *job, qv_status status)
+{
+    if (status != QV_EUNSUPPORTED || job->dtype != QV_DTYPE_AUTO)
+        return status;
+    verify_say(job, "bf16 left out: this device has no products of it");
+    return QV_OK;
+}
+
+qv_status
+verify_model(const struct verify_job *job, const struct verify_input *input,
+             struct verify_table *out, qv_error *err)
+{
+    struct qv_config config;
+    struct verify_truth truth = { 0 };
+    qv_status status = qv_config_read(job->dir, &config, err);
+    if (!status && verify_wants(job, QV_F32))
+        status = verify_f32(job, &config, input, &truth, out, err);
+    if (!status && verify_wants(job, QV_BF16))
+        status = unless_left_out(job, verify_bf16(job, &config, input, &truth, out, err));
+    verify_truth_free(&truth);
+    return status;
+}
+
+/* ---- against another backend ----------------------------------------------------------------- */
+
+/* Our tower's layers. In f32 its weights are rounded to bf16 where the truth's are. */
+qv_status
+verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
+            const struct verify_input *input, struct verify_layers *out, qv_error *err)
+{
+    qv_model *model = NULL;
+    verify_say(job, dtype == QV_F32 ? "f32" : "bf16");
+    qv_status status = verify_load(job->ctx, job->dir, dtype, rounding, &model, NULL, err);
+    if (!status)
+        status = verify_run(model, input, VERIFY_WATCHED, out, err);
+    qv_model_free(&model);
+    return status;
+}
+
+qv_status
+verify_against_backend(const struct verify_job *job, qv_context *other,
+                       const struct verify_input *input, struct verify_table *out, qv_error *err)
+{
+    static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
+    struct verify_truth truth = { 0 };
+    qv_status status = verify_truth(job, other, input, verify_wants(job, QV_BF16), &truth, err);
+    for (int i = 0; i < 2 && !status; i++) {
+        struct verify_layers seen = { 0 };
+        if (!verify_wants(job, dtypes[i]))
+            continue;
+        status = verify_ours(job, dtypes[i], VERIFY_ROUND_WEIGHTS, input, &seen, err);
+        if (!status)
+            status = check_layers("against", dtypes[i], &seen, &truth.exact,
+                                  i ? &truth.ideal : NULL, out, err);
+        verify_layers_free(&seen);
+        if (dtypes[i] == QV_BF16)
+            status = unless_left_out(job, status);
+    }
+    verify_truth_free(&truth);
+    return status;
+}

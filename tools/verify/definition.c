@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit verify: the patch embedding by its definition. Weights are read from the checkpoint
+ * anew, sums are in double, nothing is rounded on the way.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "towers/geometry.h"
+#include "towers/tower.h"
+#include "verify/verify.h"
+
+/* Multiply-adds by definition: about a second in each of the two parts. */
+static const double most_work = 1.5e8;
+enum { MOST_ROWS = 64 };
+
+/* bf16, over the yardstick: the truth rounded once, and what is kept in bf16 before that too: the
+ * position embedding, and for a picture the depth sums of the weight. (Held to a truth that rounds
+ * only the sum, an honest patch embedding is at 1.12 in the mean.) */
+static const double bf16_slack = 1.05;
+
+struct definition {
+    qv_conv3d_desc desc; /* without addend: it is summed here, in double */
+    qv_dtype dtype;
+    int64_t rows, k, pair_rows;
+    const void *x;
+    void *still;      /* a picture's frame, once for each depth tap */
+    void *weight;     /* [o, k] in dtype */
+    float *bias;      /* [o] */
+    float *positions; /* [n_positions, o]; values of dtype */
+    int32_t (*tap_index)[4];
+    float (*tap_weight)[4];
+    const struct verify_layer *found;
+};
+
+/* So many rows and columns, spread evenly; the first and the last are among them. */
+struct part {
+    int64_t rows, cols;
+};
+
+static int64_t
+spread(int64_t i, int64_t n, int64_t all)
+{
+    return n > 1 ? i * (all - 1) / (n - 1) : 0;
+}
+
+/* ---- what is convolved ----------------------------------------------------------------------- */
+
+/* A tensor's values as one of two dtypes, each rounded once. */
+static qv_status
+read_as(const char *dir, const struct qv_config *c, const char *name, qv_dtype rounded, qv_dtype to,
+        int64_t values, void **out, qv_error *err)
+{
+    struct verify_tensor t = { 0 };
+    qv_status status = verify_read_tensor(dir, c, name, &t, err);
+    if (!status && t.values != values)
+        status = qv_fail(err, QV_EFORMAT, "%s: tensor %s has %lld values, %lld are needed", dir,
+                         t.name, (long long)t.values, (long long)values);
+    if (!status && !(*out = malloc((size_t)values * qv_dtype_bytes(to))))
+        status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", t.name);
+    for (int64_t i = 0; i < values && !status; i++) {
+        union {
+            float f;
+            qv_bf16 h;
+        } one;
+        qv_store(&one, rounded, 0, qv_load(t.data, t.dtype, i));
+        qv_store(*out, to, i, qv_load(&one, rounded, 0));
+    }
+    free(t.data);
+    return status;
+}
+
+static qv_status
+read_weights(struct definition *d, const char *dir, const struct qv_config *c, qv_error *err)
+{
+    void *bias = NULL, *positions = NULL;
+    qv_status status = read_as(dir, c, "patch_embed.proj.weight", d->dtype, d->dtype,
+                               c->hidden * d->k, &d->weight, err);
+    if (!status)
+        status = read_as(dir, c, "patch_embed.proj.bias", QV_F32, QV_F32, c->hidden, &bias, err);
+    if (!status)
+        status = read_as(dir, c, "pos_embed.weight", d->dtype, QV_F32, c->n_positions * c->hidden,
+                         &positions, err);
+    d->bias = bias;
+    d->positions = positions;
+    return status;
+}
+
+static qv_status
+find_taps(struct definition *d, const struct qv_config *c, const int64_t thw[3], qv_error *err)
+{
+    int64_t side = llround(sqrt((double)c->n_positions));
+    d->tap_index = malloc((size_t)d->pair_rows * sizeof *d->tap_index);
+    d->tap_weight = malloc((size_t)d->pair_rows * sizeof *d->tap_weight);
+    if (!d->tap_index || !d->tap_weight)
+        return qv_fail(err, QV_ENOMEM, "no memory for position taps");
+    qv_geometry_taps(thw[1], thw[2], c->merge, side, d->tap_index, d->tap_weight);
+    return QV_OK;
+}
+
+/* A still is one frame; its definition sees it at every depth tap. */
+static qv_status
+find_pixels(struct definition *d, const struct qv_config *c, const struct verify_input *input,
+            qv_error *err)
+{
+    size_t bytes = (size_t)(d->desc.h * d->desc.w * d->desc.c);
+    d->x = input->data;
+    if (!input->still)
+        return QV_OK;
+    d->still = malloc(bytes * (size_t)c->temporal);
+    if (!d->still)
+        return qv_fail(err, QV_ENOMEM, "no memory for %lld frames", (long long)c->temporal);
+    for (int64_t i = 0; i < c->temporal; i++)
+        memcpy((char *)d->still + (size_t)i * bytes, input->data, bytes);
+    d->x = d->still;
+    return QV_OK;
+}
+
+static double
+bf16(double x)
+{
+    qv_bf16 h;
+    qv_store(&h, QV_BF16, 0, x);
+    return qv_bf16_to_f32(h);
+}
+
+static double
+position(const struct definition *d, int64_t row, int64_t col)
+{
+    double sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (double)d->tap_weight[row % d->pair_rows][i] *
+               d->positions[d->tap_index[row % d->pair_rows][i] * d->desc.o + col];
+    return sum;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+/* The description of some outputs alone, with their own weight and bias. */
+struct columns {
+    qv_conv3d_desc desc, still; /* still: of one frame, on summed weights */
+    void *weight, *sums;
+    float *bias, *found, *rounded;
+    double *truth, *kept;
+};
+
+static void
+free_columns(struct columns *c)
+{
+    free(c->weight);
+    free(c->sums);
+    free(c->bias);
+    free(c->found);
+    free(c->rounded);
+    free(c->truth);
+    free(c->kept);
+}
+
+/* A bf16 tower rounds the sums of a picture's weight over depth. */
+static qv_status
+sum_columns(const struct definition *d, struct columns *c, qv_error *err)
+{
+    const int64_t *k = d->desc.kernel;
+    int64_t n = c->desc.o * d->k / k[0];
+    c->still = c->desc;
+    c->still.d = c->still.kernel[0] = c->still.stride[0] = 1;
+    c->sums = malloc((size_t)n * qv_dtype_bytes(d->dtype));
+    if (!c->sums)
+        return qv_fail(err, QV_ENOMEM, "no memory for %lld sums", (long long)n);
+    int64_t area = k[1] * k[2];
+    for (int64_t i = 0; i < n; i++) { /* [o, c, area] */
+        double sum = 0;
+        for (int64_t z = 0; z < k[0]; z++)
+            sum += qv_load(c->weight, d->dtype, (i / area * k[0] + z) * area + i % area);
+        qv_store(c->sums, d->dtype, i, sum);
+    }
+    return QV_OK;
+}
+
+static qv_status
+take_columns(const struct definition *d, const struct part *part, struct columns *c, qv_error *err)
+{
+    size_t row = (size_t)d->k * qv_dtype_bytes(d->dtype), n = (size_t)part->cols;
+    c->desc = d->desc;
+    c->desc.o = part->cols;
+    c->weight = malloc(n * row);
+    c->bias = malloc(n * sizeof *c->bias);
+    c->found = malloc(n * sizeof *c->found);
+    c->rounded = malloc(n * sizeof *c->rounded);
+    c->truth = malloc(n * sizeof *c->truth);
+    c->kept = malloc(n * sizeof *c->kept);
+    if (!c->weight || !c->bias || !c->found || !c->rounded || !c->truth || !c->kept)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu outputs", n);
+    for (size_t i = 0; i < n; i++) {
+        size_t from = (size_t)spread((int64_t)i, part->cols, d->desc.o);
+        memcpy((char *)c->weight + i * row, (char *)d->weight + from * row, row);
+        c->bias[i] = d->bias[from]; /* NOLINT: read_weights filled all of it */
+    }
+    return d->still ? sum_columns(d, c, err) : QV_OK;
+}
+
+/* The truth, and for bf16 the yardstick, of a row. */
+static qv_status
+define_row(const struct definition *d, const struct part *part, struct columns *c, int64_t row,
+           double *largest, qv_error *err)
+{
+    qv_status status =
+        qv_conv3d_define(&c->desc, d->x, c->weight, c->bias, NULL, row, 1, c->truth, err);
+    if (!status && d->still)
+        status =
+            qv_conv3d_define(&c->still, d->still, c->sums, c->bias, NULL, row, 1, c->kept, err);
+    for (int64_t i = 0; i < part->cols && !status; i++) {
+        int64_t col = spread(i, part->cols, d->desc.o);
+        double at = position(d, row, col);
+        c->rounded[i] = (float)bf16((d->still ? c->kept[i] : c->truth[i]) + bf16(at));
+        c->truth[i] += at;
+        c->found[i] = d->found->rows[row * d->found->cols + col];
+        if (fabs(c->truth[i]) > *largest)
+            *largest = fabs(c->truth[i]);
+    }
+    return status;
+}
+
+static void
+fill_row(struct verify_row *row, const struct definition *d, const struct part *part,
+         struct verify_sums *found, struct verify_sums *rounded, double largest)
+{
+    row->is = verify_sums_end(found);
+    struct verify_distance yard = verify_sums_end(rounded);
+    snprintf(row->note, sizeof row->note, "%lld of %lld rows, %lld of %lld outputs",
+             (long long)part->rows, (long long)d->rows, (long long)part->cols,
+             (long long)d->desc.o);
+    if (d->dtype == QV_F32) {
+        row->bar_worst = 2e-5;
+        /* beyond 8, ten units in the last place of the largest value are more */
+        row->bar_abs = fmax(1e-5, 10 * FLT_EPSILON * largest);
+    } else {
+        row->yardstick_worst = yard.worst;
+        row->yardstick_mean = yard.mean;
+        row->bar_worst = bf16_slack * yard.worst;
+        row->bar_mean = bf16_slack * yard.mean;
+        row->bar_cosine = 0.999;
+    }
+    verify_judge(row);
+}
+
+static qv_status
+check_part(const struct definition *d, const struct part *part, struct verify_table *out,
+           qv_error *err)
+{
+    struct columns c = { 0 };
+    struct verify_sums found = { 0 }, rounded = { 0 };
+    double largest = 0;
+    qv_status status = take_columns(d, part, &c, err);
+    if (!status)
+        status = verify_sums_begin(&found, part->cols, err);
+    if (!status)
+        status = verify_sums_begin(&rounded, part->cols, err);
+    for (int64_t i = 0; i < part->rows && !status; i++) {
+        int64_t at = spread(i, part->rows, d->rows);
+        status = define_row(d, part, &c, at, &largest, err);
+        if (!status) {
+            verify_sums_row(&found, c.found, c.truth);
+            verify_sums_row(&rounded, c.rounded, c.truth);
+        }
+    }
+    struct verify_row *row = status ? NULL : verify_add(out, "definition", "patch_embed", d->dtype);
+    if (!status && !row)
+        status = qv_fail(err, QV_ENOMEM, "no memory for a row");
+    if (row)
+        fill_row(row, d, part, &found, &rounded, largest);
+    free(found.pooled);
+    free(rounded.pooled);
+    free_columns(&c);
+    return status;
+}
+
+/* All of it where that is quick; else some rows with all outputs, and all rows with some. */
+static qv_status
+check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
+{
+    double row_work = (double)d->k * (double)d->rows;
+    int64_t o = d->desc.o, cols = (int64_t)(most_work / row_work);
+    if (row_work * (double)o <= most_work)
+        return check_part(d, &(struct part){ d->rows, o }, out, err);
+    int64_t some = d->rows < MOST_ROWS ? d->rows : MOST_ROWS;
+    qv_status status = check_part(d, &(struct part){ some, o }, out, err);
+    cols = cols > o / 8 ? o / 8 : cols;
+    cols = cols < 1 ? 1 : cols;
+    if (!status)
+        status = check_part(d, &(struct part){ d->rows, cols }, out, err);
+    return status;
+}
+
+qv_status
+verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtype,
+                  const struct verify_input *input, const struct verify_layer *found,
+                  struct verify_table *out, qv_error *err)
+{
+    const int64_t *thw = input->thw[0];
+    struct qv_tower_shape shape = { .pairs = thw[0],
+                                    .grid_h = thw[1],
+                                    .grid_w = thw[2],
+                                    .input = input->input,
+                                    .still = input->still,
+                                    .image_norm = input->still,
+                                    .dtype = dtype,
+                                    .output = QV_F32 };
+    struct definition d = { .desc = qv_tower_patch_embed(config, &shape),
+                            .dtype = dtype,
+                            .k = qv_config_row_dim(config),
+                            .pair_rows = thw[1] * thw[2],
+                            .rows = thw[0] * thw[1] * thw[2],
+                            .found = found };
+    d.desc.addend_rows = 0;
+    qv_status status = QV_OK;
+    if (!found || found->n != d.rows || found->cols != d.desc.o)
+        status = qv_fail(err, QV_ESTATE, "the plan showed no layer patch_embed of %lld rows",
+                         (long long)d.rows);
+    if (!status)
+        status = qv_conv3d_check(&d.desc, err);
+    if (!status)
+        status = read_weights(&d, dir, config, err);
+    if (!status)
+        status = find_taps(&d, config, thw, err);
+    if (!status)
+        status = find_pixels(&d, config, input, err);
+    if (!status)
+        status = check_parts(&d, out, err);
+    free(d.still);
+    free(d.weight);
+    free(d.bias);
+    free(d.positions);
+    free(d.tap_index);
+    free(d.tap_weight);
+    return status;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit verify: loading a tower, running it and keeping what it shows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "model/plan.h"
+#include "verify/verify.h"
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+void
+verify_layers_free(struct verify_layers *layers)
+{
+    for (size_t i = 0; i < layers->n; i++)
+        free(layers->layers[i].rows);
+    free(layers->layers);
+    memset(layers, 0, sizeof *layers);
+}
+
+void
+verify_input_free(struct verify_input *input)
+{
+    free(input->thw);
+    free(input->data);
+    memset(input, 0, sizeof *input);
+}
+
+static struct verify_layer *
+find_layer(const struct verify_layers *layers, const char *name)
+{
+    for (size_t i = 0; i < layers->n; i++)
+        if (!strcmp(layers->layers[i].name, name))
+            return &layers->layers[i];
+    return NULL;
+}
+
+const struct verify_layer *
+verify_layer_find(const struct verify_layers *layers, const char *name)
+{
+    return find_layer(layers, name);
+}
+
+bool
+verify_is_pulled(const struct verify_layer *layer)
+{
+    return !strcmp(layer->name, "tokens") || !strncmp(layer->name, "deepstack.", 10);
+}
+
+static struct verify_layer *
+new_layer(struct verify_layers *layers, const char *name)
+{
+    if (layers->n == layers->capacity) {
+        size_t capacity = layers->capacity ? 2 * layers->capacity : 32;
+        struct verify_layer *grown = realloc(layers->layers, capacity * sizeof *grown);
+        if (!grown)
+            return NULL;
+        layers->layers = grown;
+        layers->capacity = capacity;
+    }
+    struct verify_layer *l = &layers->layers[layers->n++];
+    memset(l, 0, sizeof *l);
+    snprintf(l->name, sizeof l->name, "%s", name);
+    return l;
+}
+
+/* A qv_tap: appends rows to the layer of that name. */
+static void
+keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
+{
+    struct verify_layers *layers = user;
+    struct verify_layer *l = find_layer(layers, name);
+    if (!l)
+        l = new_layer(layers, name);
+    float *grown = l ? realloc(l->rows, (size_t)((l->n + n_rows) * n_cols) * sizeof *grown) : NULL;
+    if (!grown) {
+        layers->lost = true;
+        return;
+    }
+    memcpy(grown + l->n * n_cols, rows, (size_t)(n_rows * n_cols) * sizeof *grown);
+    l->rows = grown;
+    l->n += n_rows;
+    l->cols = n_cols;
+}
+
+/* ---- the ideal bf16 tower -------------------------------------------------------------------- */
+
+static void
+round_to_bf16(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = qv_bf16_to_f32(qv_f32_to_bf16(x[i]));
+}
+
+struct ideal {
+    qv_context *ctx;
+    float *values;
+    size_t bytes;
+    qv_status status;
+    qv_error err;
+};
+
+static void
+round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_call *call, int y)
+{
+    struct qv_operand out = qv_op_operand(&step->op, y);
+    const struct qv_backend *be = ideal->ctx->backend;
+    struct qv_device *dev = ideal->ctx->dev;
+    if (ideal->status || out.dtype != QV_F32 || step->op.kind == QV_OP_convert)
+        return;
+    if (out.bytes > ideal->bytes) {
+        float *grown = realloc(ideal->values, out.bytes);
+        if (!grown) {
+            ideal->status =
+                qv_fail(&ideal->err, QV_ENOMEM, "no memory to round %zu bytes", out.bytes);
+            return;
+        }
+        ideal->values = grown;
+        ideal->bytes = out.bytes;
+    }
+    ideal->status = be->download(dev, ideal->values, call->operands[y], out.bytes, &ideal->err);
+    round_to_bf16(ideal->values, out.bytes / sizeof(float));
+    if (!ideal->status)
+        ideal->status = be->upload(dev, call->operands[y], ideal->values, out.bytes, &ideal->err);
+}
+
+/* A qv_probe: rounds what the step wrote. */
+static void
+round_output(void *user, const struct qv_step *step, const struct qv_call *call)
+{
+    round_operand(user, step, call, qv_op_n_operands(step->op.kind) - 1);
+}
+
+/* The position embedding is an activation too, though made before the first step. */
+static qv_status
+round_positions(struct ideal *ideal, const qv_plan *plan, qv_error *err)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(plan, &steps, &calls);
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < qv_op_n_operands(steps[i].op.kind); j++)
+            if (steps[i].operands[j] == SLOT_POS)
+                round_operand(ideal, &steps[i], &calls[i], j);
+    return ideal->status ? qv_fail(err, ideal->status, "%s", ideal->err.text) : QV_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* One clip on its way through a plan. */
+struct passage {
+    qv_plan *plan;
+    qv_plan_info info;
+    qv_tokens tokens; /* of a chunk */
+    float *rounded;   /* pixel_values, where the ideal tower rounds them */
+    struct ideal ideal;
+};
+
+static void
+end_passage(struct passage *p, qv_model *model)
+{
+    qv_plan_free(&p->plan);
+    qv_plans_free_idle(model); /* the next run gets a fresh one */
+    free(p->tokens.tokens);
+    for (int i = 0; i < QV_MAX_DEEPSTACK; i++)
+        free(p->tokens.deepstack[i]);
+    free(p->rounded);
+    free(p->ideal.values);
+}
+
+static qv_status
+begin_passage(struct passage *p, qv_model *model, const struct verify_input *input,
+              const int64_t thw[3], enum verify_run_kind kind, struct verify_layers *out,
+              qv_error *err)
+{
+    qv_plan_options options = { .grid_h = thw[1],
+                                .grid_w = thw[2],
+                                .input = input->input,
+                                .still = input->still,
+                                .image_norm = input->still,
+                                .tap = kind == VERIFY_AS_IT_IS ? NULL : keep,
+                                .tap_user = out };
+    qv_status status = qv_plan_create(model, &options, &p->plan, err);
+    if (status)
+        return status;
+    qv_plan_get_info(p->plan, &p->info);
+    p->ideal.ctx = model->ctx;
+    if (kind == VERIFY_IDEAL) {
+        qv_plan_set_probe(p->plan, round_output, &p->ideal);
+        status = round_positions(&p->ideal, p->plan, err);
+        if (status)
+            return status;
+    }
+    p->tokens.capacity = p->info.chunk_pairs * p->info.tokens_per_pair;
+    size_t bytes = (size_t)(p->tokens.capacity * model->config.out_hidden) * sizeof(float);
+    bool ok = (p->tokens.tokens = malloc(bytes)) != NULL;
+    for (int64_t i = 0; i < model->config.n_deepstack; i++)
+        ok = (p->tokens.deepstack[i] = malloc(bytes)) != NULL && ok;
+    return ok ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a chunk of tokens");
+}
+
+static void
+keep_tokens(const struct passage *p, const qv_model *model, struct verify_layers *out)
+{
+    int64_t cols = model->config.out_hidden;
+    keep(out, "tokens", p->tokens.tokens, p->tokens.n, cols);
+    for (int64_t i = 0; i < model->config.n_deepstack; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "deepstack.%lld", (long long)i);
+        keep(out, name, p->tokens.deepstack[i], p->tokens.n, cols);
+    }
+}
+
+/* Bytes of one thing that is pushed: a frame, or the patches of a pair. */
+static size_t
+unit_bytes(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
+{
+    const struct qv_config *c = &model->config;
+    int64_t patches = thw[1] * thw[2];
+    if (input->input == QV_INPUT_PATCHES)
+        return (size_t)(patches * qv_config_row_dim(c)) * sizeof(float);
+    return (size_t)(patches * c->patch * c->patch * c->in_channels);
+}
+
+static int64_t
+units(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
+{
+    bool frames = input->input == QV_INPUT_FRAMES && !input->still;
+    return frames ? thw[0] * model->config.temporal : thw[0];
+}
+
+static qv_status
+pass(struct passage *p, qv_model *model, const struct verify_input *input, const void *data,
+     const int64_t thw[3], struct verify_layers *out, qv_error *err)
+{
+    int64_t n = units(model, input, thw);
+    size_t bytes = unit_bytes(model, input, thw);
+    for (int64_t at = 0; at < n; at += p->info.chunk_frames) {
+        int64_t count = n - at < p->info.chunk_frames ? n - at : p->info.chunk_frames;
+        qv_status status =
+            qv_plan_push(p->plan, (const char *)data + (size_t)at * bytes, count, err);
+        if (!status && p->ideal.status)
+            status = qv_fail(err, p->ideal.status, "%s", p->ideal.err.text);
+        if (!status)
+            status = qv_plan_pull(p->plan, &p->tokens, err);
+        if (status)
+            return status;
+        keep_tokens(p, model, out);
+    }
+    return out->lost ? qv_fail(err, QV_ENOMEM, "no memory to keep every layer") : QV_OK;
+}
+
+static const void *
+rounded_pixels(struct passage *p, const void *data, size_t bytes)
+{
+    p->rounded = malloc(bytes);
+    if (p->rounded) {
+        memcpy(p->rounded, data, bytes);
+        round_to_bf16(p->rounded, bytes / sizeof(float));
+    }
+    return p->rounded;
+}
+
+qv_status
+verify_run(qv_model *model, const struct verify_input *input, enum verify_run_kind kind,
+           struct verify_layers *out, qv_error *err)
+{
+    const char *data = input->data;
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < input->n && !status; i++) {
+        struct passage p = { 0 };
+        const void *pixels = data;
+        size_t bytes =
+            (size_t)units(model, input, input->thw[i]) * unit_bytes(model, input, input->thw[i]);
+        if (kind == VERIFY_IDEAL && input->input == QV_INPUT_PATCHES)
+            pixels = rounded_pixels(&p, data, bytes);
+        status = pixels ? begin_passage(&p, model, input, input->thw[i], kind, out, err)
+                        : qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of pixels", bytes);
+        if (!status)
+            status = pass(&p, model, input, pixels, input->thw[i], out, err);
+        end_passage(&p, model);
+        data += bytes;
+    }
+    if (status)
+        verify_layers_free(out);
+    return status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* A backend's table, watched while weights are packed: first, so that dev->backend leads here. */
+struct watched {
+    struct qv_backend table;
+    const struct qv_backend *base;
+    enum verify_rounding rounding;
+    size_t n_matrices; /* begun so far; they come in the order of their ids */
+    bool inexact;
+};
+
+static bool
+round_all(float *x, size_t n)
+{
+    bool inexact = false;
+    for (size_t i = 0; i < n; i++) {
+        float rounded = qv_bf16_to_f32(qv_f32_to_bf16(x[i]));
+        inexact |= rounded != x[i];
+        x[i] = rounded;
+    }
+    return inexact;
+}
+
+static qv_status
+pack_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+             const void *src, struct qv_buffer dst, qv_error *err)
+{
+    struct watched *w = (struct watched *)(void *)dev->backend;
+    size_t n = (size_t)(rows * matrix->k);
+    float *copy = malloc(n * sizeof *copy);
+    if (!copy)
+        return qv_fail(err, QV_ENOMEM, "no memory to round %zu weights", n);
+    memcpy(copy, src, n * sizeof *copy);
+    w->n_matrices += row0 == 0;
+    bool sums = w->n_matrices == 1 + PATCH_STILL, inexact = round_all(copy, n);
+    w->inexact |= inexact && !sums;
+    bool round = w->rounding == VERIFY_ROUND_ALL || (w->rounding == VERIFY_ROUND_WEIGHTS && !sums);
+    qv_status status = w->base->pack(dev, matrix, row0, rows, round ? copy : src, dst, err);
+    free(copy);
+    return status;
+}
+
+static qv_status
+watch_positions(struct watched *w, qv_model *model, qv_error *err)
+{
+    const struct qv_config *c = &model->config;
+    size_t n = (size_t)(c->n_positions * c->hidden), bytes = n * sizeof(float);
+    struct qv_buffer at = model->weights.buffers[POSITIONS];
+    float *table = malloc(bytes);
+    if (!table)
+        return qv_fail(err, QV_ENOMEM, "no memory for the position table");
+    qv_status status = w->base->download(model->ctx->dev, table, at, bytes, err);
+    if (!status)
+        w->inexact |= round_all(table, n);
+    if (!status && w->rounding != VERIFY_AS_STORED)
+        status = w->base->upload(model->ctx->dev, at, table, bytes, err);
+    free(table);
+    return status;
+}
+
+qv_status
+verify_load(qv_context *ctx, const char *dir, qv_dtype dtype, enum verify_rounding rounding,
+            qv_model **out, bool *inexact, qv_error *err)
+{
+    qv_model_options options = { .dtype = dtype };
+    if (dtype != QV_F32)
+        return qv_model_load(ctx, dir, &options, out, err);
+    struct watched w = { .table = *ctx->dev->backend,
+                         .base = ctx->dev->backend,
+                         .rounding = rounding };
+    w.table.pack = pack_watched;
+    ctx->dev->backend = &w.table;
+    qv_status status = qv_model_load(ctx, dir, &options, out, err);
+    ctx->dev->backend = w.base;
+    if (!status)
+        status = watch_positions(&w, *out, err);
+    if (status)
+        qv_model_free(out);
+    if (inexact)
+        *inexact = w.inexact;
+    return status;
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit verify: pixels in, a table and an exit code out; verify_checks.c does the checks. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commit.h"
+#include "towers/config.h"
+#include "error.h"
+#include "command/tool.h"
+#include "verify/verify.h"
+
+/* Of a clip: enough patches to be a tower's real work, few enough for some seconds. */
+enum { LEAST_PATCHES = 760, MOST_PATCHES = 1600, MOST_PAIRS = 2 };
+
+/* ---- pixels ---------------------------------------------------------------------------------- */
+
+static qv_status
+take_grid(struct verify_input *input, const int64_t thw[3], qv_error *err)
+{
+    input->n = 1;
+    input->thw = malloc(sizeof *input->thw);
+    if (!input->thw)
+        return qv_fail(err, QV_ENOMEM, "no memory for a grid");
+    memcpy(input->thw[0], thw, sizeof *input->thw);
+    return QV_OK;
+}
+
+static qv_status
+take_bytes(struct verify_input *input, double bytes, qv_error *err)
+{
+    if (!(bytes < 1e11) || !(input->data = malloc((size_t)bytes)))
+        return qv_fail(err, QV_ENOMEM, "no memory for %.0f bytes of frames", bytes);
+    return QV_OK;
+}
+
+/* Noise that is the same everywhere (a linear congruential generator's upper bits). */
+static qv_status
+make_pixels(const struct tool_options *o, const struct qv_config *c, struct verify_input *input,
+            char *text, size_t size, qv_error *err)
+{
+    const int64_t *g = o->grid;
+    for (int i = 1; i < 3; i++)
+        if (g[i] % c->merge || g[i] > 1 << 14)
+            return qv_fail(err, QV_EINVAL,
+                           "--grid is %lld,%lld,%lld; rows and columns must be multiples of %lld",
+                           (long long)g[0], (long long)g[1], (long long)g[2], (long long)c->merge);
+    double bytes =
+        (double)(g[1] * c->patch * g[2] * c->patch * c->in_channels * c->temporal) * (double)g[0];
+    qv_status status = take_grid(input, g, err);
+    if (!status)
+        status = take_bytes(input, bytes, err);
+    uint32_t seed = 1;
+    for (size_t i = 0; !status && i < (size_t)bytes; i++) {
+        seed = seed * 1664525 + 1013904223;
+        ((uint8_t *)input->data)[i] = (uint8_t)(seed >> 24);
+    }
+    snprintf(text, size, "seeded pixels");
+    return status;
+}
+
+/* Bounds on what the options leave open: a few frames, a size of about a thousand patches. */
+static void
+bound(struct tool_options *o, qv_preprocess *p, bool picture)
+{
+    qv_clip_options *c = &o->clip;
+    int64_t patch = (int64_t)p->patch_size * p->patch_size;
+    int64_t unit = picture ? patch : patch * p->temporal_patch_size;
+    if (!c->max_pixels && !c->min_pixels)
+        p->min_pixels = LEAST_PATCHES * unit;
+    if (!c->max_pixels)
+        p->max_pixels = MOST_PATCHES * unit;
+    if (c->min_pixels > p->max_pixels)
+        p->max_pixels = c->min_pixels;
+    if (c->max_pixels && p->min_pixels > c->max_pixels)
+        p->min_pixels = c->max_pixels;
+}
+
+/* The first pairs; an odd last frame stands for two. */
+static qv_status
+read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input, char *text,
+            size_t size, qv_error *err)
+{
+    qv_clip_info info;
+    qv_clip_get_info(clip, &info);
+    input->still = info.picture;
+    int64_t pairs = info.grid_thw[0] < MOST_PAIRS ? info.grid_thw[0] : MOST_PAIRS;
+    int64_t frames = input->still ? 1 : pairs * c->temporal, n = 0;
+    int64_t wanted = frames < info.n_frames ? frames : info.n_frames;
+    size_t frame = (size_t)info.width * (size_t)info.height * 3;
+    double seconds[MOST_PAIRS * 8];
+    if (frames > (int64_t)(sizeof seconds / sizeof *seconds))
+        return qv_fail(err, QV_EUNSUPPORTED, "%lld frames in a pair", (long long)c->temporal);
+    int64_t thw[3] = { pairs, info.grid_thw[1], info.grid_thw[2] };
+    qv_status status = take_grid(input, thw, err);
+    if (!status)
+        status = take_bytes(input, (double)frame * (double)frames, err);
+    while (n < wanted && !status) {
+        int64_t got = 0;
+        status = qv_clip_read(clip, (uint8_t *)input->data + (size_t)n * frame, wanted - n, &got,
+                              seconds, err);
+        if (!status && !got)
+            status = qv_fail(err, QV_EFORMAT, "the clip ended before its sampled frames");
+        n += got;
+    }
+    for (; n < frames && !status; n++)
+        memcpy((uint8_t *)input->data + (size_t)n * frame,
+               (uint8_t *)input->data + (size_t)(n - 1) * frame, frame);
+    snprintf(text, size, "%lld of %lld sampled frames as %dx%d", (long long)wanted,
+             (long long)info.n_frames, info.width, info.height);
+    return status;
+}
+
+static qv_status
+read_clip(const struct tool_options *given, const struct qv_config *config,
+          struct verify_input *input, char *text, size_t size, qv_error *err)
+{
+    struct tool_options o = *given;
+    struct qv_config c = *config;
+    qv_clip *clip = NULL;
+    char what[128] = "";
+    if (o.clip.fps == 0 && !o.clip.num_frames && !o.clip.min_frames && !o.clip.max_frames)
+        o.clip.num_frames = MOST_PAIRS * c.temporal;
+    bound(&o, &c.image, true);
+    bound(&o, &c.video, false);
+    qv_status status = qv_clip_open(o.verify_clip, &c.image, &c.video, &o.clip, &clip, err);
+    if (!status)
+        status = read_frames(clip, &c, input, what, sizeof what, err);
+    qv_clip_close(&clip);
+    snprintf(text, size, "%s: %s", o.verify_clip, what);
+    return status;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+struct report {
+    const struct tool_options *o;
+    struct verify_table table;
+    struct verify_input input;
+    qv_context_info context;
+    struct qv_config config;
+    char pixels[4300];
+    double seconds;
+};
+
+/* What a check is, above its rows. */
+static const struct {
+    const char *check, *title;
+} titles[] = {
+    { "definition", "definition: the patch embedding by its seven loops, in double" },
+    { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
+    { "repeat", "repeat: another fresh plan, equal to the bit" },
+    { "layouts", "layouts: the patch weight stored otherwise, equal to the bit" },
+    { "against", "against: another implementation" },
+};
+
+static void
+print_title(const char *check)
+{
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        if (!strcmp(titles[i].check, check))
+            printf("\n%s\n", titles[i].title);
+}
+
+/* A number, or nothing where there is none. */
+static const char *
+figure(char text[16], const char *format, double x)
+{
+    text[0] = 0;
+    if (!isinf(x))
+        snprintf(text, 16, format, x);
+    return text;
+}
+
+static void
+print_row(const struct verify_row *r)
+{
+    char t[4][16];
+    const char *verdict = r->ok ? "ok" : "FAILED", *type = qv_dtype_name(r->dtype);
+    if (r->bits) {
+        printf("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
+               r->why);
+        return;
+    }
+    printf("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
+           figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
+           r->is.worst_cosine, r->is.pooled_cosine, verdict);
+    if (*r->note || !isinf(r->bar_abs))
+        printf("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
+               isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
+}
+
+static void
+print_input(const struct report *r)
+{
+    printf("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
+           r->context.backend, r->context.device, r->pixels);
+    for (size_t i = 0; i < r->input.n && i < 3; i++)
+        printf("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
+               (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
+    printf("%s\n", r->input.n > 3 ? "; ..." : "");
+}
+
+static void
+print_table(const struct report *r)
+{
+    const char *check = "";
+    size_t failed = 0;
+    print_input(r);
+    for (size_t i = 0; i < r->table.n; i++) {
+        const struct verify_row *row = &r->table.rows[i];
+        if (strcmp(check, row->check)) {
+            check = row->check;
+            print_title(check);
+            if (!row->bits)
+                printf("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
+                       "at most", "mean", "at most", "cosine", "pooled");
+        }
+        print_row(row);
+        failed += !row->ok;
+    }
+    printf("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *
+number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *
+row_json(const struct verify_row *r)
+{
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = { { "worst", r->is.worst },
+                    { "mean", r->is.mean },
+                    { "worst_cosine", r->is.worst_cosine },
+                    { "pooled_cosine", r->is.pooled_cosine },
+                    { "max_abs", r->is.max_abs },
+                    { "yardstick_worst", r->yardstick_worst },
+                    { "yardstick_mean", r->yardstick_mean },
+                    { "bar_worst", r->bar_worst },
+                    { "bar_mean", r->bar_mean },
+                    { "bar_abs", r->bar_abs },
+                    { "bar_cosine", r->bar_cosine } };
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:b, s:s, s:s}", "check", r->check, "name", r->name, "dtype",
+                  qv_dtype_name(r->dtype), "ok", r->ok, "note", r->note, "why", r->why);
+    for (size_t i = 0; !r->bits && i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(j, numbers[i].key, number(numbers[i].value));
+    if (r->bits)
+        json_object_set_new(j, "equal_bits", json_boolean(r->ok));
+    return j;
+}
+
+static json_t *
+report_json(const struct report *r)
+{
+    json_t *rows = json_array(), *grids = json_array();
+    for (size_t i = 0; i < r->table.n; i++)
+        json_array_append_new(rows, row_json(&r->table.rows[i]));
+    for (size_t i = 0; i < r->input.n; i++)
+        json_array_append_new(grids, json_pack("[I,I,I]", (json_int_t)r->input.thw[i][0],
+                                               (json_int_t)r->input.thw[i][1],
+                                               (json_int_t)r->input.thw[i][2]));
+    json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
+                                r->context.device, "threads", r->context.threads);
+    return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:o, s:f, s:b, s:o}", "verify", r->o->model,
+                     "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
+                     r->config.model_type, "pixels", r->pixels, "grid_thw", grids, "seconds",
+                     r->seconds, "ok", verify_first_failure(&r->table) == NULL, "rows", rows);
+}
+
+/* ---- the subcommand -------------------------------------------------------------------------- */
+
+static int
+check_usage(const struct tool_options *o)
+{
+    const char *wrong =
+        o->n_arguments                     ? "takes no files; a clip goes with --clip"
+        : !o->model                        ? "--model DIR is required"
+        : o->against && o->verify_clip     ? "--against has pixels of its own: no --clip"
+        : o->against && o->against_backend ? "--against and --against-backend exclude each other"
+                                           : NULL;
+    if (wrong)
+        tool_complain("verify: %s (qwenvit verify --help)", wrong);
+    return wrong ? TOOL_USAGE : TOOL_DONE;
+}
+
+static void
+say(const char *what)
+{
+    fprintf(stderr, "verify: %s\n", what);
+}
+
+static qv_status
+against_backend(const struct verify_job *job, struct report *r, qv_error *err)
+{
+    struct tool_options other = *r->o;
+    qv_context *ctx = NULL;
+    qv_context_info info;
+    other.backend = r->o->against_backend;
+    qv_status status = tool_open_context(&other, &ctx, err);
+    if (status)
+        return status;
+    qv_context_get_info(ctx, &info);
+    status = verify_against_backend(job, ctx, &r->input, &r->table, err);
+    tool_close_context(&ctx, &info);
+    return status;
+}
+
+static qv_status
+verify(const struct tool_options *o, struct report *r, qv_error *err)
+{
+    struct verify_job job = { .dir = o->model, .dtype = o->dtype, .say = o->quiet ? NULL : say };
+    double began = tool_seconds();
+    qv_status status = tool_open_context(o, &job.ctx, err);
+    if (!status)
+        qv_context_get_info(job.ctx, &r->context);
+    if (!status)
+        status = qv_config_read(o->model, &r->config, err);
+    if (!status && o->against) {
+        snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
+        status = verify_against_file(&job, o->against, &r->input, &r->table, err);
+    } else if (!status) {
+        status = o->verify_clip
+                     ? read_clip(o, &r->config, &r->input, r->pixels, sizeof r->pixels, err)
+                     : make_pixels(o, &r->config, &r->input, r->pixels, sizeof r->pixels, err);
+        if (!status)
+            status = o->against_backend ? against_backend(&job, r, err)
+                                        : verify_model(&job, &r->input, &r->table, err);
+    }
+    tool_close_context(&job.ctx, &r->context);
+    r->seconds = tool_seconds() - began;
+    return status;
+}
+
+static int
+show(const struct report *r)
+{
+    qv_error err = { 0 };
+    qv_status status = QV_OK;
+    if (!r->o->json || r->o->json_file)
+        print_table(r);
+    if (r->o->json)
+        status = tool_emit_json(r->o, report_json(r), &err);
+    const struct verify_row *bad = verify_first_failure(&r->table);
+    if (bad)
+        tool_complain("verify: %s: %s in %s: %s", bad->check, bad->name, qv_dtype_name(bad->dtype),
+                      bad->why);
+    if (status)
+        return tool_fail(status, &err);
+    return bad ? TOOL_FAILED : TOOL_DONE;
+}
+
+int
+tool_verify(const struct tool_options *o)
+{
+    int code = check_usage(o);
+    if (code)
+        return code;
+    struct report r = { .o = o };
+    qv_error err = { 0 };
+    qv_status status = verify(o, &r, &err);
+    code = status ? tool_fail(status, &err) : show(&r);
+    verify_table_free(&r.table);
+    verify_input_free(&r.input);
+    return code;
+}
