@@ -9,7 +9,8 @@ set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 # in a folder of their own: where they lie, so does this machine's C library
 set(headers ${CMAKE_BINARY_DIR}/headers)
 file(MAKE_DIRECTORY ${headers})
-foreach(name jansson.h jansson_config.h xxhash.h oneapi libavcodec libavformat libavutil libswscale)
+foreach(name jansson.h jansson_config.h xxhash.h oneapi libavcodec libavformat libavutil libswscale
+        seccomp.h seccomp-syscalls.h)
     file(GLOB found /usr/include/${name} /usr/include/*-linux-gnu/${name})
     if(found)
         file(CREATE_LINK ${found} ${headers}/${name} SYMBOLIC)

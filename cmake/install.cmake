@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` puts where, the package for find_package and pkg-config, and Debian's. Two
-# components: runtime (the command, shared libraries) and dev.
+# What `cmake --install` puts where, the package for find_package and pkg-config, and Debian's.
+# Components: runtime (the command, shared libraries), cuda (the backend that these open) and dev.
 if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))
     return() # builds for tests: what they link is not installed anywhere
 endif()
@@ -45,6 +45,10 @@ endfunction()
 install_library(qwenvit qwenvit)
 if(QV_MEDIA)
     install_library(qwenvit_media media)
+    install_library(qwenvit_job job)
+endif()
+if(TARGET qwenvit_cache)
+    install_library(qwenvit_cache cache)
 endif()
 
 # ---- programs ------------------------------------------------------------------------------------
@@ -61,6 +65,9 @@ if(TARGET qwenvit_command)
 endif()
 if(QV_MEDIA)
     install_program(qwenvit_decoder ${LIBEXEC_DIR})
+endif()
+if(TARGET qwenvit_cuda)
+    install(TARGETS qwenvit_cuda LIBRARY DESTINATION ${PRIVATE_DIR} COMPONENT cuda)
 endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT runtime)
 
@@ -81,7 +88,7 @@ install(FILES ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
 # Private libraries are in Libs.private and not in Requires.private: pkg-config wants the .pc files
 # of the latter even of whom links the shared library, and with --static the static libraries of
 # everything in FFmpeg.
-set(core_private ${JANSSON_LDFLAGS} -lm)
+set(core_private ${JANSSON_LDFLAGS} -lm -ldl -pthread)
 if(PRIVATE_DNNL)
     list(APPEND core_private "\${libdir}/qwenvit/${PRIVATE_DNNL}" "-Wl,-rpath,\${libdir}/qwenvit")
 elseif(QV_CPU)
@@ -90,9 +97,9 @@ endif()
 if(QV_CPU)
     list(APPEND core_private ${OpenMP_C_FLAGS})
 endif()
-if(QV_CUDA)
+if(QV_CUDA AND QV_CUDA_STATIC)
     list(APPEND core_private -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart_static
-         ${CUDNN_LIBRARY} -lstdc++ -lrt -ldl -lpthread)
+         ${CUDNN_LIBRARY} -lstdc++ -lrt)
 endif()
 if(APPLE AND QV_METAL)
     list(APPEND core_private -framework Metal -framework Foundation)
@@ -114,6 +121,10 @@ install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
 if(QV_MEDIA)
     install_pc(qwenvit_media "Clips and pictures as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
                -ldl -lm)
+    install_pc(qwenvit_job "Many clips at once for qwenvit" -pthread -lm)
+endif()
+if(TARGET qwenvit_cache)
+    install_pc(qwenvit_cache "Folders of vision tokens" ${JANSSON_LDFLAGS} -pthread -lm)
 endif()
 
 # ---- Debian packages: cpack -G DEB ---------------------------------------------------------------
@@ -121,16 +132,29 @@ set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_PACKAGE_CONTACT "the authors of qwenvit")
 set(CPACK_COMPONENTS_ALL runtime dev)
+if(TARGET qwenvit_cuda)
+    list(APPEND CPACK_COMPONENTS_ALL cuda)
+endif()
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON) # one version for both
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON) # one version for all
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME qwenvit)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
-    "The command, and the shared libraries libqwenvit and libqwenvit_media.")
+    "The command, and the shared libraries libqwenvit, libqwenvit_media, libqwenvit_job and libqwenvit_cache.")
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME qwenvit-cuda)
+set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION video)
+set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_CUDA_DEPENDS runtime)
+set(CPACK_COMPONENT_CUDA_DESCRIPTION
+    "The CUDA backend of qwenvit\nThe command and libqwenvit open it on NVIDIA GPUs (Ampere and newer).")
+# these are NVIDIA's packages, and there are other ways to have the libraries
+set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
+set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
+    "libcublas-${cuda_major}-${CUDAToolkit_VERSION_MINOR}, libcudnn9-cuda-${cuda_major} (>= 9.15)")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME qwenvit-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEV_DEPENDS runtime)

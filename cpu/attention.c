@@ -1,75 +1,157 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention: the work is cut into (batch, head, block of queries); a thread takes a piece, computes
- * its scores [block, seq] with one matmul over strided views of packed qkv, their exponentials in
- * place, and the weighted values with another. A piece's scores stay in the second-level cache; no
- * score matrix of the whole clip exists.
+ * attention over segments of any lengths. A thread takes a piece: some queries of one (segment,
+ * head). It goes through the segment's keys block by block, packs a block of k and v once, and for
+ * each block of its queries computes the scores with one matmul, their exponentials in place, and
+ * the weighted values with another, which are added up while the greatest score so far rises (Milakov
+ * and Gimelshein, arXiv:1805.02867). Everything that is touched again stays in the second-level
+ * cache, however long the segment is.
+ *
+ * Blocks are of a few sizes and begin at their segment's first row, ends are filled up with zeros:
+ * a segment's bits are a function of its rows alone. How queries are divided into pieces is not
+ * seen in them, and so may follow from the number of threads.
  */
 #include "cpu.h"
 
+#include <float.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
-/* Scores of one block: 256 rows of 760 f32 are 0.8 MB. Longer blocks amortise the packing of k and
- * v that each matmul does inside; shorter ones stay in cache. */
-enum { BLOCK_ROWS = 256 };
+enum {
+    QUERIES = 128, /* rows of a block; the last ones of a segment take one of the smaller kinds */
+    KEYS = 512,
+    KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
+    MOST_BLOCKS =
+        8,       /* of queries in a piece: what they sum up is read once for each block of keys */
+    PACKING = 16 /* packing a block of keys takes as long as so many more queries */
+};
+static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
 
-static qv_status
-open_block(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t rows,
-           struct primitive_cpu *scores, struct primitive_cpu *values, qv_error *err)
+/* What the queries `left` in a segment are begun with: nowhere more than 31 rows are computed in
+ * vain. */
+static int
+query_kind(int64_t left)
 {
-    int64_t stride = 3 * op->heads * op->head_dim;
-    struct matmul_desc_cpu qk = { .m = rows,
-                                  .n = op->seq,
-                                  .k = op->head_dim,
-                                  .src_stride = stride,
-                                  .weights_strides = { 1, stride },
-                                  .dst_stride = op->seq,
-                                  .type = dnnl_type_cpu(op->dtype),
-                                  .dst_type = dnnl_f32 };
-    /* bf16 probabilities lie in the first half of their row of f32 scores */
-    struct matmul_desc_cpu pv = { .m = rows,
-                                  .n = op->head_dim,
-                                  .k = op->seq,
-                                  .src_stride = op->dtype == QV_BF16 ? 2 * op->seq : op->seq,
-                                  .weights_strides = { stride, 1 },
-                                  .dst_stride = op->head_dim,
-                                  .type = dnnl_type_cpu(op->dtype),
-                                  .dst_type = dnnl_f32 };
-    qv_status status = qv_matmul_open_cpu(dev, &qk, scores, err);
-    return status ? status : qv_matmul_open_cpu(dev, &pv, values, err);
+    return left > 96 ? 0 : left > 32 ? 1 : 2;
 }
 
-/* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
-static qv_status
-open_blocks(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
+static int64_t
+least(int64_t a, int64_t b)
 {
-    struct attention_cpu *a = &kernel->attention;
-    qv_status status = QV_OK;
-    for (int which = 0; which < (a->tail ? 2 : 1) && !status; which++) {
-        a->scores[which] = calloc((size_t)a->threads, sizeof *a->scores[which]);
-        a->values[which] = calloc((size_t)a->threads, sizeof *a->values[which]);
-        if (!a->scores[which] || !a->values[which])
-            return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");
-        for (int t = 0; t < a->threads && !status; t++)
-            status = open_block(dev, &kernel->op.u.attention, which ? a->tail : a->block,
-                                &a->scores[which][t], &a->values[which][t], err);
+    return a < b ? a : b;
+}
+
+static size_t
+most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t
+round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Rows that a segment may have. */
+static int64_t
+longest(const struct qv_op_attention *op)
+{
+    return op->segment_rows ? op->segment_rows : op->rows;
+}
+
+/* ---- prepare --------------------------------------------------------------------------------- */
+
+/* A product for each number of queries from kind `first` on; they share packed weights. */
+static qv_status
+open_product(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
+             struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
+{
+    const_dnnl_memory_desc_t packed = NULL;
+    desc->m = query_rows[first];
+    qv_status status = qv_panels_open_cpu(dev, desc, &out[first], panels, err);
+    if (!status)
+        status =
+            qv_dnnl_check_cpu(dnnl_memory_get_memory_desc(out[first].memory[CPU_WEIGHTS], &packed),
+                              "matmul", err);
+    desc->weights = packed;
+    for (int kind = first + 1; kind < ATTENTION_QUERY_KINDS && !status; kind++) {
+        desc->m = query_rows[kind];
+        status = qv_matmul_open_cpu(dev, desc, &out[kind], err);
     }
     return status;
 }
 
-static size_t
-scores_bytes(const struct qv_kernel *kernel)
+/* All sources are dense: from those that are not oneDNN 3.2 packs weights itself. */
+static qv_status
+open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
+              struct products_cpu *out, qv_error *err)
 {
-    return qv_aligned((size_t)(kernel->attention.block * kernel->op.u.attention.seq) *
-                      sizeof(float));
+    struct matmul_desc_cpu qk = { .n = keys,
+                                  .k = op->head_dim,
+                                  .src_stride = op->head_dim,
+                                  .dst_stride = keys,
+                                  .type = dnnl_type_cpu(op->q_dtype),
+                                  .dst_type = dnnl_f32 };
+    struct matmul_desc_cpu pv = { .n = op->head_dim,
+                                  .k = keys,
+                                  .src_stride = keys,
+                                  .dst_stride = op->head_dim,
+                                  .type = dnnl_type_cpu(op->q_dtype),
+                                  .dst_type = dnnl_f32 };
+    int first = query_kind(longest(op));
+    qv_status status = open_product(dev, &qk, first, out->scores, &out->k, err);
+    return status ? status : open_product(dev, &pv, first, out->values, &out->v, err);
 }
 
-static size_t
-output_bytes(const struct qv_kernel *kernel)
+/* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
+static qv_status
+open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
 {
-    int64_t row = kernel->op.u.attention.head_dim + 1; /* and the row's sum */
-    return qv_aligned((size_t)(kernel->attention.block * row) * sizeof(float));
+    struct attention_cpu *a = &kernel->attention;
+    const struct qv_op_attention *op = &kernel->op.u.attention;
+    a->products = calloc((size_t)a->threads, sizeof *a->products);
+    if (!a->products)
+        return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");
+    qv_status status = QV_OK;
+    for (int t = 0; t < a->threads; t++)
+        for (int i = 0; i < ATTENTION_KEY_KINDS && i * KEY_STEP < longest(op) && !status; i++)
+            status = open_products(dev, op, (i + 1) * KEY_STEP, &a->products[t][i], err);
+    return status;
+}
+
+/* What a thread computes in, in the order in which it is written. */
+static void
+lay_out(struct qv_kernel *kernel)
+{
+    struct attention_cpu *a = &kernel->attention;
+    const struct qv_op_attention *op = &kernel->op.u.attention;
+    size_t element = qv_dtype_bytes(op->q_dtype), hd = (size_t)op->head_dim;
+    size_t queries = (size_t)round_up(least(longest(op), MOST_BLOCKS * QUERIES), query_rows[2]);
+    size_t block = queries < QUERIES ? queries : QUERIES;
+    size_t bytes[ATTENTION_PARTS] = {
+        [ATTENTION_Q] = queries * (size_t)op->head_dim * element,
+        [ATTENTION_OUT] = queries * hd * sizeof(float),
+        [ATTENTION_MAX] = queries * sizeof(float),
+        [ATTENTION_SUM] = queries * sizeof(float),
+        [ATTENTION_SCORES] =
+            block * (size_t)round_up(least(longest(op), KEYS), KEY_STEP) * sizeof(float),
+        [ATTENTION_MORE] = longest(op) > KEYS ? block * hd * sizeof(float) : 0,
+    };
+    for (int i = 0; i < ATTENTION_KEY_KINDS; i++) {
+        const struct products_cpu *p = &a->products[0][i];
+        bytes[ATTENTION_K] = most(bytes[ATTENTION_K], p->k.bytes);
+        bytes[ATTENTION_V] = most(bytes[ATTENTION_V], p->v.bytes);
+        for (int kind = 0; kind < ATTENTION_QUERY_KINDS; kind++) {
+            size_t both = most(p->scores[kind].scratch_bytes, p->values[kind].scratch_bytes);
+            bytes[ATTENTION_MATMUL] = most(bytes[ATTENTION_MATMUL], both);
+        }
+    }
+    for (int i = 0; i < ATTENTION_PARTS; i++) {
+        a->offset[i] = a->thread_bytes;
+        a->thread_bytes += qv_aligned(bytes[i]);
+    }
 }
 
 qv_status
@@ -78,62 +160,314 @@ qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, si
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
-    int64_t blocks = (op->seq + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    a->block = (op->seq + blocks - 1) / blocks;
-    a->tail = op->seq % a->block;
     a->threads = dev->threads;
     a->softmax = qv_lanes_have_avx512_cpu() ? qv_lanes_softmax_avx512_cpu : qv_lanes_softmax_cpu;
+    a->segments = calloc((size_t)op->segments, sizeof *a->segments);
+    if (!a->segments)
+        return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
-    qv_status status = open_blocks(dev, kernel, err);
+    qv_status status = open_threads(dev, kernel, err);
     omp_set_num_threads(before);
     if (status)
         return status;
-    size_t matmul = 0;
-    for (int which = 0; which < (a->tail ? 2 : 1); which++) {
-        size_t s = a->scores[which][0].scratch_bytes, v = a->values[which][0].scratch_bytes;
-        matmul = s > matmul ? s : matmul;
-        matmul = v > matmul ? v : matmul;
-    }
-    a->thread_bytes = scores_bytes(kernel) + output_bytes(kernel) + qv_aligned(matmul);
+    int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
+    int64_t group = a->products[0][0].k.group; /* values of a word, which packing transposes */
+    if (group > 1 && stride % group)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "attention: k_stride=%lld; keys are packed two values at a time",
+                       (long long)op->k_stride);
+    lay_out(kernel);
     *scratch_bytes = a->thread_bytes * (size_t)a->threads;
     return QV_OK;
 }
 
-/* Query rows [first, first + rows) of one (batch, head). */
-static qv_status
-attend_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-             int64_t batch, int64_t head, int64_t first, char *scratch, qv_error *err)
-{
-    const struct qv_op_attention *op = &kernel->op.u.attention;
-    const struct attention_cpu *a = &kernel->attention;
-    int64_t rows = op->seq - first < a->block ? op->seq - first : a->block;
-    int which = rows < a->block, thread = omp_get_thread_num();
-    size_t element = qv_dtype_bytes(op->dtype);
-    int64_t hd = op->head_dim, row = batch * op->seq * 3 * op->heads * hd;
-    char *qkv = p[0];
-    char *q = qkv + (size_t)(row + first * 3 * op->heads * hd + head * hd) * element;
-    char *k = qkv + (size_t)(row + (op->heads + head) * hd) * element;
-    char *v = qkv + (size_t)(row + (2 * op->heads + head) * hd) * element;
-    float *scores = (float *)scratch, *out = (float *)(scratch + scores_bytes(kernel));
-    float *sums = out + a->block * hd;
-    char *matmul_scratch = scratch + scores_bytes(kernel) + output_bytes(kernel);
+/* ---- a piece --------------------------------------------------------------------------------- */
 
-    qv_status status = qv_matmul_run_cpu(dev, &a->scores[which][thread],
-                                         (void *[]){ q, k, NULL, scores, matmul_scratch }, err);
+/* Rows that are read or written next: fetched some at a time while others are computed, since a
+ * head's part of a row is too short for the processor to see them coming. */
+struct rows_ahead {
+    const char *row;
+    int64_t stride, n, step; /* in bytes; rows left, and fetched at a time */
+};
+enum { AHEAD_K, AHEAD_V, AHEAD_Q, AHEAD_Y, AHEAD };
+
+/* Queries [first, first + rows) of a segment, which begin a block; and who computes them. */
+struct piece {
+    struct qv_device_cpu *dev;
+    const struct qv_kernel *kernel;
+    const struct attention_call_cpu *call;
+    struct segment_cpu segment;
+    int64_t head, first, rows;
+    const struct products_cpu *products; /* of this thread */
+    char *scratch;
+    struct rows_ahead *ahead; /* [AHEAD] */
+};
+
+static void *
+part(const struct piece *piece, int which)
+{
+    return piece->scratch + piece->kernel->attention.offset[which];
+}
+
+/* Row `row` of the piece's segment and head. */
+static char *
+row_of(const struct piece *piece, const struct view_cpu *view, int64_t row)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    int64_t at = (piece->segment.first + row) * view->stride + piece->head * op->head_dim;
+    return view->base + at * (int64_t)qv_dtype_bytes(op->q_dtype);
+}
+
+static void
+fetch_ahead(const struct piece *piece)
+{
+    enum { LINE = 64 };
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    int64_t bytes = op->head_dim * (int64_t)qv_dtype_bytes(op->q_dtype);
+    for (int which = 0; which < AHEAD; which++) {
+        struct rows_ahead *a = &piece->ahead[which];
+        for (int64_t i = 0; i < a->step && a->n > 0; i++, a->n--, a->row += a->stride)
+            for (int64_t at = 0; at < bytes; at += LINE)
+                if (which == AHEAD_Y)
+                    __builtin_prefetch(a->row + at, 1, 2);
+                else
+                    __builtin_prefetch(a->row + at, 0, 2);
+    }
+}
+
+/* `rows` of `of`'s segment, while the queries of `piece` meet a block of keys. */
+static struct rows_ahead
+rows_ahead(const struct piece *piece, const struct piece *of, const struct view_cpu *view,
+           int64_t first, int64_t rows)
+{
+    size_t element = qv_dtype_bytes(piece->kernel->op.u.attention.q_dtype);
+    return (struct rows_ahead){ .row = row_of(of, view, first),
+                                .stride = view->stride * (int64_t)element,
+                                .n = rows,
+                                .step = (rows + piece->rows - 1) / piece->rows };
+}
+
+/* The keys behind those of the block at `key`; behind the last, where results go and what the next
+ * piece (or NULL) begins with. */
+static void
+look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
+{
+    const struct attention_call_cpu *call = piece->call;
+    const struct piece *of = key + KEYS < piece->segment.rows ? piece : next;
+    int64_t first = of == piece ? key + KEYS : 0;
+    memset(piece->ahead, 0, AHEAD * sizeof *piece->ahead);
+    if (of != piece)
+        piece->ahead[AHEAD_Y] = rows_ahead(piece, piece, &call->y, piece->first, piece->rows);
+    if (!of)
+        return;
+    int64_t n = least(KEYS, of->segment.rows - first);
+    piece->ahead[AHEAD_K] = rows_ahead(piece, of, &call->k, first, n);
+    piece->ahead[AHEAD_V] = rows_ahead(piece, of, &call->v, first, n);
+    if (of != piece)
+        piece->ahead[AHEAD_Q] = rows_ahead(piece, of, &call->q, of->first, least(n, of->rows));
+}
+
+/* Zeros behind the last one: their scores cost what numbers cost, and are not looked at. */
+static void
+copy_queries(const struct piece *piece)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    size_t bytes = (size_t)op->head_dim * qv_dtype_bytes(op->q_dtype);
+    char *q = part(piece, ATTENTION_Q);
+    for (int64_t i = 0; i < piece->rows; i++, q += bytes)
+        memcpy(q, row_of(piece, &piece->call->q, piece->first + i), bytes);
+    memset(q, 0, (size_t)(round_up(piece->rows, query_rows[2]) - piece->rows) * bytes);
+}
+
+/* The queries from `query` on, `rows` of them, against a block of n packed keys: the first block,
+ * or one more. */
+static qv_status
+attend_block(const struct piece *piece, const struct products_cpu *products, int64_t query,
+             int64_t rows, int kind, int64_t n, bool more, qv_error *err)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    int64_t hd = op->head_dim, stride = products->k.n;
+    char *q = (char *)part(piece, ATTENTION_Q) +
+              (size_t)(query * op->head_dim) * qv_dtype_bytes(op->q_dtype);
+    float *scores = part(piece, ATTENTION_SCORES), *out = part(piece, ATTENTION_OUT);
+    float *max = part(piece, ATTENTION_MAX), *sum = part(piece, ATTENTION_SUM), scale[QUERIES];
+    float *values = more ? part(piece, ATTENTION_MORE) : out + query * hd;
+    void *matmul = part(piece, ATTENTION_MATMUL);
+
+    qv_status status =
+        qv_matmul_run_cpu(piece->dev, &products->scores[kind],
+                          (void *[]){ q, part(piece, ATTENTION_K), NULL, scores, matmul }, err);
     if (status)
         return status;
-    for (int64_t i = 0; i < rows; i++)
-        sums[i] = a->softmax(scores + i * op->seq, scores + i * op->seq, op->dtype, op->seq,
-                             (float)op->scale);
-    status = qv_matmul_run_cpu(dev, &a->values[which][thread],
-                               (void *[]){ scores, v, NULL, out, matmul_scratch }, err);
-    for (int64_t i = 0; i < rows && !status; i++) {
-        int64_t y = ((batch * op->seq + first + i) * op->heads + head) * hd;
-        qv_lanes_scale_cpu(out + i * hd, 1 / sums[i], hd);
-        qv_lanes_store_cpu((char *)p[1] + (size_t)y * element, out + i * hd, op->dtype, hd);
+    for (int64_t i = 0; i < rows; i++) { /* bf16 goes to where earlier rows of f32 were */
+        float before = more ? max[query + i] : -FLT_MAX;
+        void *y = (char *)scores + (size_t)(i * stride) * qv_dtype_bytes(op->q_dtype);
+        fetch_ahead(piece);
+        max[query + i] = before;
+        float some = piece->kernel->attention.softmax(scores + i * stride, y, op->q_dtype, n,
+                                                      stride, (float)op->scale, &max[query + i]);
+        scale[i] = more ? expf((before - max[query + i]) * (float)op->scale) : 0;
+        sum[query + i] = more ? sum[query + i] * scale[i] + some : some;
+    }
+    status = qv_matmul_run_cpu(piece->dev, &products->values[kind],
+                               (void *[]){ scores, part(piece, ATTENTION_V), NULL, values, matmul },
+                               err);
+    for (int64_t i = 0; i < rows && more && !status; i++)
+        qv_lanes_scale_add_cpu(out + (query + i) * hd, scale[i], values + i * hd, hd);
+    return status;
+}
+
+static void
+store_piece(const struct piece *piece)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    float *out = part(piece, ATTENTION_OUT), *sum = part(piece, ATTENTION_SUM);
+    for (int64_t i = 0; i < piece->rows; i++, out += op->head_dim) {
+        qv_lanes_scale_cpu(out, 1 / sum[i], op->head_dim);
+        qv_lanes_store_cpu(row_of(piece, &piece->call->y, piece->first + i), out, op->q_dtype,
+                           op->head_dim);
+    }
+}
+
+static qv_status
+attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    const struct attention_call_cpu *call = piece->call;
+    qv_status status = QV_OK;
+    copy_queries(piece);
+    for (int64_t key = 0; key < piece->segment.rows && !status; key += KEYS) {
+        int64_t n = least(KEYS, piece->segment.rows - key);
+        const struct products_cpu *products = &piece->products[(n - 1) / KEY_STEP];
+        qv_panels_transposed_cpu(&products->k, row_of(piece, &call->k, key), call->k.stride, n,
+                                 op->q_dtype, part(piece, ATTENTION_K));
+        qv_panels_cpu(&products->v, row_of(piece, &call->v, key), call->v.stride, n, op->q_dtype,
+                      part(piece, ATTENTION_V));
+        look_ahead(piece, key, next);
+        for (int64_t query = 0; query < piece->rows && !status;) {
+            int kind = query_kind(piece->rows - query);
+            int64_t rows = least(query_rows[kind], piece->rows - query);
+            status = attend_block(piece, products, query, rows, kind, n, key > 0, err);
+            query += rows;
+        }
+    }
+    if (!status)
+        store_piece(piece);
+    return status;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static int64_t
+pieces_of(int64_t rows, int64_t blocks)
+{
+    return (rows + blocks * QUERIES - 1) / (blocks * QUERIES);
+}
+
+/* The first row of piece i of a segment: whole blocks, divided evenly. */
+static int64_t
+piece_begin(int64_t rows, int64_t pieces, int64_t i)
+{
+    return least((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
+}
+
+/* How many blocks of queries a piece has at most: few pieces pack less, many divide better. It is
+ * as if all pieces were as long as the longest. */
+static int64_t
+choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *call)
+{
+    double best = INFINITY;
+    int64_t choice = MOST_BLOCKS;
+    for (int64_t blocks = MOST_BLOCKS; blocks > 0; blocks /= 2) {
+        double all = 0, longest = 0;
+        for (int64_t i = 0; i < call->n_segments; i++) {
+            int64_t rows = call->segments[i].rows, pieces = pieces_of(rows, blocks);
+            double piece = (double)(rows + PACKING * pieces) / (double)pieces * (double)rows;
+            all += piece * (double)(pieces * kernel->op.u.attention.heads);
+            longest = fmax(longest, piece);
+        }
+        double rounds = ceil(all / longest / kernel->attention.threads * (1 - 1e-9));
+        if (rounds * longest < best) {
+            best = rounds * longest;
+            choice = blocks;
+        }
+    }
+    return choice;
+}
+
+/* Piece `number` of all: true, and what of the segment it is, or false beyond the last. Numbers rise
+ * from call to call; segment and `before`, the pieces of earlier ones, go along. */
+static bool
+find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call, int64_t blocks,
+           int64_t number, int64_t *segment, int64_t *before, struct piece *out)
+{
+    for (; *segment < call->n_segments; ++*segment) {
+        int64_t rows = call->segments[*segment].rows, pieces = pieces_of(rows, blocks);
+        int64_t i = number - *before;
+        if (i < pieces * kernel->op.u.attention.heads) {
+            out->segment = call->segments[*segment];
+            out->head = i / pieces;
+            out->first = piece_begin(rows, pieces, i % pieces);
+            out->rows = piece_begin(rows, pieces, i % pieces + 1) - out->first;
+            return true;
+        }
+        *before += pieces * kernel->op.u.attention.heads;
+    }
+    return false;
+}
+
+/* Pieces go to whoever is free; likely the next one of a thread is as many further as there are
+ * threads. */
+qv_status
+qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
+                          const struct attention_call_cpu *call, void *scratch, qv_error *err)
+{
+    const struct attention_cpu *a = &kernel->attention;
+    int64_t blocks = choose_blocks(kernel, call), taken = 0;
+    qv_status status = QV_OK;
+#pragma omp parallel num_threads(a->threads)
+    {
+        int thread = omp_get_thread_num();
+        struct rows_ahead ahead[AHEAD];
+        struct piece piece = { .dev = dev,
+                               .kernel = kernel,
+                               .call = call,
+                               .products = a->products[thread],
+                               .scratch = (char *)scratch + (size_t)thread * a->thread_bytes,
+                               .ahead = ahead };
+        struct piece next = piece;
+        int64_t mine, segment = 0, before = 0;
+#pragma omp atomic capture
+        mine = taken++;
+        while (find_piece(kernel, call, blocks, mine, &segment, &before, &piece)) {
+            qv_error failure = { 0 };
+            int64_t at = segment, of = before;
+            bool more = find_piece(kernel, call, blocks, mine + a->threads, &at, &of, &next);
+            if (attend_piece(&piece, more ? &next : NULL, &failure))
+#pragma omp critical(qv_attention)
+                status = qv_fail(err, failure.status, "%s", failure.text);
+#pragma omp atomic capture
+            mine = taken++;
+        }
     }
     return status;
+}
+
+/* As the list says, or all of one length; how many are not empty. */
+static int64_t
+read_segments(const struct qv_kernel *kernel, const int32_t *list)
+{
+    const struct qv_op_attention *op = &kernel->op.u.attention;
+    int64_t n = 0;
+    for (int64_t i = 0; i < op->segments; i++) {
+        struct segment_cpu s = { i * op->segment_rows, op->segment_rows };
+        if (list)
+            s = (struct segment_cpu){ list[i], list[op->segments + 1 + i] };
+        if (s.rows)
+            kernel->attention.segments[n++] = s;
+    }
+    return n;
 }
 
 qv_status
@@ -141,34 +475,28 @@ qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, 
                      void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
-    const struct attention_cpu *a = &kernel->attention;
-    int64_t blocks = (op->seq + a->block - 1) / a->block;
-    qv_status status = QV_OK;
-#pragma omp parallel for num_threads(a->threads) schedule(static)
-    for (int64_t i = 0; i < op->batch * op->heads * blocks; i++) {
-        qv_error failure = { 0 };
-        char *mine = (char *)scratch + (size_t)omp_get_thread_num() * a->thread_bytes;
-        attend_block(dev, kernel, p, i / blocks / op->heads, i / blocks % op->heads,
-                     i % blocks * a->block, mine, &failure);
-        if (failure.status)
-#pragma omp critical(qv_attention)
-            status = qv_fail(err, failure.status, "%s", failure.text);
-    }
-    return status;
+    int64_t width = op->heads * op->head_dim;
+    struct attention_call_cpu call = { .q = { p[1], qv_row_stride(op->q_stride, width) },
+                                       .k = { p[2], qv_row_stride(op->k_stride, width) },
+                                       .v = { p[3], qv_row_stride(op->v_stride, width) },
+                                       .y = { p[4], width },
+                                       .segments = kernel->attention.segments,
+                                       .n_segments = read_segments(kernel, p[0]) };
+    if (!call.n_segments)
+        return QV_OK;
+    return qv_attention_segments_cpu(dev, kernel, &call, scratch, err);
 }
 
 void
 qv_attention_release_cpu(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
-    for (int which = 0; which < 2; which++) {
-        for (int t = 0; t < a->threads; t++) {
-            if (a->scores[which])
-                qv_primitive_close_cpu(&a->scores[which][t]);
-            if (a->values[which])
-                qv_primitive_close_cpu(&a->values[which][t]);
-        }
-        free(a->scores[which]);
-        free(a->values[which]);
-    }
+    for (int t = 0; t < a->threads && a->products; t++)
+        for (int i = 0; i < ATTENTION_KEY_KINDS; i++)
+            for (int kind = 0; kind < ATTENTION_QUERY_KINDS; kind++) {
+                qv_primitive_close_cpu(&a->products[t][i].scores[kind]);
+                qv_primitive_close_cpu(&a->products[t][i].values[kind]);
+            }
+    free(a->products);
+    free(a->segments);
 }

@@ -30,14 +30,13 @@ batch(const struct qv_op_conv *op)
 }
 
 /* sums 2: what is in y is the addend. */
-static struct qv_op_finish
-epilogue_of(const struct qv_op *op)
+static struct qv_op_epilogue
+epilogue_of(const struct qv_op_conv *op)
 {
-    const struct qv_op_conv *c = &op->u.conv;
-    int64_t rows = qv_op_operand(op, 4).rows;
-    return (struct qv_op_finish){ rows,    c->o,   c->alpha,
-                                  c->bias, c->act, c->sums == 2 ? rows : c->addend_rows,
-                                  c->dtype };
+    struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
+    if (op->sums == 2)
+        epilogue.addend_rows = epilogue.rows;
+    return epilogue;
 }
 
 /* Sizes of the axes that there are; returns their number. */
@@ -73,7 +72,7 @@ weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
     dims[n++] = op->o / op->groups;
     dims[n++] = op->c / op->groups;
     n += set_axes(dims + n, op, op->kd, op->kh, op->kw);
-    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(op->dtype),
+    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(op->w_dtype),
                                             canonical ? tags[n - 4] : dnnl_format_tag_any);
 }
 
@@ -107,21 +106,21 @@ describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_
          qv_error *err)
 {
     const struct qv_op_conv *c = &op->u.conv;
-    const struct qv_op_finish epilogue = epilogue_of(op);
+    const struct qv_op_epilogue epilogue = epilogue_of(c);
     const int64_t size[] = { c->d, c->h, c->w };
     const dnnl_dims_t bias = { c->o };
     int64_t positions[3];
     dnnl_memory_desc_t md[CPU_SCRATCH] = { 0 };
     dnnl_primitive_attr_t attr = NULL;
     qv_op_conv_output(c, positions);
-    dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, c->dtype);
+    dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, c->x_dtype);
     if (!s)
         s = weights_md(&md[CPU_WEIGHTS], c, false);
     if (!s && qv_epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
-        s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_type_cpu(c->dtype),
+        s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_type_cpu(c->bias_dtype),
                                              dnnl_a);
     if (!s)
-        s = tensor_md(&md[CPU_DST], c, c->o, positions, c->sums ? QV_F32 : c->dtype);
+        s = tensor_md(&md[CPU_DST], c, c->o, positions, c->y_dtype);
     if (!s)
         s = dnnl_primitive_attr_create(&attr);
     if (!s)
@@ -175,9 +174,9 @@ qv_status
 qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
                     qv_error *err)
 {
-    const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
+    const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
     dnnl_primitive_desc_t pd;
-    if (dev->wrong_sparse_bf16 && kernel->op.u.conv.dtype == QV_BF16 &&
+    if (dev->wrong_sparse_bf16 && kernel->op.u.conv.x_dtype == QV_BF16 &&
         qv_op_conv_is_sparse(&kernel->op.u.conv))
         return qv_fail(err, QV_EUNSUPPORTED,
                        "conv: a stride exceeds its kernel, or the kernel sees padding alone, for "
@@ -197,10 +196,10 @@ qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void 
                 void *scratch, qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
-    const struct qv_op_finish epilogue = epilogue_of(&kernel->op);
-    size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->dtype);
+    const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
+    size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->x_dtype);
     int64_t n = pieces(op);
-    size_t dst = qv_op_operand(&kernel->op, 4).bytes / (size_t)(op->n * n);
+    size_t dst = qv_op_view(&kernel->op, 4).bytes / (size_t)(op->n * n);
     qv_epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
     dnnl_status_t s = dnnl_success;
     for (int64_t i = 0; i < op->n * n && !s; i += batch(op)) {

@@ -48,13 +48,57 @@ struct gemm_cpu {
     size_t part_bytes; /* of scratch */
 };
 
+/* How oneDNN wants weights [k,n]: panels of `width` columns, zeros beyond n, in each of which
+ * `group` k's of a column lie side by side (bf16 in pairs), and such groups of all columns one behind
+ * the other. */
+struct panels_cpu {
+    int64_t k, n, width, group, stride; /* from panel to panel, in elements */
+    size_t bytes;
+};
+
+/* attention. Its products, for each number of keys in a block and of queries; a thread's scratch. */
+enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
+struct products_cpu {
+    struct primitive_cpu scores[ATTENTION_QUERY_KINDS], values[ATTENTION_QUERY_KINDS];
+    struct panels_cpu k, v;
+};
+enum {
+    ATTENTION_Q,
+    ATTENTION_K,
+    ATTENTION_V,
+    ATTENTION_SCORES,
+    ATTENTION_MAX, /* and sums of exponentials, and weighted values, of the blocks so far */
+    ATTENTION_SUM,
+    ATTENTION_OUT,
+    ATTENTION_MORE, /* weighted values of one more block */
+    ATTENTION_MATMUL,
+    ATTENTION_PARTS
+};
+
+/* Rows that attend to one another. */
+struct segment_cpu {
+    int64_t first, rows;
+};
+
 struct attention_cpu {
-    /* [0]: query blocks of `block` rows; [1]: the last, shorter one, if any */
-    struct primitive_cpu *scores[2], *values[2]; /* one for each thread */
+    struct products_cpu (*products)[ATTENTION_KEY_KINDS]; /* of each thread */
+    struct segment_cpu *segments;                         /* of an operation that names them */
     int threads;
-    int64_t block, tail;
-    size_t thread_bytes; /* of scratch */
-    float (*softmax)(const float *x, void *y, int64_t dtype, int64_t n, float scale);
+    size_t offset[ATTENTION_PARTS], thread_bytes; /* of scratch */
+    float (*softmax)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
+                     float *max);
+};
+
+/* What one run of attention is over: row i, head h of a view is at base[i * stride + h * head_dim].
+ * Rows of no segment are not touched. */
+struct view_cpu {
+    char *base;
+    int64_t stride; /* in elements */
+};
+struct attention_call_cpu {
+    struct view_cpu q, k, v, y;
+    const struct segment_cpu *segments;
+    int64_t n_segments;
 };
 
 struct qv_kernel {
@@ -64,10 +108,36 @@ struct qv_kernel {
     struct primitive_cpu conv;
 };
 
+/* What is computed in here. REAL_NONE: every other dtype; prepare refuses it. */
+enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
+static inline enum real_cpu
+real_cpu(int64_t dtype)
+{
+    switch ((qv_dtype)dtype) {
+    case QV_F32: return REAL_F32;
+    case QV_BF16: return REAL_BF16;
+    case QV_F16:
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return REAL_NONE;
+}
+
 static inline dnnl_data_type_t
 dnnl_type_cpu(int64_t dtype)
 {
-    return dtype == QV_BF16 ? dnnl_bf16 : dnnl_f32;
+    static const dnnl_data_type_t types[] = {
+        [REAL_F32] = dnnl_f32, [REAL_BF16] = dnnl_bf16, [REAL_NONE] = dnnl_data_type_undef
+    };
+    return types[real_cpu(dtype)];
+}
+
+static inline void *
+at_cpu(const void *p, int64_t dtype, int64_t i)
+{
+    return (char *)p + (size_t)i * qv_dtype_bytes(dtype);
 }
 
 /* cpu/primitive.c: the first turns QV_OK or a status into "what: oneDNN says ..." */
@@ -77,16 +147,18 @@ dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_de
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
+/* oneDNN's name of its code: "brg_matmul:avx512_core_bf16" */
+const char *qv_primitive_name_cpu(const struct primitive_cpu *primitive);
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
 /* cpu/epilogue.c: what follows a product [rows, cols] of gemm or conv, as post-operations on a
  * destination of n_dims; which argument of the primitive the bias is (0: none); and before a run,
  * the addend to where the post-operation finds it: in y. */
-dnnl_status_t qv_epilogue_cpu(const struct qv_op_finish *op, int n_dims,
+dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims,
                               dnnl_primitive_attr_t attr);
-int qv_epilogue_bias_arg_cpu(const struct qv_op_finish *op);
-void qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
+int qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op);
+void qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
                             const void *addend, void *y);
 
 /* cpu/matmul.c */
@@ -116,16 +188,28 @@ qv_status qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kerne
 qv_status qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                           void *scratch, qv_error *err);
 
-/* cpu/attention.c */
+/* cpu/panels.c: a matmul whose weights lie in panels (desc's strides are written), and packing them:
+ * y = x[k,n] or the transpose of x[n,k], of which the first `rows` are there and the others zero. */
+qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
+                             struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);
+void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride, int64_t rows,
+                   int64_t dtype, void *y);
+void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
+                              int64_t rows, int64_t dtype, void *y);
+
+/* cpu/attention.c: segments_cpu runs a kernel over any segments that are no longer than its seq. */
 qv_status qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
                                    size_t *scratch_bytes, qv_error *err);
 qv_status qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                void *const *p, void *scratch, qv_error *err);
+qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
+                                    const struct attention_call_cpu *call, void *scratch,
+                                    qv_error *err);
 void qv_attention_release_cpu(struct qv_kernel *kernel);
 
-/* cpu/kernels.c: scratch_bytes_cpu is what qv_kernels_run_cpu needs. */
-size_t qv_kernels_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op);
-void qv_kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p,
+/* cpu/row_ops.c: scratch_bytes_cpu is what qv_row_ops_run_cpu needs. */
+size_t qv_row_ops_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op);
+void qv_row_ops_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p,
                         void *scratch);
 
 /* cpu/lanes.c: what the compiler turns into vector code, for each instruction set. */
@@ -135,20 +219,32 @@ void qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t
                        bool rms);
 /* a, b = a cos - b sin, b cos + a sin */
 void qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
-/* y[i] = exp((x[i] - max x) * scale) in dtype, y may be x; returns the sum of the rounded y */
-float qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale);
-float qv_lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale);
+/* Raises *max to the greatest of x; y[i] = exp((x[i] - *max) * scale) in dtype, and zeros up to
+ * `padded`; y may be x; returns the sum of the rounded y */
+float qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
+                           float scale, float *max);
+float qv_lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
+                                  float scale, float *max);
 bool qv_lanes_have_avx512_cpu(void);
 void qv_lanes_scale_cpu(float *x, float scale, int64_t n);
+/* y = scale * y + x */
+void qv_lanes_scale_add_cpu(float *y, float scale, const float *x, int64_t n);
 void qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift */
 void qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
                         float shift, int64_t n);
 /* y = act(alpha * x + bias); bias may be NULL, y may be x */
-void qv_lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
-                         int64_t n);
+void qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
+                           int64_t n);
+/* y *= x */
+void qv_lanes_multiply_cpu(float *y, const float *x, int64_t n);
 /* y[cols, y_stride] = the transpose of x[rows, x_stride] with a step of x_step between columns */
 void qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride,
                             int64_t x_step, int64_t dtype, int64_t rows, int64_t cols);
+/* y[y_rows, y_stride], a multiple of 16: the transpose of x[rows, cols] of 32-bit words, and zeros */
+void qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, const void *x,
+                                         int64_t x_stride, int64_t rows, int64_t cols);
+/* y[n][2] = bf16 row x[n] and the one x_stride behind it side by side; 0: zeros for the second */
+void qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n);
 
 #endif

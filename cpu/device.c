@@ -5,22 +5,12 @@
 
 #include <math.h>
 #include <omp.h>
-#include <sched.h>
 #include <stdlib.h>
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #endif
 
-static int
-usable_cores(void)
-{
-#ifdef __linux__
-    cpu_set_t set;
-    if (!sched_getaffinity(0, sizeof set, &set))
-        return CPU_COUNT(&set);
-#endif
-    return omp_get_num_procs();
-}
+#include "cores.h"
 
 static void
 close_cpu(struct qv_device *device)
@@ -47,7 +37,7 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
     dev->base.backend = &qv_backend_cpu;
-    dev->threads = options->threads ? options->threads : usable_cores();
+    dev->threads = options->threads ? options->threads : qv_usable_cores();
     dnnl_status_t s = dnnl_engine_create(&dev->engine, dnnl_cpu, 0);
     if (!s)
         s = dnnl_stream_create(&dev->stream, dev->engine, dnnl_stream_default_flags);
@@ -102,13 +92,21 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
+    /* oneDNN 3.2's products of f32 without it: the last rows of a block have kernels of their own */
+    bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
     const dnnl_version_t *v = dnnl_version();
     *out = (struct qv_caps){ .alignment = 64,
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
                              .chunk_rows = 640,
+                             .rung_rows = 16,
+                             .least_rows = 16,
                              .chunks = 1,
+                             .bits_by_place = !avx512,
+                             .same_f32.gemm_rows = avx512 ? 0 : QV_NOT_SEEN,
+                             .same_bf16.gemm_rows = bf16 && !amx ? 0 : QV_NOT_SEEN,
                              .wrong_sparse_bf16 =
                                  ((const struct qv_device_cpu *)device)->wrong_sparse_bf16 };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
@@ -146,16 +144,52 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     return status;
 }
 
+/* Row operations keep nothing. */
 static void
 release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
 {
     (void)dev;
     if (!kernel)
         return;
-    qv_gemm_release_cpu(kernel);
-    qv_attention_release_cpu(kernel);
-    qv_primitive_close_cpu(&kernel->conv);
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: qv_gemm_release_cpu(kernel); break;
+    case QV_OP_attention: qv_attention_release_cpu(kernel); break;
+    case QV_OP_conv: qv_primitive_close_cpu(&kernel->conv); break;
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue:
+    case QV_OP_COUNT: break;
+    }
     free(kernel);
+}
+
+/* Row operations go through f32, operand by operand. */
+static qv_status
+check_dtypes(const struct qv_op *op, qv_error *err)
+{
+    const uint32_t takes = 1 << QV_F32 | 1 << QV_BF16;
+    switch (op->kind) {
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_epilogue: return qv_op_takes(op, takes, err);
+    case QV_OP_gemm:
+    case QV_OP_attention:
+    case QV_OP_unfold:
+    case QV_OP_conv:
+    case QV_OP_COUNT: break;
+    }
+    return qv_op_takes_one(op, takes, err);
 }
 
 /* oneDNN counts rows and voxels of an image in 32 bits, and divides by zero beyond. */
@@ -181,33 +215,121 @@ check_counts(const struct qv_op *op, qv_error *err)
 }
 
 static qv_status
+prepare_kernel(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+               qv_error *err)
+{
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: return qv_gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
+    case QV_OP_attention: return qv_attention_prepare_cpu(dev, kernel, scratch_bytes, err);
+    case QV_OP_conv: return qv_conv_prepare_cpu(dev, kernel, scratch_bytes, err);
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue: *scratch_bytes = qv_row_ops_scratch_cpu(dev, &kernel->op); return QV_OK;
+    case QV_OP_COUNT: break;
+    }
+    return qv_fail(err, QV_EUNSUPPORTED, "%s: no kernel", qv_op_name(kernel->op.kind));
+}
+
+static qv_status
 prepare_cpu(struct qv_device *device, const struct qv_op *op, int choice, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
 {
     (void)choice;
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
-    qv_status status = check_counts(op, err);
+    qv_status status = check_dtypes(op, err);
+    if (!status)
+        status = check_counts(op, err);
     if (status)
         return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
-    *scratch_bytes = qv_kernels_scratch_cpu(dev, op);
+    *scratch_bytes = 0;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
-    if (op->kind == QV_OP_gemm)
-        status = qv_gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
-    else if (op->kind == QV_OP_attention)
-        status = qv_attention_prepare_cpu(dev, kernel, scratch_bytes, err);
-    else if (op->kind == QV_OP_conv)
-        status = qv_conv_prepare_cpu(dev, kernel, scratch_bytes, err);
+    status = prepare_kernel(dev, kernel, scratch_bytes, err);
     omp_set_num_threads(before);
     if (status) {
         release_cpu(device, kernel);
         return status;
     }
     *out = kernel;
+    return QV_OK;
+}
+
+/* What oneDNN falls back to where it has no vector code is a thousand times slower. */
+static void
+describe_primitive(const char *what, const struct primitive_cpu *primitive, char *text, size_t size)
+{
+    const char *name = qv_primitive_name_cpu(primitive);
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s%s", what, name,
+             strncmp(name, "ref", 3) ? "" : " (its slow code: it has no other for this)");
+}
+
+static void
+describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct gemm_cpu *gemm = &kernel->gemm;
+    const struct products_cpu *products;
+    *text = 0;
+    switch (kernel->op.kind) {
+    case QV_OP_gemm:
+        describe_primitive("oneDNN ", &gemm->parts[0], text, size);
+        if (gemm->n_parts > 1)
+            snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",
+                     (long long)gemm->rows);
+        return;
+    case QV_OP_attention:
+        products = kernel->attention.products[0]; /* the kinds that every length needs */
+        describe_primitive("oneDNN ", &products->scores[ATTENTION_QUERY_KINDS - 1], text, size);
+        describe_primitive(", our softmax, oneDNN ", &products->values[ATTENTION_QUERY_KINDS - 1],
+                           text, size);
+        return;
+    case QV_OP_conv: describe_primitive("oneDNN ", &kernel->conv, text, size); return;
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue:
+    case QV_OP_COUNT: break;
+    }
+    snprintf(text, size, "our row kernel");
+}
+
+static qv_status
+run_call(struct qv_device_cpu *dev, const struct qv_call *call, qv_error *err)
+{
+    const struct qv_kernel *kernel = call->kernel;
+    void *p[QV_MAX_OPERANDS], *scratch = qv_host_pointer(call->scratch);
+    for (int i = 0; i < QV_MAX_OPERANDS; i++)
+        p[i] = qv_host_pointer(call->operands[i]);
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: return qv_gemm_run_cpu(dev, kernel, p, scratch, err);
+    case QV_OP_attention: return qv_attention_run_cpu(dev, kernel, p, scratch, err);
+    case QV_OP_conv: return qv_conv_run_cpu(dev, kernel, p, scratch, err);
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue: qv_row_ops_run_cpu(dev, &kernel->op, p, scratch); break;
+    case QV_OP_COUNT: break;
+    }
     return QV_OK;
 }
 
@@ -218,19 +340,8 @@ run_cpu(struct qv_device *device, const struct qv_call *calls, size_t n, qv_erro
     qv_status status = QV_OK;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
-    for (const struct qv_call *call = calls; call < calls + n && !status; call++) {
-        void *p[QV_MAX_OPERANDS], *scratch = qv_host_pointer(call->scratch);
-        for (int i = 0; i < QV_MAX_OPERANDS; i++)
-            p[i] = qv_host_pointer(call->operands[i]);
-        if (call->kernel->op.kind == QV_OP_gemm)
-            status = qv_gemm_run_cpu(dev, call->kernel, p, scratch, err);
-        else if (call->kernel->op.kind == QV_OP_attention)
-            status = qv_attention_run_cpu(dev, call->kernel, p, scratch, err);
-        else if (call->kernel->op.kind == QV_OP_conv)
-            status = qv_conv_run_cpu(dev, call->kernel, p, scratch, err);
-        else
-            qv_kernels_run_cpu(dev, &call->kernel->op, p, scratch);
-    }
+    for (const struct qv_call *call = calls; call < calls + n && !status; call++)
+        status = run_call(dev, call, err);
     omp_set_num_threads(before);
     return status;
 }
@@ -240,8 +351,8 @@ const struct qv_backend qv_backend_cpu = {
     .open = open_cpu,
     .close = close_cpu,
     .caps = caps_cpu,
-    .alloc = qv_host_alloc,
-    .free = qv_host_free,
+    .alloc = qv_host_alloc_memory,
+    .free = qv_host_free_memory,
     .wrap = qv_host_wrap,
     .upload = qv_host_upload,
     .download = qv_host_download,
@@ -249,6 +360,7 @@ const struct qv_backend qv_backend_cpu = {
     .pack = pack_cpu,
     .prepare = prepare_cpu,
     .release = release_cpu,
+    .describe = describe_cpu,
     .run = run_cpu,
     .mark = qv_host_mark,
     .wait = qv_host_wait,

@@ -4,7 +4,7 @@
 
 /* oneDNN adds the bias before any post-operation, so with an alpha it becomes one. */
 int
-qv_epilogue_bias_arg_cpu(const struct qv_op_finish *op)
+qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op)
 {
     return !op->bias        ? 0
            : op->alpha == 1 ? DNNL_ARG_BIAS
@@ -12,12 +12,12 @@ qv_epilogue_bias_arg_cpu(const struct qv_op_finish *op)
 }
 
 static dnnl_status_t
-append_bias(const struct qv_op_finish *op, int n_dims, dnnl_post_ops_t ops)
+append_bias(const struct qv_op_epilogue *op, int n_dims, dnnl_post_ops_t ops)
 {
     dnnl_memory_desc_t md;
     dnnl_dims_t dims = { 1, op->cols, 1, 1, 1 }, strides = { op->cols, 1, 1, 1, 1 };
-    dnnl_status_t s =
-        dnnl_memory_desc_create_with_strides(&md, n_dims, dims, dnnl_type_cpu(op->dtype), strides);
+    dnnl_status_t s = dnnl_memory_desc_create_with_strides(&md, n_dims, dims,
+                                                           dnnl_type_cpu(op->bias_dtype), strides);
     if (s)
         return s;
     s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);
@@ -25,9 +25,25 @@ append_bias(const struct qv_op_finish *op, int n_dims, dnnl_post_ops_t ops)
     return s;
 }
 
+/* oneDNN's swish is x / (1 + exp(-alpha x)). */
+static dnnl_status_t
+append_act(int64_t act, dnnl_post_ops_t ops)
+{
+    static const struct {
+        dnnl_alg_kind_t kind;
+        float alpha;
+    } acts[QV_ACT_COUNT] = {
+        [QV_ACT_GELU_TANH] = { dnnl_eltwise_gelu_tanh, 0 },
+        [QV_ACT_GELU_ERF] = { dnnl_eltwise_gelu_erf, 0 },
+        [QV_ACT_SILU] = { dnnl_eltwise_swish, 1 },
+        [QV_ACT_GELU_QUICK] = { dnnl_eltwise_swish, 1.702f },
+    };
+    return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
+}
+
 /* The sum comes last, as the residual does: it reads y, where the addend lies. */
 dnnl_status_t
-qv_epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t attr)
+qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr_t attr)
 {
     dnnl_post_ops_t ops;
     dnnl_status_t s = dnnl_post_ops_create(&ops);
@@ -39,10 +55,7 @@ qv_epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t
             s = append_bias(op, n_dims, ops);
     }
     if (!s && op->act != QV_ACT_NONE)
-        s = dnnl_post_ops_append_eltwise(ops,
-                                         op->act == QV_ACT_GELU_ERF ? dnnl_eltwise_gelu_erf
-                                                                    : dnnl_eltwise_gelu_tanh,
-                                         0, 0);
+        s = append_act(op->act, ops);
     if (!s && op->addend_rows)
         s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
     if (!s)
@@ -52,12 +65,12 @@ qv_epilogue_cpu(const struct qv_op_finish *op, int n_dims, dnnl_primitive_attr_t
 }
 
 void
-qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op,
+qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
                        const void *addend, void *y)
 {
     if (!op->addend_rows || addend == y)
         return;
-    size_t bytes = (size_t)(op->addend_rows * op->cols) * qv_dtype_bytes(op->dtype);
+    size_t bytes = (size_t)(op->addend_rows * op->cols) * qv_dtype_bytes(op->addend_dtype);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->rows / op->addend_rows; i++)
         memcpy((char *)y + (size_t)i * bytes, addend, bytes);

@@ -57,30 +57,23 @@ qv_status
 qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                  int64_t rows, const void *src, void *dst, qv_error *err)
 {
-    dnnl_memory_desc_t whole = NULL, part = NULL, plain = NULL;
+    dnnl_memory_desc_t whole = NULL, part = NULL, row_major = NULL;
     qv_status status = packed_md(dev, matrix, &whole, err);
     if (status)
         return status;
     dnnl_dims_t dims = { matrix->k, rows }, strides = { 1, matrix->k }, offsets = { 0, row0 };
     dnnl_status_t s = dnnl_memory_desc_create_submemory(&part, whole, dims, offsets);
     if (!s)
-        s = dnnl_memory_desc_create_with_strides(&plain, 2, dims, dnnl_type_cpu(matrix->dtype),
+        s = dnnl_memory_desc_create_with_strides(&row_major, 2, dims, dnnl_type_cpu(matrix->dtype),
                                                  strides);
     if (!s)
-        s = qv_reorder_cpu(dev, plain, src, part, dst);
-    if (plain)
-        dnnl_memory_desc_destroy(plain);
+        s = qv_reorder_cpu(dev, row_major, src, part, dst);
+    if (row_major)
+        dnnl_memory_desc_destroy(row_major);
     if (part)
         dnnl_memory_desc_destroy(part);
     dnnl_memory_desc_destroy(whole);
     return qv_dnnl_check_cpu(s, "packing a weight", err);
-}
-
-static struct qv_op_finish
-epilogue_of(const struct qv_op_gemm *op)
-{
-    return (struct qv_op_finish){ op->m,   op->n,           op->alpha, op->bias,
-                                  op->act, op->addend_rows, op->dtype };
 }
 
 /*
@@ -139,11 +132,11 @@ qv_gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t 
                                     .k = op->k,
                                     .src_stride = op->k,
                                     .dst_stride = op->n,
-                                    .type = dnnl_type_cpu(op->dtype),
-                                    .dst_type = dnnl_type_cpu(op->dtype) };
-    const struct qv_op_finish epilogue = epilogue_of(op);
+                                    .type = dnnl_type_cpu(op->x_dtype),
+                                    .dst_type = dnnl_type_cpu(op->y_dtype) };
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
-    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->dtype, NULL };
+    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->w_dtype, NULL };
     dnnl_memory_desc_t packed = NULL;
     qv_status status = packed_md(dev, &matrix, &packed, err);
     if (status)
@@ -167,9 +160,10 @@ run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, vo
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cpu *g = &kernel->gemm;
-    size_t element = qv_dtype_bytes(op->dtype), row = (size_t)(part * g->rows);
-    void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * (size_t)op->k * element, p[1],
-                                            p[2], (char *)p[4] + row * (size_t)op->n * element,
+    size_t x_row = (size_t)op->k * qv_dtype_bytes(op->x_dtype), row = (size_t)(part * g->rows);
+    size_t y_row = (size_t)op->n * qv_dtype_bytes(op->y_dtype);
+    void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * x_row, p[1], p[2],
+                                            (char *)p[4] + row * y_row,
                                             (char *)scratch + (size_t)part * g->part_bytes };
     return qv_matmul_run_cpu(dev, &g->parts[part], addresses, err);
 }
@@ -178,7 +172,7 @@ qv_status
 qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                 void *scratch, qv_error *err)
 {
-    const struct qv_op_finish epilogue = epilogue_of(&kernel->op.u.gemm);
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(&kernel->op.u.gemm);
     qv_epilogue_addend_cpu(dev, &epilogue, p[3], p[4]);
     int n = kernel->gemm.n_parts;
     if (n == 1)

@@ -63,30 +63,40 @@ exp_nonpositive(float x)
     return p * bits_float((float_bits(shifted) + 127) << 23);
 }
 
-CLONES void
-qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
+CLONES static void
+load_bf16(float *dst, const qv_bf16 *src, int64_t n)
 {
-    if (dtype == QV_F32) {
-        memcpy(dst, src, (size_t)n * 4);
-        return;
-    }
-    const qv_bf16 *h = src;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dst[i] = bits_float((uint32_t)h[i] << 16);
+        dst[i] = bits_float((uint32_t)src[i] << 16);
 }
 
-CLONES void
-qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
+CLONES static void
+store_bf16(qv_bf16 *dst, const float *src, int64_t n)
 {
-    if (dtype == QV_F32) {
-        memcpy(dst, src, (size_t)n * 4);
-        return;
-    }
-    qv_bf16 *h = dst;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        h[i] = round_bf16(src[i]);
+        dst[i] = round_bf16(src[i]);
+}
+
+void
+qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
+{
+    switch (real_cpu(dtype)) {
+    case REAL_F32: memcpy(dst, src, (size_t)n * 4); break;
+    case REAL_BF16: load_bf16(dst, src, n); break;
+    case REAL_NONE: break;
+    }
+}
+
+void
+qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
+{
+    switch (real_cpu(dtype)) {
+    case REAL_F32: memcpy(dst, src, (size_t)n * 4); break;
+    case REAL_BF16: store_bf16(dst, src, n); break;
+    case REAL_NONE: break;
+    }
 }
 
 CLONES void
@@ -125,25 +135,33 @@ qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines
     }
 }
 
-CLONES float
-qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float scale)
+CLONES static float
+softmax_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, float *greatest)
 {
-    float max = x[0], sum = 0;
+    float max = *greatest, sum = 0;
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    if (dtype == QV_F32) {
-        float *f = y;
+    *greatest = max;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; i++) {
-            float e = exp_nonpositive((x[i] - max) * scale);
-            f[i] = e;
-            sum += e;
-        }
-        return sum;
+    for (int64_t i = 0; i < n; i++) {
+        float e = exp_nonpositive((x[i] - max) * scale);
+        y[i] = e;
+        sum += e;
     }
-    /* y[i] ends before x[i + 1] begins, so that a block of x is read before y overwrites it */
-    qv_bf16 *h = y;
+    memset(y + n, 0, (size_t)(padded - n) * sizeof *y);
+    return sum;
+}
+
+/* y[i] ends before x[i + 1] begins, so that a block of x is read before y overwrites it. */
+CLONES static float
+softmax_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale, float *greatest)
+{
+    float max = *greatest, sum = 0;
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    *greatest = max;
     for (int64_t first = 0; first < n; first += 64) {
         float e[64];
         int64_t count = n - first < 64 ? n - first : 64;
@@ -153,11 +171,24 @@ qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, float sc
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; i++) {
             qv_bf16 r = round_bf16(e[i]);
-            h[first + i] = r;
+            y[first + i] = r;
             sum += bits_float((uint32_t)r << 16);
         }
     }
+    memset(y + n, 0, (size_t)(padded - n) * sizeof *y);
     return sum;
+}
+
+float
+qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
+                     float *greatest)
+{
+    switch (real_cpu(dtype)) {
+    case REAL_F32: return softmax_f32(x, y, n, padded, scale, greatest);
+    case REAL_BF16: return softmax_bf16(x, y, n, padded, scale, greatest);
+    case REAL_NONE: break;
+    }
+    return NAN;
 }
 
 CLONES void
@@ -169,6 +200,14 @@ qv_lanes_scale_cpu(float *x, float scale, int64_t n)
 }
 
 CLONES void
+qv_lanes_scale_add_cpu(float *y, float scale, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = scale * y[i] + x[i];
+}
+
+CLONES void
 qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
 {
 #pragma omp simd
@@ -176,37 +215,54 @@ qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
         y[i] += scale * x[i];
 }
 
-CLONES void
+/* step 3, the usual one, by itself: the compiler makes shuffles of it. */
+CLONES static void
+bytes_f32(float *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
+{
+    if (step == 3)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (float)src[3 * i] * scale + shift;
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (float)src[i * step] * scale + shift;
+}
+
+CLONES static void
+bytes_bf16(qv_bf16 *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
+{
+    if (step == 3)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = round_bf16((float)src[3 * i] * scale + shift);
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = round_bf16((float)src[i * step] * scale + shift);
+}
+
+void
 qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
                    float shift, int64_t n)
 {
-    float *f = y;
-    qv_bf16 *h = y;
-    if (dtype == QV_F32 && step == 3) {
-        for (int64_t i = 0; i < n; i++)
-            f[i] = (float)src[3 * i] * scale + shift;
-    } else if (step == 3) {
-        for (int64_t i = 0; i < n; i++)
-            h[i] = round_bf16((float)src[3 * i] * scale + shift);
-    } else {
-        for (int64_t i = 0; i < n; i++) {
-            float v = (float)src[i * step] * scale + shift;
-            if (dtype == QV_F32)
-                f[i] = v;
-            else
-                h[i] = round_bf16(v);
-        }
+    switch (real_cpu(dtype)) {
+    case REAL_F32: bytes_f32(y, src, step, scale, shift, n); break;
+    case REAL_BF16: bytes_bf16(y, src, step, scale, shift, n); break;
+    case REAL_NONE: break;
     }
 }
 
-/* x / (1 + e^-2u) is x/2 (1 + tanh u); the exponential is of what is not positive. Where it is 0 in
- * f32 so is the result, however large x. */
+/* x / (1 + e^-s) for t = -|s|, s of x's sign: the exponential is of what is not positive. Where it
+ * is 0 in f32 so is the result of a negative x, however large. */
+static inline float
+by_sigmoid(float x, float t)
+{
+    float e = t < -87.0f ? 0.0f : exp_nonpositive(t);
+    return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
+}
+
+/* x / (1 + e^-2u) is x/2 (1 + tanh u). */
 static inline float
 gelu_tanh(float x)
 {
-    float t = -1.59576912f * fabsf(x + 0.044715f * x * x * x); /* -2 sqrt(2/pi) */
-    float e = t < -87.0f ? 0.0f : exp_nonpositive(t);
-    return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
+    return by_sigmoid(x, -1.59576912f * fabsf(x + 0.044715f * x * x * x)); /* -2 sqrt(2/pi) */
 }
 
 /* erfc to 1.5e-7 (Abramowitz and Stegun 7.1.26) */
@@ -223,8 +279,8 @@ gelu_erf(float x)
 }
 
 CLONES void
-qv_lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
-                    int64_t n)
+qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
+                      int64_t n)
 {
     if (bias) {
 #pragma omp simd
@@ -243,7 +299,20 @@ qv_lanes_finish_cpu(float *y, const float *x, const float *bias, float alpha, in
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             y[i] = gelu_erf(y[i]);
+    } else if (act == QV_ACT_SILU || act == QV_ACT_GELU_QUICK) {
+        const float by = act == QV_ACT_SILU ? -1.0f : -1.702f;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = by_sigmoid(y[i], by * fabsf(y[i]));
     }
+}
+
+CLONES void
+qv_lanes_multiply_cpu(float *y, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= x[i];
 }
 
 /* Blocks of a cache line of x by as many rows: each line is read and written while it is near. */
@@ -263,8 +332,20 @@ qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_strid
                        int64_t dtype, int64_t rows, int64_t cols)
 {
     enum { BLOCK = 32 };
-    if (dtype == QV_F32)
-        TRANSPOSE(uint32_t, y, x);
-    else
-        TRANSPOSE(uint16_t, y, x);
+    switch (qv_dtype_bytes(dtype)) {
+    case 4: TRANSPOSE(uint32_t, y, x); break;
+    case 2: TRANSPOSE(uint16_t, y, x); break;
+    case 1: TRANSPOSE(uint8_t, y, x); break;
+    }
+}
+
+CLONES void
+qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n)
+{
+    uint32_t *to = y;
+    const uint16_t *a = x, *b = a + x_stride;
+    uint32_t mask = x_stride ? UINT32_MAX : 0;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        to[i] = a[i] | ((uint32_t)b[i] << 16 & mask);
 }

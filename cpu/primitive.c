@@ -72,6 +72,16 @@ qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
     return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
 }
 
+const char *
+qv_primitive_name_cpu(const struct primitive_cpu *p)
+{
+    const_dnnl_primitive_desc_t pd;
+    const char *name = "of unknown name";
+    if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
+        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+    return name;
+}
+
 dnnl_status_t
 qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from, const void *src,
                const_dnnl_memory_desc_t to, void *dst)

@@ -4,8 +4,6 @@
 
 #include <omp.h>
 
-#include "towers/geometry.h"
-
 /* Of f32 row buffers, one for each thread. */
 static size_t
 row_buffer_bytes(const struct qv_op *op)
@@ -13,10 +11,12 @@ row_buffer_bytes(const struct qv_op *op)
     int64_t cols = 0;
     switch (op->kind) {
     case QV_OP_norm: cols = op->u.norm.cols; break;
-    case QV_OP_rope: cols = 2 * op->u.rope.heads * op->u.rope.head_dim; break;
-    case QV_OP_taps: cols = 2 * op->u.taps.cols; break;
-    case QV_OP_rows: cols = op->u.rows.grid_w * op->u.rows.patch; break;
-    case QV_OP_finish: cols = 3 * op->u.finish.cols; break;
+    case QV_OP_rope: cols = (op->u.rope.heads + 1) * op->u.rope.head_dim; break;
+    case QV_OP_gate: cols = 2 * op->u.gate.cols; break;
+    case QV_OP_gather: cols = op->u.gather.cols; break;
+    case QV_OP_interpolate: cols = 2 * op->u.interpolate.cols; break;
+    case QV_OP_epilogue: cols = 3 * op->u.epilogue.cols; break;
+    case QV_OP_rows:
     case QV_OP_unfold:
     case QV_OP_conv:
     case QV_OP_convert:
@@ -28,50 +28,40 @@ row_buffer_bytes(const struct qv_op *op)
 }
 
 size_t
-qv_kernels_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
+qv_row_ops_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
 {
     return row_buffer_bytes(op) * (size_t)dev->threads;
 }
 
-static void *
-at(const void *p, int64_t dtype, int64_t i)
-{
-    return (char *)p + (size_t)i * qv_dtype_bytes(dtype);
-}
-
-/* One line of pixels of a patch row, channel by channel: converted as a whole, cut into patches. */
+/* One patch of one frame, channel by channel. */
 static void
-rows_line(const struct qv_op_rows *op, void *const *p, int64_t pair, int64_t patch_row, int64_t t,
-          int64_t y, void *values)
+rows_patch(const struct qv_op_rows *op, const uint8_t *src, int64_t line_bytes, const float *norm,
+           int64_t row, int64_t t, void *y)
 {
-    int64_t c = op->channels, ps = op->patch, ts = op->still ? 1 : op->temporal;
-    int64_t width = op->grid_w * ps, height = op->grid_h * ps, row_dim = c * ts * ps * ps;
-    const float scale[3] = { (float)op->scale0, (float)op->scale1, (float)op->scale2 };
-    const float shift[3] = { (float)op->shift0, (float)op->shift1, (float)op->shift2 };
-    size_t piece = (size_t)ps * qv_dtype_bytes(op->dtype);
-    const uint8_t *line =
-        (const uint8_t *)p[0] + ((pair * ts + t) * height + patch_row * ps + y) * width * c;
-    for (int64_t ch = 0; ch < c; ch++) {
-        qv_lanes_bytes_cpu(values, op->dtype, line + ch, c, scale[ch % 3], shift[ch % 3], width);
-        for (int64_t col = 0; col < op->grid_w; col++) {
-            int64_t i = pair * op->grid_h * op->grid_w +
-                        qv_geometry_row_of(op->grid_w, op->merge, patch_row, col);
-            int64_t out = i * row_dim + ((ch * ts + t) * ps + y) * ps;
-            memcpy(at(p[1], op->dtype, out), (const char *)values + (size_t)col * piece, piece);
+    int64_t c = op->channels, ps = op->patch, first = row * c * op->temporal * ps * ps;
+    for (int64_t ch = 0; ch < c; ch++)
+        for (int64_t line = 0; line < ps; line++) {
+            int64_t out = first + ((ch * op->temporal + t) * ps + line) * ps;
+            qv_lanes_bytes_cpu(at_cpu(y, op->y_dtype, out), op->y_dtype,
+                               src + line * line_bytes + ch, c, norm[ch], norm[3 + ch], ps);
         }
-    }
 }
 
 static void
-rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *const *p,
-         char *scratch, size_t row_bytes)
+rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *const *p)
 {
-    int64_t ts = op->still ? 1 : op->temporal;
+    const int32_t(*places)[4] = p[1], (*coords)[4] = p[3];
+    const float(*norms)[6] = p[2];
+    int64_t c = op->channels, ps = op->patch;
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < op->pairs * op->grid_h; i++)
-        for (int64_t j = 0; j < ts * op->patch; j++)
-            rows_line(op, p, i / op->grid_h, i % op->grid_h, j / op->patch, j % op->patch,
-                      scratch + (size_t)omp_get_thread_num() * row_bytes);
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t t = 0; t < op->temporal; t++) {
+            const int32_t *at = coords[i], *place = places[at[0]];
+            int64_t frame = place[0] + (int64_t)at[1] * place[1] + t * place[2];
+            int64_t pixel = frame * ps * ps + (int64_t)at[2] * ps * place[3] * ps + at[3] * ps;
+            rows_patch(op, (const uint8_t *)p[0] + pixel * c, place[3] * ps * c, norms[at[0]], i, t,
+                       p[4]);
+        }
 }
 
 static void
@@ -81,13 +71,15 @@ convert_cpu(const struct qv_device_cpu *dev, const struct qv_op_convert *op, voi
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->n; i += PIECE) {
         int64_t n = op->n - i < PIECE ? op->n - i : PIECE;
-        if (op->from == op->dtype)
-            memcpy(at(p[1], op->dtype, i), at(p[0], op->from, i),
-                   (size_t)n * qv_dtype_bytes(op->dtype));
-        else if (op->from == QV_F32)
-            qv_lanes_store_cpu(at(p[1], op->dtype, i), at(p[0], QV_F32, i), op->dtype, n);
-        else
-            qv_lanes_load_cpu(at(p[1], QV_F32, i), at(p[0], op->from, i), op->from, n);
+        const void *x = at_cpu(p[0], op->x_dtype, i);
+        void *y = at_cpu(p[1], op->y_dtype, i);
+        if (op->x_dtype == op->y_dtype) {
+            memcpy(y, x, (size_t)n * qv_dtype_bytes(op->x_dtype));
+            continue;
+        }
+        float values[PIECE];
+        qv_lanes_load_cpu(values, x, op->x_dtype, n);
+        qv_lanes_store_cpu(y, values, op->y_dtype, n);
     }
 }
 
@@ -98,34 +90,79 @@ norm_cpu(const struct qv_device_cpu *dev, const struct qv_op_norm *op, void *con
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
         float *x = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
-        qv_lanes_load_cpu(x, at(p[0], op->dtype, i * op->cols), op->dtype, op->cols);
+        qv_lanes_load_cpu(x, at_cpu(p[0], op->x_dtype, i * op->cols), op->x_dtype, op->cols);
         qv_lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
-        qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), x, op->dtype, op->cols);
+        qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), x, op->y_dtype, op->cols);
     }
 }
 
+/* Each half of a head in two quarters: what turns by the patch's row, and by its column. */
 static void
 rope_cpu(const struct qv_device_cpu *dev, const struct qv_op_rope *op, void *const *p,
          char *scratch, size_t row_bytes)
 {
-    int64_t half = op->head_dim / 2, heads = 2 * op->heads; /* q's, then k's */
+    const int32_t(*coords)[4] = p[2];
+    int64_t half = op->head_dim / 2, quarter = half / 2, width = op->heads * op->head_dim;
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
         float *x = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
-        const float *cosines = (const float *)p[0] + i % op->period * half;
-        const float *sines = (const float *)p[1] + i % op->period * half;
-        void *row = at(p[2], op->dtype, i * 3 * op->heads * op->head_dim);
-        qv_lanes_load_cpu(x, row, op->dtype, heads * op->head_dim);
-        for (int64_t h = 0; h < heads; h++)
+        float *cosines = x + width, *sines = cosines + half;
+        void *row = at_cpu(p[3], op->x_dtype, i * qv_row_stride(op->x_stride, width));
+        for (int axis = 0; axis < 2; axis++) {
+            int64_t from = coords[i][2 + axis] * quarter;
+            memcpy(cosines + axis * quarter, (const float *)p[0] + from,
+                   (size_t)quarter * sizeof *cosines);
+            memcpy(sines + axis * quarter, (const float *)p[1] + from,
+                   (size_t)quarter * sizeof *sines);
+        }
+        qv_lanes_load_cpu(x, row, op->x_dtype, width);
+        for (int64_t h = 0; h < op->heads; h++)
             qv_lanes_rotate_cpu(x + h * op->head_dim, x + h * op->head_dim + half, cosines, sines,
                                 half);
-        qv_lanes_store_cpu(row, x, op->dtype, heads * op->head_dim);
+        qv_lanes_store_cpu(row, x, op->x_dtype, width);
     }
 }
 
 static void
-taps_cpu(const struct qv_device_cpu *dev, const struct qv_op_taps *op, void *const *p,
+gate_cpu(const struct qv_device_cpu *dev, const struct qv_op_gate *op, void *const *p,
          char *scratch, size_t row_bytes)
+{
+    int64_t a_stride = qv_row_stride(op->a_stride, op->cols);
+    int64_t b_stride = qv_row_stride(op->b_stride, op->cols);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->rows; i++) {
+        float *a = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *b = a + op->cols;
+        qv_lanes_load_cpu(a, at_cpu(p[0], op->a_dtype, i * a_stride), op->a_dtype, op->cols);
+        qv_lanes_load_cpu(b, at_cpu(p[1], op->b_dtype, i * b_stride), op->b_dtype, op->cols);
+        qv_lanes_epilogue_cpu(a, a, NULL, 1, op->act, op->cols);
+        qv_lanes_multiply_cpu(a, b, op->cols);
+        qv_lanes_store_cpu(at_cpu(p[2], op->y_dtype, i * op->cols), a, op->y_dtype, op->cols);
+    }
+}
+
+static void
+gather_cpu(const struct qv_device_cpu *dev, const struct qv_op_gather *op, void *const *p,
+           char *scratch, size_t row_bytes)
+{
+    const int32_t *index = p[1];
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < op->rows; i++) {
+        const void *x = at_cpu(p[0], op->x_dtype, index[i] * op->cols);
+        void *y = at_cpu(p[2], op->y_dtype, i * op->cols);
+        if (op->x_dtype == op->y_dtype) {
+            memcpy(y, x, (size_t)op->cols * qv_dtype_bytes(op->x_dtype));
+            continue;
+        }
+        float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        qv_lanes_load_cpu(v, x, op->x_dtype, op->cols);
+        qv_lanes_store_cpu(y, v, op->y_dtype, op->cols);
+    }
+}
+
+static void
+interpolate_cpu(const struct qv_device_cpu *dev, const struct qv_op_interpolate *op, void *const *p,
+                char *scratch, size_t row_bytes)
 {
     const int32_t *index = p[1];
     const float *weight = p[2];
@@ -135,10 +172,11 @@ taps_cpu(const struct qv_device_cpu *dev, const struct qv_op_taps *op, void *con
         float *x = sum + op->cols;
         memset(sum, 0, (size_t)op->cols * sizeof *sum);
         for (int64_t t = 4 * i; t < 4 * i + 4; t++) {
-            qv_lanes_load_cpu(x, at(p[0], op->dtype, index[t] * op->cols), op->dtype, op->cols);
+            qv_lanes_load_cpu(x, at_cpu(p[0], op->table_dtype, index[t] * op->cols),
+                              op->table_dtype, op->cols);
             qv_lanes_add_scaled_cpu(sum, x, weight[t], op->cols);
         }
-        qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), sum, op->dtype, op->cols);
+        qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), sum, op->y_dtype, op->cols);
     }
 }
 
@@ -148,7 +186,7 @@ unfold_row(const struct qv_op_unfold *op, const char *x, char *y, int64_t n, int
            int64_t q)
 {
     int64_t planes = op->channels_first ? op->c : 1, c = op->channels_first ? 1 : op->c;
-    size_t element = qv_dtype_bytes(op->dtype), run = (size_t)(op->kw * c) * element;
+    size_t element = qv_dtype_bytes(op->x_dtype), run = (size_t)(op->kw * c) * element;
     for (int64_t plane = n * planes; plane < (n + 1) * planes; plane++)
         for (int64_t i = 0; i < op->kd; i++)
             for (int64_t j = 0; j < op->kh; j++, y += run) {
@@ -172,9 +210,9 @@ transpose(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *
         int64_t n = i / (lines * pieces), line = i / pieces % lines, first = i % pieces * SOME;
         int64_t in = (line / hs * op->sd * op->h + line % hs * op->sh) * op->w + first * op->sw;
         int64_t out = (n * lines + line) * width + first;
-        qv_lanes_transpose_cpu(at(p[1], op->dtype, out * op->c), op->c,
-                               at(p[0], op->dtype, n * op->c * plane + in), plane, op->sw,
-                               op->dtype, op->c, width - first < SOME ? width - first : SOME);
+        qv_lanes_transpose_cpu(at_cpu(p[1], op->y_dtype, out * op->c), op->c,
+                               at_cpu(p[0], op->x_dtype, n * op->c * plane + in), plane, op->sw,
+                               op->x_dtype, op->c, width - first < SOME ? width - first : SOME);
     }
 }
 
@@ -190,46 +228,49 @@ unfold_cpu(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void 
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->n * ds * hs; i++)
         for (int64_t j = 0; j < ws; j++)
-            unfold_row(op, p[0], at(p[1], op->dtype, (i * ws + j) * cols), i / (ds * hs),
+            unfold_row(op, p[0], at_cpu(p[1], op->y_dtype, (i * ws + j) * cols), i / (ds * hs),
                        i / hs % ds * op->sd, i % hs * op->sh, j * op->sw);
 }
 
 static void
-finish_cpu(const struct qv_device_cpu *dev, const struct qv_op_finish *op, void *const *p,
-           char *scratch, size_t row_bytes)
+epilogue_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op, void *const *p,
+             char *scratch, size_t row_bytes)
 {
 #pragma omp parallel num_threads(dev->threads)
     {
         float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
         float *addend = v + op->cols, *bias = op->bias ? addend + op->cols : NULL;
         if (bias)
-            qv_lanes_load_cpu(bias, p[1], op->dtype, op->cols);
+            qv_lanes_load_cpu(bias, p[1], op->bias_dtype, op->cols);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < op->rows; i++) {
-            qv_lanes_finish_cpu(v, at(p[0], QV_F32, i * op->cols), bias, (float)op->alpha, op->act,
-                                op->cols);
+            qv_lanes_epilogue_cpu(v, at_cpu(p[0], QV_F32, i * op->cols), bias, (float)op->alpha,
+                                  op->act, op->cols);
             if (op->addend_rows) {
-                qv_lanes_load_cpu(addend, at(p[2], op->dtype, i % op->addend_rows * op->cols),
-                                  op->dtype, op->cols);
+                qv_lanes_load_cpu(addend,
+                                  at_cpu(p[2], op->addend_dtype, i % op->addend_rows * op->cols),
+                                  op->addend_dtype, op->cols);
                 qv_lanes_add_scaled_cpu(v, addend, 1, op->cols);
             }
-            qv_lanes_store_cpu(at(p[3], op->dtype, i * op->cols), v, op->dtype, op->cols);
+            qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), v, op->y_dtype, op->cols);
         }
     }
 }
 
 void
-qv_kernels_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
+qv_row_ops_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
 {
     size_t row_bytes = row_buffer_bytes(op);
     switch (op->kind) {
-    case QV_OP_rows: rows_cpu(dev, &op->u.rows, p, scratch, row_bytes); break;
+    case QV_OP_rows: rows_cpu(dev, &op->u.rows, p); break;
     case QV_OP_convert: convert_cpu(dev, &op->u.convert, p); break;
     case QV_OP_norm: norm_cpu(dev, &op->u.norm, p, scratch, row_bytes); break;
     case QV_OP_rope: rope_cpu(dev, &op->u.rope, p, scratch, row_bytes); break;
-    case QV_OP_taps: taps_cpu(dev, &op->u.taps, p, scratch, row_bytes); break;
+    case QV_OP_gate: gate_cpu(dev, &op->u.gate, p, scratch, row_bytes); break;
+    case QV_OP_gather: gather_cpu(dev, &op->u.gather, p, scratch, row_bytes); break;
+    case QV_OP_interpolate: interpolate_cpu(dev, &op->u.interpolate, p, scratch, row_bytes); break;
     case QV_OP_unfold: unfold_cpu(dev, &op->u.unfold, p); break;
-    case QV_OP_finish: finish_cpu(dev, &op->u.finish, p, scratch, row_bytes); break;
+    case QV_OP_epilogue: epilogue_cpu(dev, &op->u.epilogue, p, scratch, row_bytes); break;
     case QV_OP_conv:
     case QV_OP_gemm:
     case QV_OP_attention:

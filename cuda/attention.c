@@ -1,60 +1,99 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention on cuDNN's fused kernels, over strided views of packed qkv; in f32, and for heads that
- * it does not take, on our own kernel.
+ * attention on cuDNN's fused kernels, over strided views of q, k and v; where segments are short, on
+ * a kernel of our own; in f32, and for heads that cuDNN does not take, on a plain one. Segments of any
+ * length are a batch to cuDNN, ragged: a list on the device says where each begins and how many rows it
+ * has, so that one plan and one recorded graph serve every pack.
  */
 #include "cudnn_graph.h"
 
-enum { Q = 1, K, V, Y, SCALE };
+enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };
 
-/* One view of a row [parts, heads, head_dim]: q, k or v of qkv, or y. */
-static struct tensor_cuda
-heads_of(const struct qv_op_attention *op, int64_t id, int64_t parts)
+/* The longest segment that cuDNN is told of. Of a ragged batch it may be all of the chunk, and more: it
+ * costs nothing, but where it is short cuDNN takes other engines (9.19: up to 1024 rows on sm_120, 128
+ * on sm_100), and a segment's bits would be others in small plans. */
+static int64_t
+longest(const struct qv_op_attention *op)
 {
-    int64_t row = parts * op->heads * op->head_dim;
+    enum { LONG = 2048 };
+    if (op->segment_rows)
+        return op->segment_rows;
+    return op->rows > LONG ? op->rows : LONG;
+}
+
+/* first: where each segment begins, NULL for equal ones behind each other */
+static struct tensor_cuda
+heads_of(const struct qv_op_attention *op, int64_t id, int64_t dtype, int64_t stride,
+         cudnnBackendDescriptor_t first)
+{
+    int64_t row = qv_row_stride(stride, op->heads * op->head_dim), rows = longest(op);
     return (struct tensor_cuda){ .id = id,
-                                 .dtype = op->dtype,
+                                 .dtype = dtype,
                                  .n = 4,
-                                 .dims = { op->batch, op->heads, op->seq, op->head_dim },
-                                 .strides = { op->seq * row, op->head_dim, row, 1 } };
+                                 .dims = { op->segments, op->heads, rows, op->head_dim },
+                                 .strides = { rows * row, op->head_dim, row, 1 },
+                                 .offsets = first };
+}
+
+/* One of the operation's lists; NULL if it has none. */
+static cudnnBackendDescriptor_t
+describe_list(struct sketch_cuda *sketch, const struct qv_op_attention *op, int64_t id, int64_t n)
+{
+    const struct tensor_cuda list = { .id = id,
+                                      .dtype = QV_I32,
+                                      .n = 4,
+                                      .dims = { n, 1, 1, 1 },
+                                      .strides = { 1, 1, 1, 1 },
+                                      .alignment = sizeof(int32_t) };
+    return op->segment_rows ? NULL : qv_describe_tensor_cuda(sketch, &list);
 }
 
 static void
 sketch_attention(struct sketch_cuda *sketch, const struct qv_op_attention *op)
 {
+    const cudnnBackendDescriptor_t n_rows = describe_list(sketch, op, N_ROWS, op->segments),
+                                   q_first = describe_list(sketch, op, Q_FIRST, op->segments + 1),
+                                   y_first = describe_list(sketch, op, Y_FIRST, op->segments + 1);
     const struct tensor_cuda tensors[] = {
-        heads_of(op, Q, 3),
-        heads_of(op, K, 3),
-        heads_of(op, V, 3),
-        heads_of(op, Y, 1),
+        heads_of(op, Q, op->q_dtype, op->q_stride, q_first),
+        heads_of(op, K, op->k_dtype, op->k_stride, q_first),
+        heads_of(op, V, op->v_dtype, op->v_stride, q_first),
+        heads_of(op, Y, op->y_dtype, 0, y_first),
         { SCALE, QV_F32, 4, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, .by_value = true },
     };
     static const cudnnBackendAttributeName_t names[] = {
-        CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC,     CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC,
-        CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC,     CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC,
-        CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC,
+        CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC,          CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC,
+        CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC,          CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC,
+        CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC,      CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_QDESC,
+        CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_KVDESC,
     };
-    enum { N = sizeof names / sizeof *names };
+    enum { N_TENSORS = sizeof tensors / sizeof *tensors, N = sizeof names / sizeof *names };
     cudnnBackendDescriptor_t descriptors[N];
     struct attribute_cuda attributes[N];
     for (int i = 0; i < N; i++) {
-        descriptors[i] = qv_describe_tensor_cuda(sketch, &tensors[i]);
+        descriptors[i] = i < N_TENSORS ? qv_describe_tensor_cuda(sketch, &tensors[i]) : n_rows;
         attributes[i] =
             (struct attribute_cuda){ names[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptors[i] };
     }
-    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, attributes, N);
+    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, attributes,
+                      n_rows ? N : N_TENSORS);
 }
 
-/* Heads must be whole runs of 16 bytes, as their addresses are multiples of them. */
+/* Heads and rows must be whole runs of 16 bytes, as their addresses are multiples of them. */
 static const char *
 obstacle(const struct qv_op_attention *op)
 {
-    if (op->dtype != QV_BF16)
+    const int64_t strides[] = { op->q_stride, op->k_stride, op->v_stride };
+    if (op->q_dtype != QV_BF16)
         return "it is not in bf16";
     if (op->head_dim % 8 || op->head_dim > 256)
         return "head_dim is not a multiple of 8 up to 256";
-    if (op->batch * op->seq > INT32_MAX / (3 * op->heads * op->head_dim))
-        return "qkv has more than 2^31 values";
+    for (int i = 0; i < 3; i++) {
+        if (strides[i] % 8)
+            return "a row stride is not a multiple of 8";
+        if (op->rows > INT32_MAX / qv_row_stride(strides[i], op->heads * op->head_dim))
+            return "rows of q, k or v have more than 2^31 values";
+    }
     return NULL;
 }
 
@@ -69,7 +108,7 @@ qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_atte
     if (why)
         return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not take it: %s", why);
     sketch_attention(&sketch, op);
-    qv_status status = qv_graph_open_cuda(&sketch, target, op->dtype, choice, out, usable, err);
+    qv_status status = qv_graph_open_cuda(&sketch, target, op->q_dtype, choice, out, usable, err);
     qv_sketch_close_cuda(&sketch);
     return status;
 }
@@ -80,12 +119,18 @@ qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, 
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct graph_cuda *graph = &kernel->u.attention.graph;
+    const bool is_short = qv_attention_is_short_cuda(&kernel->op.u.attention);
     qv_error failure = { 0 };
     int usable;
-    qv_status status =
-        qv_attention_plan_cuda(&target, &kernel->op.u.attention, choice, graph, &usable, &failure);
+    *scratch_bytes = 0;
+    kernel->u.attention.is_short = is_short && !choice;
+    if (kernel->u.attention.is_short)
+        return QV_OK; /* cuDNN's ways are those after it */
+    qv_status status = qv_attention_plan_cuda(&target, &kernel->op.u.attention, choice - is_short,
+                                              graph, &usable, &failure);
     if (status && (status != QV_EUNSUPPORTED || choice > 0))
         return qv_fail(err, status, "%s", failure.text);
+    snprintf(kernel->naive, sizeof kernel->naive, "%.199s", failure.text);
     *scratch_bytes = qv_aligned(graph->workspace_bytes);
     return QV_OK; /* without a plan, on our own kernel */
 }
@@ -96,25 +141,41 @@ qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     const struct graph_cuda *graph = &kernel->u.attention.graph;
+    if (kernel->u.attention.is_short)
+        return qv_check_cuda(dev,
+                             qv_attention_short_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                             "qv_attention_short_cuda", err);
     if (!graph->plan)
-        return qv_check_cuda(dev, qv_attention_plain_cuda(dev->stream, op, p[0], p[1]),
-                             "qv_attention_plain_cuda", err);
+        return qv_check_cuda(dev,
+                             qv_attention_naive_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                             "qv_attention_naive_cuda", err);
     const float scale = (float)op->scale;
-    const char *qkv = p[0];
-    size_t part = (size_t)(op->heads * op->head_dim) * 2;
+    const int32_t(*lists)[op->segments + 1] = p[0];
     const struct binding_cuda bindings[] = {
-        { Q, "attention's qkv", qkv, TENSOR_ALIGNMENT },
-        { K, "attention's k", qkv + part, TENSOR_ALIGNMENT },
-        { V, "attention's v", qkv + 2 * part, TENSOR_ALIGNMENT },
-        { Y, "attention's y", p[1], TENSOR_ALIGNMENT },
+        { Q, "attention's q", p[1], TENSOR_ALIGNMENT },
+        { K, "attention's k", p[2], TENSOR_ALIGNMENT },
+        { V, "attention's v", p[3], TENSOR_ALIGNMENT },
+        { Y, "attention's y", p[4], TENSOR_ALIGNMENT },
         { SCALE, "attention's scale", &scale, 0 },
+        { N_ROWS, "attention's list", lists ? lists[1] : NULL, sizeof(int32_t) },
+        { Q_FIRST, "attention's list", lists ? lists[2] : NULL, sizeof(int32_t) },
+        { Y_FIRST, "attention's list", lists ? lists[3] : NULL, sizeof(int32_t) },
     };
-    return qv_graph_run_cuda(dev, graph, bindings, sizeof bindings / sizeof *bindings, scratch,
-                             err);
+    enum { OF_LISTS = 3, N = sizeof bindings / sizeof *bindings };
+    return qv_graph_run_cuda(dev, graph, bindings, lists ? N : N - OF_LISTS, scratch, err);
 }
 
 void
 qv_attention_release_cuda(struct qv_kernel *kernel)
 {
     qv_graph_close_cuda(&kernel->u.attention.graph);
+}
+
+void
+qv_attention_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    if (kernel->u.attention.is_short)
+        snprintf(text, size, "our own kernel for short segments");
+    else
+        qv_graph_describe_cuda(&kernel->u.attention.graph, kernel->naive, text, size);
 }

@@ -69,14 +69,14 @@ window(const struct qv_op_conv *op, int64_t frames)
     return (frames - 1) * op->sd + op->dd * (op->kd - 1) + 1;
 }
 
-/* Images of several samples must lie evenly. */
+/* Images of several samples are one batch only where all lie at equal distances. */
 static bool
 goes_together(const struct qv_op_conv *op, int64_t samples, int64_t frames)
 {
     return !is_flat(op) || samples == 1 || frames == 1 || op->x_depth == frames * op->sd;
 }
 
-/* cuDNN's own indices have 32 bits in many a kernel. */
+/* Many kernels of cuDNN index with 32 bits. */
 static bool
 fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
 {
@@ -110,7 +110,7 @@ choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* What addresses that are multiples of so many bytes are aligned to. */
+/* The alignment of addresses that are multiples of so many bytes. */
 static int64_t
 alignment_of(int64_t bytes)
 {
@@ -130,7 +130,7 @@ x_alignment(const struct qv_op_conv *op, const struct conv_cuda *part)
 {
     return runs_once(op, part) && !op->sums
                ? TENSOR_ALIGNMENT
-               : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->dtype));
+               : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
 /* Of y and of what is added to it, an f32 or bf16 value for each output. */
@@ -151,7 +151,7 @@ y_alignment(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t d
 static int64_t
 y_dtype(const struct qv_op_conv *op, bool bare)
 {
-    return bare || op->sums ? QV_F32 : op->dtype;
+    return bare ? QV_F32 : op->y_dtype;
 }
 
 /* n samples of c channels side by side; images have no depth. */
@@ -175,7 +175,7 @@ static struct tensor_cuda
 x_tensor(const struct qv_op_conv *op, const struct conv_cuda *part)
 {
     int64_t n = part->samples * (is_flat(op) ? part->frames : 1);
-    struct tensor_cuda out = channels_last(op, X, op->dtype, n, op->c,
+    struct tensor_cuda out = channels_last(op, X, op->x_dtype, n, op->c,
                                            (int64_t[]){ window(op, part->frames), op->h, op->w });
     if (is_flat(op) && part->frames > 1)
         out.strides[0] = op->sd * frame_values(op);
@@ -226,7 +226,7 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct ste
     if (op->alpha != 1)
         steps[n++] = (struct step){ CUDNN_POINTWISE_MUL, vector(op, ALPHA, QV_F32, 1) };
     if (op->bias)
-        steps[n++] = (struct step){ CUDNN_POINTWISE_ADD, vector(op, BIAS, op->dtype, op->o) };
+        steps[n++] = (struct step){ CUDNN_POINTWISE_ADD, vector(op, BIAS, op->bias_dtype, op->o) };
     if (op->act)
         steps[n++] = (struct step){ acts[op->act], { 0 } };
     if (op->addend_rows || op->sums == 2)
@@ -270,7 +270,7 @@ add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
                 const struct conv_cuda *part, cudnnBackendDescriptor_t y)
 {
     const struct tensor_cuda x_is = x_tensor(op, part);
-    const struct tensor_cuda w_is = channels_last(op, W, op->dtype, op->o, op->c / op->groups,
+    const struct tensor_cuda w_is = channels_last(op, W, op->w_dtype, op->o, op->c / op->groups,
                                                   (int64_t[]){ op->kd, op->kh, op->kw });
     const cudnnBackendDescriptor_t convolution = describe_convolution(sketch, op);
     const cudnnBackendDescriptor_t x = qv_describe_tensor_cuda(sketch, &x_is);
@@ -317,15 +317,17 @@ rows_of(const struct qv_op_conv *op)
     return op->n * out[0] * out[1] * out[2];
 }
 
-/* Rows that repeat are no tensor, and cuDNN's activations are not good enough for f32; bare sums
- * are the whole already. */
+/* Whether to ask cuDNN for the graph with (or bare: without) what follows the convolution. An
+ * addend whose rows repeat is no tensor, cuDNN's activations are not good enough for f32, and those
+ * with a sigmoid are ours; with sums = 1 nothing follows, so that the two are the same. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
 {
     if (bare)
         return op->sums != 1;
-    return (!op->addend_rows || op->addend_rows == rows_of(op)) &&
-           !(op->act && op->dtype == QV_F32);
+    bool act = !op->act || op->act == QV_ACT_GELU_TANH || op->act == QV_ACT_GELU_ERF;
+    return act && (!op->addend_rows || op->addend_rows == rows_of(op)) &&
+           !(op->act && op->y_dtype == QV_F32);
 }
 
 qv_status
@@ -343,7 +345,7 @@ qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
             continue;
         out->bare = bare;
         sketch_conv(&sketch, op, out);
-        status = qv_graph_open_cuda(&sketch, target, op->dtype, choice, &out->graph, usable, err);
+        status = qv_graph_open_cuda(&sketch, target, op->x_dtype, choice, &out->graph, usable, err);
         qv_sketch_close_cuda(&sketch);
     }
     return status;
@@ -362,17 +364,12 @@ qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int c
     const struct target_cuda target = qv_target_of_cuda(dev);
     const struct qv_op_conv *op = &kernel->op.u.conv;
     struct conv_cuda *conv = &kernel->u.conv;
-    size_t version = cudnnGetVersion();
     qv_error failure = { 0 };
     int usable;
-    if (op->dtype == QV_BF16 && op->kd > 1 && version >= 90800 && version < 91500)
-        return qv_fail(err, QV_EUNSUPPORTED,
-                       "conv: a kernel of depth %lld, for which cuDNN 9.8 to 9.14 is wrong in bf16 "
-                       "(this is %zu)",
-                       (long long)op->kd, version);
     qv_status status = qv_conv_plan_cuda(&target, op, choice, conv, &usable, &failure);
     if (status && (status != QV_EUNSUPPORTED || choice > 0))
         return qv_fail(err, status, "%s", failure.text);
+    snprintf(kernel->naive, sizeof kernel->naive, "%.199s", failure.text);
     *scratch_bytes = qv_aligned(conv->graph.workspace_bytes);
     if (conv->graph.plan && conv->bare)
         *scratch_bytes += sums_bytes(op);
@@ -417,7 +414,7 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cuda *conv = &kernel->u.conv;
     int64_t frames = frames_of(op);
-    int64_t frame = frame_values(op) * (int64_t)qv_dtype_bytes(op->dtype);
+    int64_t frame = frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype);
     int64_t y_step = y_bytes(op, conv, y_dtype(op, conv->bare));
     char *x = p[0], *addend = p[3], *y = conv->bare ? sums : p[4];
     qv_status status = QV_OK;
@@ -434,16 +431,15 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
 
 /* What a bare graph leaves to do. */
 static qv_status
-finish(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p, const void *sums,
-       qv_error *err)
+run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p,
+             const void *sums, qv_error *err)
 {
-    const struct qv_op_finish epilogue = { rows_of(op), op->o,           op->alpha, op->bias,
-                                           op->act,     op->addend_rows, op->dtype };
+    const struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
     if (op->sums)
         return qv_check_cuda(dev, qv_add_cuda(dev->stream, rows_of(op) * op->o, sums, p[4]),
                              "qv_add_cuda", err);
-    return qv_check_cuda(dev, qv_finish_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
-                         "qv_finish_cuda", err);
+    return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
+                         "qv_epilogue_cuda", err);
 }
 
 qv_status
@@ -453,16 +449,43 @@ qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cuda *conv = &kernel->u.conv;
     if (!conv->graph.plan)
-        return qv_check_cuda(dev, qv_conv_plain_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
-                             "qv_conv_plain_cuda", err);
+        return qv_check_cuda(dev, qv_conv_naive_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                             "qv_conv_naive_cuda", err);
     char *sums = conv->bare ? scratch : NULL; /* in front of the workspace */
     char *workspace = conv->bare ? sums + sums_bytes(op) : scratch;
     qv_status status = run_parts(dev, kernel, p, sums, workspace, err);
-    return status || !conv->bare ? status : finish(dev, op, p, sums, err);
+    return status || !conv->bare ? status : run_epilogue(dev, op, p, sums, err);
 }
 
 void
 qv_conv_release_cuda(struct qv_kernel *kernel)
 {
     qv_graph_close_cuda(&kernel->u.conv.graph);
+}
+
+/* Why what follows the convolution is not in its graph. */
+static const char *
+epilogue_obstacle(const struct qv_op_conv *op)
+{
+    if (has_form(op, false))
+        return "cuDNN has no engine for both in one graph";
+    return op->addend_rows && op->addend_rows != rows_of(op)
+               ? "cuDNN has no addend whose rows repeat"
+               : "cuDNN's activations are not exact in f32";
+}
+
+void
+qv_conv_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct qv_op_conv *op = &kernel->op.u.conv;
+    const struct conv_cuda *conv = &kernel->u.conv;
+    size_t used = qv_graph_describe_cuda(&conv->graph, kernel->naive, text, size);
+    if (!conv->graph.plan)
+        return;
+    int64_t runs = op->n / conv->samples * (frames_of(op) / conv->frames);
+    if (runs > 1)
+        used += (size_t)snprintf(text + used, size - used, ", %lld runs", (long long)runs);
+    if (conv->bare)
+        snprintf(text + used, size - used, ", then our %s: %s", op->sums ? "sum" : "epilogue",
+                 epilogue_obstacle(op));
 }

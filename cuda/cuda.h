@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The CUDA backend's parts: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in our
- * own kernels. */
+/*
+ * The CUDA backend's parts: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in our
+ * own kernels. They lie in layers, each of which calls only those before it: status; copier; memory;
+ * cudnn_graph and our kernels (launch.h); gemm, attention, conv; work; device.
+ */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
 
@@ -8,32 +11,34 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
+#include "copier.h"
 #include "engine/backend.h"
 #include "error.h"
 #include "launch.h"
 
-/* Pinned blocks that copies in one direction pass through, in turn; done: the device has left the
- * block. */
+/* Pinned blocks through which copies in one direction go, in turn. done[i] is recorded behind the
+ * device's copy from or to blocks[i]: then the block may be used again. */
 enum { STAGING_BLOCKS = 3, STAGING_BYTES = 4 << 20 };
 struct staging_cuda {
     void *blocks[STAGING_BLOCKS];
     cudaEvent_t done[STAGING_BLOCKS];
-    cudaStream_t stream; /* the work's, where that is the caller's */
+    cudaStream_t stream; /* its own; the work's, where that is a stream of the caller's */
     unsigned next;
 };
 
 struct qv_device_cuda {
     struct qv_device base;
-    int ordinal, sm;               /* sm: 90 for compute capability 9.0 */
-    bool own_stream;               /* else the caller's */
-    bool tf32;                     /* allowed for f32 */
-    cudaStream_t stream;           /* of the work */
-    cudaStream_t recorder, beside; /* where lists are captured */
-    cudaEvent_t fork, join;        /* between them */
+    int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
+    bool own_stream;             /* else the caller's */
+    bool tf32;                   /* allowed for f32 */
+    cudaStream_t stream;         /* of the work */
+    cudaStream_t recorder, side; /* where lists are captured */
+    cudaEvent_t fork, join;      /* between them */
     struct staging_cuda in, out;
+    struct qv_copier *copier; /* of the caller's memory from and to their blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    bool uploads; /* since the last run: the work waits for them */
-    cublasLtHandle_t lt;
+    bool uploads;        /* since the last run: the work waits for them */
+    cublasLtHandle_t lt; /* these two: NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
     char name[64], warning[240];
     char lost[300]; /* what broke the device for good; "" */
@@ -49,6 +54,9 @@ qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const
                          qv_error *err);
 /* QV_EBACKEND in words if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
+/* Before every verb: which device is current belongs to the thread, and the thread may be another
+ * than before. QV_EBACKEND in words where the device was lost. */
+qv_status qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err);
 
 static inline struct qv_device_cuda *
 device_cuda(const struct qv_device *dev)
@@ -62,11 +70,7 @@ address_cuda(struct qv_buffer b)
     return b.memory ? (char *)b.memory->base + b.offset : NULL;
 }
 
-/* cuda/device.c: before every verb, since which device is current belongs to the thread, and that
- * may have changed; QV_EBACKEND in words where the device was lost. */
-qv_status qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err);
-
-/* cuda/memory.c and work.c: verbs of the table (backend.h). */
+/* cuda/memory.c: verbs of the table (backend.h), and the blocks that copies go through. */
 qv_status qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
 void qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
 qv_status qv_alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
@@ -76,39 +80,36 @@ qv_status qv_upload_cuda(struct qv_device *dev, struct qv_buffer dst, const void
                          qv_error *err);
 qv_status qv_download_cuda(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                            qv_error *err);
-qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
-qv_status qv_record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
-                         struct qv_recording **out, qv_error *err);
-qv_status qv_replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
-void qv_forget_cuda(struct qv_device *dev, struct qv_recording *recording);
-qv_status qv_mark_cuda(struct qv_device *dev, int mark, qv_error *err);
-qv_status qv_wait_cuda(struct qv_device *dev, int mark, qv_error *err);
-qv_status qv_elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
-qv_status qv_sync_cuda(struct qv_device *dev, qv_error *err);
+qv_status qv_lock_pages_cuda(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
+void qv_unlock_pages_cuda(struct qv_device *dev, void *p);
 
-/* One product on cuBLASLt. Scratch holds, one behind the other: */
+/* One product on cuBLASLt. The three sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, c, y; /* as cuBLAS sees them: columns first */
+    cublasLtMatrixLayout_t w, x, c, y; /* our row-major bytes, which cuBLAS reads as column-major */
     cublasLtMatmulAlgo_t algo;
     size_t padded_bytes; /* x with its rows padded with zeros; 0: x is used in place */
-    size_t sums_bytes;   /* f32 sums, for what cuBLASLt's epilogues do not hold; 0: they do */
+    size_t sums_bytes;   /* f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is used */
     size_t workspace_bytes;
+    const char *unfused; /* why it is not; NULL: it is */
 };
 
 /* A cuDNN graph of one operation, ready to run. */
 struct graph_cuda {
     cudnnBackendDescriptor_t plan;
     size_t workspace_bytes;
+    int64_t engine;   /* cuDNN's number of it */
+    bool last_resort; /* its heuristics had no better one */
 };
 
 struct attention_cuda {
     struct graph_cuda graph; /* plan NULL: our own kernel */
+    bool is_short;           /* that for short segments */
 };
 
 struct conv_cuda {
     struct graph_cuda graph; /* plan NULL: our own kernel, which does all of the operation */
-    bool bare;               /* the graph gives f32 sums only; a `finish` follows, from scratch */
+    bool bare; /* the graph gives f32 sums only; an `epilogue` follows, from scratch */
     int64_t samples, frames; /* that one run of the graph gives: samples, and frames of y of each */
 };
 
@@ -119,10 +120,10 @@ struct qv_kernel {
         struct attention_cuda attention;
         struct conv_cuda conv;
     } u;
+    char naive[200]; /* why cuDNN does not run it; "" where it does, or is not asked */
 };
 
-/* cuda/gemm.c, attention.c, conv.c: p are device addresses. `choice`: which of the `choices`, best
- * guess first; QV_EUNSUPPORTED where it is one too many. */
+/* cuda/gemm.c, attention.c, conv.c: p are device addresses; choice is as in qv_backend.prepare. */
 qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
@@ -133,12 +134,14 @@ qv_status qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *ker
 qv_status qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
                            void *const *p, void *scratch, qv_error *err);
 void qv_gemm_release_cuda(struct qv_kernel *kernel);
+void qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
 
 qv_status qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel,
                                     int choice, size_t *scratch_bytes, qv_error *err);
 qv_status qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
                                 void *const *p, void *scratch, qv_error *err);
 void qv_attention_release_cuda(struct qv_kernel *kernel);
+void qv_attention_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* The weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
@@ -150,5 +153,17 @@ qv_status qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *ker
 qv_status qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
                            void *const *p, void *scratch, qv_error *err);
 void qv_conv_release_cuda(struct qv_kernel *kernel);
+void qv_conv_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
+
+/* cuda/work.c: verbs of the table. */
+qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
+qv_status qv_record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
+                         struct qv_recording **out, qv_error *err);
+qv_status qv_replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
+void qv_forget_cuda(struct qv_device *dev, struct qv_recording *recording);
+qv_status qv_mark_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_wait_cuda(struct qv_device *dev, int mark, qv_error *err);
+qv_status qv_elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
+qv_status qv_sync_cuda(struct qv_device *dev, qv_error *err);
 
 #endif

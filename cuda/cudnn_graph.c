@@ -5,7 +5,8 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Of a heuristic: for f32 it names some 30 that compute in TF32 before the first that suits. */
+/* Configurations asked of a heuristic: for f32 it names about 30 that compute in TF32 before the
+ * first that suits. */
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
 
 struct target_cuda
@@ -78,10 +79,26 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
         sketch->operations[sketch->n_operations++] = operation;
 }
 
+/* Graphs are made of these two; others prepare refuses. */
+static cudnnDataType_t
+cudnn_type(int64_t dtype)
+{
+    switch ((qv_dtype)dtype) {
+    case QV_F32: return CUDNN_DATA_FLOAT;
+    case QV_BF16: return CUDNN_DATA_BFLOAT16;
+    case QV_F16: return CUDNN_DATA_HALF;
+    case QV_U8: return CUDNN_DATA_UINT8;
+    case QV_I32: return CUDNN_DATA_INT32;
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return (cudnnDataType_t)-1; /* which cuDNN refuses */
+}
+
 cudnnBackendDescriptor_t
 qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *tensor)
 {
-    const cudnnDataType_t type = tensor->dtype == QV_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const cudnnDataType_t type = cudnn_type(tensor->dtype);
     const int64_t alignment = tensor->alignment ? tensor->alignment : TENSOR_ALIGNMENT;
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &tensor->id },
@@ -91,9 +108,11 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
         { CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment },
         { CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &tensor->is_virtual },
         { CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &tensor->by_value },
+        { CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+          &tensor->offsets },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes,
-                            LENGTH(attributes));
+                            LENGTH(attributes) - !tensor->offsets);
 }
 
 void
@@ -135,8 +154,8 @@ qv_sketch_close_cuda(struct sketch_cuda *sketch)
 
 /* ---- configurations ---------------------------------------------------------------------------*/
 
-/* What must not happen to the operands: sums are in f32 over products that are exact in it, and two
- * runs give equal bits. */
+/* Engines that are refused, by their notes and the dtype of operands: sums must be in f32 over
+ * products that f32 holds exactly, and two runs must give equal bits. */
 enum { ALWAYS, F32, STRICT_F32 };
 static const struct {
     cudnnBackendNumericalNote_t note;
@@ -162,9 +181,10 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     return true;
 }
 
-/* Without its notes a configuration is not trusted. */
+/* A configuration whose notes cannot be read does not suit. *index: the engine's number. */
 static bool
-configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool tf32)
+configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool tf32,
+                    int64_t *index)
 {
     cudnnBackendNumericalNote_t notes[MOST_NOTES];
     cudnnBackendDescriptor_t engine = NULL;
@@ -174,6 +194,9 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
         return false;
     s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+    if (!s) /* only words depend on it */
+        cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n,
+                                 index);
     if (!s)
         s = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                      CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &n, notes);
@@ -276,11 +299,14 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
     bool taken = false;
     find_configurations(search, mode, &found);
     for (int64_t i = 0; i < found.n && !taken; i++) {
-        if (!configuration_suits(found.all[i], search->dtype, target->tf32)) {
+        int64_t engine = -1;
+        if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
             snprintf(search->words, sizeof search->words, "some do not compute as they must");
             continue;
         }
         cudnnStatus_t s = make_plan(target, found.all[i], out);
+        out->engine = engine;
+        out->last_resort = mode == CUDNN_HEUR_MODE_FALLBACK;
         if (s) {
             search->status = s;
             last_words(s, "an execution plan", search->words, sizeof search->words);
@@ -297,7 +323,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
 static cudnnBackendDescriptor_t
 describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
 {
-    /* without the handle heuristics of an open device name nothing */
+    /* without the handle, heuristics for an open device return no configuration */
     const cudnnHandle_t handle = target->dev ? target->dev->cudnn : NULL;
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, sketch->n_operations,
@@ -308,7 +334,7 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
                             LENGTH(attributes) - !handle);
 }
 
-/* Not a word about the graph. */
+/* Which says nothing about whether cuDNN supports the graph. */
 static bool
 is_lack_of_memory(cudnnStatus_t status)
 {
@@ -351,9 +377,18 @@ qv_graph_close_cuda(struct graph_cuda *graph)
     *graph = (struct graph_cuda){ 0 };
 }
 
+size_t
+qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *text, size_t size)
+{
+    int n = graph->plan ? snprintf(text, size, "cuDNN engine %lld%s", (long long)graph->engine,
+                                   graph->last_resort ? " (the last resort of its heuristics)" : "")
+                        : snprintf(text, size, "naive kernel: %s", why);
+    return n < 0 ? 0 : (size_t)n < size ? (size_t)n : size - 1;
+}
+
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* Kernels read misaligned operands wrongly without a word. */
+/* cuDNN does not check: from a misaligned operand its kernels silently read wrong values. */
 static qv_status
 check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
 {

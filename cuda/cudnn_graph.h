@@ -14,8 +14,8 @@ struct target_cuda {
     struct qv_device_cuda *dev;          /* NULL with properties */
     cudnnBackendDescriptor_t properties; /* a DEVICEPROP; NULL: those of dev */
     bool tf32;                           /* allowed for f32 */
-    /* For a check: told of every configuration that became no plan; true counts it as one.
-     * NULL: none is. */
+    /* For a check without a GPU: called for every configuration that became no plan; true: it
+     * counts as one all the same. NULL: none does. */
     bool (*excuses)(void *user, cudnnStatus_t status, const char *words);
     void *user;
 };
@@ -55,9 +55,11 @@ struct tensor_cuda {
     int64_t dtype;
     int n;
     int64_t dims[TENSOR_MOST_DIMS], strides[TENSOR_MOST_DIMS];
-    int64_t alignment; /* of its address, in bytes; 0: TENSOR_ALIGNMENT */
-    bool is_virtual;   /* between two operations, nowhere in memory */
-    bool by_value;     /* a number that run() gives, on the host */
+    int64_t alignment;                /* of its address, in bytes; 0: TENSOR_ALIGNMENT */
+    cudnnBackendDescriptor_t offsets; /* i32: where each of dims[0] begins and the last ends, in
+                                       * elements; NULL: where the strides say */
+    bool is_virtual;                  /* between two operations, nowhere in memory */
+    bool by_value;                    /* a number that run() gives, on the host */
 };
 cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
                                                  const struct tensor_cuda *tensor);
@@ -75,6 +77,10 @@ qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cud
                              int64_t dtype, int choice, struct graph_cuda *out, int *usable,
                              qv_error *err);
 void qv_graph_close_cuda(struct graph_cuda *graph);
+/* "cuDNN engine 8"; where there is no plan, that the naive kernel runs, and why. Returns the text's
+ * length. */
+size_t qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *text,
+                              size_t size);
 
 /* An address for a tensor; alignment 0: by value, the address of a float on the host. */
 struct binding_cuda {

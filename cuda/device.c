@@ -7,17 +7,10 @@
 
 #include "dtype.h"
 
-qv_status
-qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err)
-{
-    qv_status status = qv_check_device_cuda(dev, err);
-    return status ? status : qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* After a loss the calls below fail and are not asked. The whole device is not waited for: that
- * would break what another thread is capturing. */
+/* After a loss these calls fail, which changes nothing here. Streams are waited for one by one,
+ * since waiting for the whole device would break what another thread is capturing. */
 static void
 close_cuda(struct qv_device *device)
 {
@@ -29,6 +22,7 @@ close_cuda(struct qv_device *device)
             cudaStreamSynchronize(streams[i]);
     qv_staging_close_cuda(dev, &dev->in);
     qv_staging_close_cuda(dev, &dev->out);
+    qv_copier_close(dev->copier);
     for (int i = 0; i < QV_MARKS; i++)
         if (dev->marks[i])
             cudaEventDestroy(dev->marks[i]);
@@ -44,95 +38,93 @@ close_cuda(struct qv_device *device)
         cudaEventDestroy(dev->join);
     if (dev->recorder)
         cudaStreamDestroy(dev->recorder);
-    if (dev->beside)
-        cudaStreamDestroy(dev->beside);
+    if (dev->side)
+        cudaStreamDestroy(dev->side);
     if (dev->own_stream && dev->stream)
         cudaStreamDestroy(dev->stream);
     cudaGetLastError();
     free(dev);
 }
 
+/* Why cudaGetDeviceCount gave none, in words that say what to do. */
 static qv_status
-find_device(struct qv_device_cuda *dev, qv_error *err)
+no_device(cudaError_t error, qv_error *err)
 {
-    int n = 0, major = 0, minor = 0;
-    struct cudaDeviceProp props;
+    int driver = 0, runtime = 0;
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (error == cudaErrorInsufficientDriver && !driver)
+        return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: there is no driver here");
+    if (error == cudaErrorInsufficientDriver)
+        return qv_fail(err, QV_ENODEVICE,
+                       "no NVIDIA GPU can be used: the driver here is for CUDA %d.%d, and this "
+                       "needs one for %d.%d or newer",
+                       driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
+    return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: %s",
+                   error ? cudaGetErrorString(error) : "there is none");
+}
+
+static qv_status
+find_device(const struct qv_device_cuda *dev, qv_error *err)
+{
+    int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
-    if (e || n == 0) {
-        cudaGetLastError();
-        return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: cudaGetDeviceCount: %s",
-                       e ? cudaGetErrorString(e) : "there is none");
-    }
+    if (e || n == 0)
+        return no_device(e, err);
     if (dev->ordinal < 0 || dev->ordinal >= n)
         return qv_fail(err, QV_ENODEVICE, "device %d: the NVIDIA GPUs here are 0 to %d",
                        dev->ordinal, n - 1);
+    return QV_OK;
+}
+
+static qv_status
+check_device(struct qv_device_cuda *dev, qv_error *err)
+{
+    struct cudaDeviceProp props;
     qv_status status = qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
     if (!status)
         status = qv_check_cuda(dev, cudaGetDeviceProperties(&props, dev->ordinal),
                                "cudaGetDeviceProperties", err);
     if (status)
         return status;
-    major = props.major;
-    minor = props.minor;
-    dev->sm = 10 * major + minor;
+    dev->sm = 10 * props.major + props.minor;
     snprintf(dev->name, sizeof dev->name, "%.63s", props.name);
     if (dev->sm < 80)
         return qv_fail(err, QV_ENODEVICE,
                        "%s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
-                       dev->name, major, minor);
-    return QV_OK;
-}
-
-static void
-warn(struct qv_device_cuda *dev, const char *text)
-{
-    size_t used = strlen(dev->warning);
-    snprintf(dev->warning + used, sizeof dev->warning - used, "%s%s", used ? "; " : "", text);
-}
-
-enum { CUDNN_FIRST_WRONG = 90800, CUDNN_FIRST_RIGHT = 91500 };
-
-static bool
-cudnn_is_wrong(void)
-{
-    return cudnnGetVersion() >= CUDNN_FIRST_WRONG && cudnnGetVersion() < CUDNN_FIRST_RIGHT;
-}
-
-/* cuDNN keeps its interface within a major version, for libraries newer than the header. */
-static qv_status
-check_versions(struct qv_device_cuda *dev, qv_error *err)
-{
+                       dev->name, props.major, props.minor);
     static const int built_for[] = { QV_CUDA_ARCHITECTURES, 0 };
-    size_t header = CUDNN_VERSION, loaded = cudnnGetVersion();
-    char text[160];
-    if (loaded < header || loaded / 10000 != header / 10000)
-        return qv_fail(err, QV_EBACKEND,
-                       "cuDNN %zu.%zu.%zu is loaded, but this build is for %zu.%zu.%zu or a newer "
-                       "%zu.x: put the right one on the library path",
-                       loaded / 10000, loaded / 100 % 100, loaded % 100, header / 10000,
-                       header / 100 % 100, header % 100, header / 10000);
-    if (loaded < CUDNN_FIRST_RIGHT) {
-        snprintf(text, sizeof text, "cuDNN %zu.%zu is older than 9.15: %s", loaded / 10000,
-                 loaded / 100 % 100,
-                 cudnn_is_wrong() ? "its bf16 Conv3d is wrong and is not used"
-                                  : "attention was not tried with it");
-        warn(dev, text);
-    }
     const int *sm = built_for;
     while (*sm && *sm != dev->sm)
         sm++;
-    if (!*sm) {
-        snprintf(text, sizeof text,
+    if (!*sm)
+        snprintf(dev->warning, sizeof dev->warning,
                  "no kernels were built for sm_%d: the driver compiles them at first use, and "
                  "nothing was measured on it",
                  dev->sm);
-        warn(dev, text);
-    }
     return QV_OK;
 }
 
+/* The library that was found may be older than the headers. cuDNN keeps its interface within a
+ * major version (which its file's name ends in), and nothing is used that the oldest allowed has
+ * not. */
+enum { CUDNN_OLDEST = 91500 };
+
 static qv_status
-open_parts(struct qv_device_cuda *dev, qv_error *err)
+check_cudnn(qv_error *err)
+{
+    size_t loaded = cudnnGetVersion();
+    if (loaded >= CUDNN_OLDEST)
+        return QV_OK;
+    return qv_fail(err, QV_ENODEVICE,
+                   "cuDNN %zu.%zu.%zu was found, and 9.15 or newer is needed (9.8 to 9.14 compute "
+                   "bf16 Conv3d wrongly): put a newer libcudnn.so.9 on the library path",
+                   loaded / 10000, loaded / 100 % 100, loaded % 100);
+}
+
+static qv_status
+open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
 {
     qv_status status = QV_OK;
     if (dev->own_stream)
@@ -143,25 +135,20 @@ open_parts(struct qv_device_cuda *dev, qv_error *err)
             qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
                           "cudaStreamCreate", err);
     if (!status)
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->beside, cudaStreamNonBlocking),
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->side, cudaStreamNonBlocking),
                                "cudaStreamCreate", err);
     if (!status)
         status = qv_staging_open_cuda(dev, &dev->in, err);
     if (!status)
         status = qv_staging_open_cuda(dev, &dev->out, err);
+    if (!status)
+        status = qv_copier_open(threads, &dev->copier, err);
     for (int i = 0; i < QV_MARKS && !status; i++)
         status = qv_check_cuda(dev, cudaEventCreate(&dev->marks[i]), "cudaEventCreate", err);
     cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
     for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
                                "cudaEventCreate", err);
-    if (!status)
-        status = qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
-    if (!status)
-        status = qv_check_cudnn(dev, cudnnCreate(&dev->cudnn), "cudnnCreate", err);
-    if (!status)
-        status =
-            qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
     return status;
 }
 
@@ -177,13 +164,15 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->stream = options->stream;
     dev->own_stream = !options->stream;
     qv_status status = find_device(dev, err);
+    if (!status)
+        status = check_cudnn(err);
+    if (!status)
+        status = check_device(dev, err);
     if (status) {
         free(dev);
         return status;
     }
-    status = check_versions(dev, err);
-    if (!status)
-        status = open_parts(dev, err);
+    status = open_parts(dev, options->threads, err);
     if (status)
         close_cuda(&dev->base);
     else
@@ -202,10 +191,15 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .dtype = QV_BF16,
                              .dtype_reason = "this GPU multiplies bf16 natively",
                              .chunk_rows = 6144,
-                             .wrong_conv3d_bf16 = cudnn_is_wrong(),
+                             .pack_rows = 12288, /* 4% faster there, for 64 pictures and tower M */
+                             .rung_rows = 128,
+                             .least_rows = 512,
                              .chunks = 2,
+                             /* on an H200, of towers' sizes; f32 attention is a kernel of ours */
+                             .same_f32 = { .gemm_rows = QV_NOT_SEEN },
+                             .same_bf16 = { .gemm_rows = 512, .head_dim = 64 },
                              .has_choices = true,
-                             .beside = true,
+                             .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
                              .addend_apart = true,
                              .tanh_error = 0x1p-11 }; /* PTX ISA, tanh.approx.f32 */
@@ -246,13 +240,80 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
     if (!kernel)
         return;
     cudaSetDevice(device_cuda(device)->ordinal);
-    if (kernel->op.kind == QV_OP_gemm)
-        qv_gemm_release_cuda(kernel);
-    if (kernel->op.kind == QV_OP_attention)
-        qv_attention_release_cuda(kernel);
-    if (kernel->op.kind == QV_OP_conv)
-        qv_conv_release_cuda(kernel);
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: qv_gemm_release_cuda(kernel); break;
+    case QV_OP_attention: qv_attention_release_cuda(kernel); break;
+    case QV_OP_conv: qv_conv_release_cuda(kernel); break;
+    case QV_OP_rows: /* our own kernels keep nothing */
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue:
+    case QV_OP_COUNT: break;
+    }
     free(kernel);
+}
+
+/* The libraries take long to start, and who only asks what there is has no use for them: they are
+ * opened for the first kernel that is theirs. */
+static qv_status
+open_cublas(struct qv_device_cuda *dev, qv_error *err)
+{
+    return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
+}
+
+static qv_status
+open_cudnn(struct qv_device_cuda *dev, qv_error *err)
+{
+    if (dev->cudnn)
+        return QV_OK;
+    cudnnHandle_t handle = NULL;
+    qv_status status = qv_check_cudnn(dev, cudnnCreate(&handle), "cudnnCreate", err);
+    if (status)
+        return status;
+    status = qv_check_cudnn(dev, cudnnSetStream(handle, dev->stream), "cudnnSetStream", err);
+    if (status)
+        cudnnDestroy(handle);
+    else
+        dev->cudnn = handle;
+    return status;
+}
+
+static qv_status
+open_library(struct qv_device_cuda *dev, enum qv_op_kind kind, qv_error *err)
+{
+    if (kind == QV_OP_gemm)
+        return open_cublas(dev, err);
+    return kind == QV_OP_attention || kind == QV_OP_conv ? open_cudnn(dev, err) : QV_OK;
+}
+
+static qv_status
+prepare_kernel(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+               size_t *scratch_bytes, qv_error *err)
+{
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: return qv_gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+    case QV_OP_attention: return qv_attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+    case QV_OP_conv: return qv_conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue:
+        if (choice)
+            return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(kernel->op.kind));
+        return QV_OK;
+    case QV_OP_COUNT: break;
+    }
+    return qv_fail(err, QV_EUNSUPPORTED, "%s: no kernel", qv_op_name(kernel->op.kind));
 }
 
 static qv_status
@@ -260,7 +321,9 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
              size_t *scratch_bytes, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
+    qv_status status = qv_op_takes_one(op, 1 << QV_F32 | 1 << QV_BF16, err);
+    if (!status)
+        status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
@@ -268,19 +331,35 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *scratch_bytes = 0;
-    if (op->kind == QV_OP_gemm)
-        status = qv_gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    else if (op->kind == QV_OP_attention)
-        status = qv_attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    else if (op->kind == QV_OP_conv)
-        status = qv_conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    else if (choice)
-        status = qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
+    status = open_library(dev, op->kind, err);
+    if (!status)
+        status = prepare_kernel(dev, kernel, choice, scratch_bytes, err);
     if (status)
         release_cuda(device, kernel);
     else
         *out = kernel;
     return status;
+}
+
+static void
+describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    switch (kernel->op.kind) {
+    case QV_OP_gemm: qv_gemm_describe_cuda(kernel, text, size); return;
+    case QV_OP_attention: qv_attention_describe_cuda(kernel, text, size); return;
+    case QV_OP_conv: qv_conv_describe_cuda(kernel, text, size); return;
+    case QV_OP_rows:
+    case QV_OP_convert:
+    case QV_OP_norm:
+    case QV_OP_rope:
+    case QV_OP_gate:
+    case QV_OP_gather:
+    case QV_OP_interpolate:
+    case QV_OP_unfold:
+    case QV_OP_epilogue:
+    case QV_OP_COUNT: break;
+    }
+    snprintf(text, size, "our kernel");
 }
 
 const struct qv_backend qv_backend_cuda = {
@@ -293,10 +372,13 @@ const struct qv_backend qv_backend_cuda = {
     .wrap = qv_wrap_cuda,
     .upload = qv_upload_cuda,
     .download = qv_download_cuda,
+    .lock_pages = qv_lock_pages_cuda,
+    .unlock_pages = qv_unlock_pages_cuda,
     .layout = layout_cuda,
     .pack = pack_cuda,
     .prepare = prepare_cuda,
     .release = release_cuda,
+    .describe = describe_cuda,
     .run = qv_run_cuda,
     .record = qv_record_cuda,
     .replay = qv_replay_cuda,
@@ -306,3 +388,10 @@ const struct qv_backend qv_backend_cuda = {
     .elapsed = qv_elapsed_cuda,
     .sync = qv_sync_cuda,
 };
+
+const struct qv_backend *
+qv_backend_entry(const char *build_id, const char **own)
+{
+    *own = QV_BUILD_ID;
+    return strcmp(build_id, QV_BUILD_ID) ? NULL : &qv_backend_cuda;
+}

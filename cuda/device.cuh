@@ -22,22 +22,32 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* A grid has at most 2^31 - 1 blocks; kernels that could need more take further tiles in a loop. */
+/* A grid has at most 2^31 - 1 blocks; kernels that could need more take further tiles in a loop.
+ * shared_bytes: of shared memory beside what the kernel declares. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
-launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Parameters...),
-       Arguments... arguments)
+launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,
+              void (*kernel)(Parameters...), Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
     if (blocks <= 0)
         return cudaSuccess;
     config.gridDim = dim3((unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX));
     config.blockDim = threads;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
     if (error)
         (void)cudaGetLastError(); /* told here, and not again to who asks next */
     return error;
+}
+
+template <typename... Parameters, typename... Arguments>
+static cudaError_t
+launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Parameters...),
+       Arguments... arguments)
+{
+    return launch_shared(stream, blocks, threads, 0, kernel, arguments...);
 }
 
 /* ---- division -------------------------------------------------------------------------------- */
@@ -201,6 +211,23 @@ store(bf16 *p, const float (&f)[N])
     put(p, r);
 }
 
+/* f of a value of the type that a dtype is; others than these prepare refuses. */
+template <typename F>
+static inline cudaError_t
+typed(int64_t dtype, F f)
+{
+    switch ((qv_dtype)dtype) {
+    case QV_F32: return f(float());
+    case QV_BF16: return f(bf16());
+    case QV_F16:
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return cudaErrorNotSupported;
+}
+
 /* One element. */
 template <typename T>
 static __device__ __forceinline__ float
@@ -233,12 +260,23 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
 
+/* x / (1 + exp(-by x)): SiLU where by is 1. Where the exponential is infinite, it is 0. */
+static __device__ __forceinline__ float
+swish(float x, float by)
+{
+    return x / (1 + expf(-by * x));
+}
+
 static __device__ __forceinline__ float
 activate(int act, float x)
 {
-    if (act == QV_ACT_GELU_TANH)
-        return gelu_tanh(x);
-    return act == QV_ACT_GELU_ERF ? gelu_erf(x) : x;
+    switch (act) {
+    case QV_ACT_GELU_TANH: return gelu_tanh(x);
+    case QV_ACT_GELU_ERF: return gelu_erf(x);
+    case QV_ACT_SILU: return swish(x, 1);
+    case QV_ACT_GELU_QUICK: return swish(x, 1.702f);
+    }
+    return x;
 }
 
 #endif

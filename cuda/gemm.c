@@ -1,27 +1,45 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm on cuBLASLt. It counts columns first: what is y[m,n] = x[m,k] w[n,k]^T here is
+ * gemm on cuBLASLt, which is column-major: what is y[m,n] = x[m,k] w[n,k]^T here is
  * Y[n,m] = W[k,n]^T X[k,m] there, with the same bytes. An addend of fewer rows than y is the C of a
- * batch whose stride is 0; C must not be Y, or sums are rounded before they are added. What no
- * epilogue holds (the erf GELU, an activation in front of an addend) follows as `finish` on f32
- * sums.
+ * batch whose stride is 0; C must not be Y, or sums are rounded before they are added. What none of
+ * its epilogues does (the erf GELU, an activation before an addend) our `epilogue` kernel does, on
+ * f32 sums.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "cublaslt_names.h" /* tile_names[], stages_names[], made of cublasLt.h */
 #include "cuda.h"
 #include "dtype.h"
 
 enum {
     MOST_WORKSPACE = 64 << 20,
     ALIGNMENT = 16,  /* of any operand, see qv_wrap_cuda */
-    ROW_MULTIPLE = 8 /* of bf16 values: rows that begin at 16 bytes */
+    ROW_MULTIPLE = 8 /* of bf16 values, with which rows of y begin at 16 bytes */
 };
 
+static cudaDataType_t
+type_of(int64_t dtype)
+{
+    switch ((qv_dtype)dtype) {
+    case QV_F32: return CUDA_R_32F;
+    case QV_BF16: return CUDA_R_16BF;
+    case QV_F16: return CUDA_R_16F;
+    case QV_U8: return CUDA_R_8U;
+    case QV_I32: return CUDA_R_32I;
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return (cudaDataType_t)-1; /* which cuBLASLt refuses */
+}
+
+/* Rows begin at 16 bytes; those of f32 anywhere. */
 static int64_t
 padded_k(int64_t k, int64_t dtype)
 {
-    return dtype == QV_BF16 ? (k + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE : k;
+    int64_t multiple = dtype == QV_F32 ? 1 : ALIGNMENT / (int64_t)qv_dtype_bytes(dtype);
+    return (k + multiple - 1) / multiple * multiple;
 }
 
 qv_status
@@ -35,7 +53,7 @@ qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
     return QV_OK;
 }
 
-/* Rows as they are, or with zeros behind each. */
+/* Uploads rows as they are, or each with zeros behind it. */
 qv_status
 qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
                   int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
@@ -57,35 +75,35 @@ qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, in
 
 /* ---- describing ------------------------------------------------------------------------------ */
 
-/* Batches of the addend's rows. */
+/* How often the addend's rows repeat, each time in a batch of its own. */
 static int64_t
-batches(const struct qv_op_gemm *op, bool wide)
+batches(const struct qv_op_gemm *op, bool f32_sums)
 {
-    return !wide && op->addend_rows ? op->m / op->addend_rows : 1;
+    return !f32_sums && op->addend_rows ? op->m / op->addend_rows : 1;
 }
 
 static cublasStatus_t
-set_epilogue(const struct qv_op_gemm *op, bool wide, cublasLtMatmulDesc_t desc)
+set_epilogue(const struct qv_op_gemm *op, bool f32_sums, cublasLtMatmulDesc_t desc)
 {
-    int bias_type = op->dtype == QV_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    int bias_type = type_of(op->bias_dtype);
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    if (!wide && op->act == QV_ACT_GELU_TANH)
+    if (!f32_sums && op->act == QV_ACT_GELU_TANH)
         epilogue = op->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    else if (!wide && op->bias)
+    else if (!f32_sums && op->bias)
         epilogue = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t s = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                       &epilogue, sizeof epilogue);
-    if (!s && !wide && op->bias)
+    if (!s && !f32_sums && op->bias)
         s = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
                                            sizeof bias_type);
     return s;
 }
 
 static cublasStatus_t
-create_desc(const struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool wide,
+create_desc(const struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool f32_sums,
             cublasLtMatmulDesc_t *out)
 {
-    bool tf32 = op->dtype == QV_F32 && dev->tf32;
+    bool tf32 = op->x_dtype == QV_F32 && dev->tf32;
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasStatus_t s =
         cublasLtMatmulDescCreate(out, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
@@ -93,7 +111,7 @@ create_desc(const struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool 
     if (!s)
         s = cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                            sizeof transposed);
-    return s ? s : set_epilogue(op, wide, *out);
+    return s ? s : set_epilogue(op, f32_sums, *out);
 }
 
 /* A matrix of `cols` contiguous values, `rows` times; batches lie `stride` values apart. */
@@ -113,14 +131,13 @@ create_layout(cublasLtMatrixLayout_t *out, cudaDataType_t type, int64_t cols, in
 }
 
 static cublasStatus_t
-create_layouts(const struct qv_op_gemm *op, bool wide, struct gemm_cuda *g)
+create_layouts(const struct qv_op_gemm *op, bool f32_sums, struct gemm_cuda *g)
 {
-    cudaDataType_t type = op->dtype == QV_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    cudaDataType_t y_type = wide ? CUDA_R_32F : type;
-    int64_t batch = batches(op, wide), rows = op->m / batch, k = padded_k(op->k, op->dtype);
-    cublasStatus_t s = create_layout(&g->w, type, k, op->n, batch, 0);
+    cudaDataType_t y_type = f32_sums ? CUDA_R_32F : type_of(op->y_dtype);
+    int64_t batch = batches(op, f32_sums), rows = op->m / batch, k = padded_k(op->k, op->x_dtype);
+    cublasStatus_t s = create_layout(&g->w, type_of(op->w_dtype), k, op->n, batch, 0);
     if (!s)
-        s = create_layout(&g->x, type, k, rows, batch, rows * k);
+        s = create_layout(&g->x, type_of(op->x_dtype), k, rows, batch, rows * k);
     if (!s)
         s = create_layout(&g->c, y_type, op->n, rows, batch, 0);
     if (!s)
@@ -130,12 +147,17 @@ create_layouts(const struct qv_op_gemm *op, bool wide, struct gemm_cuda *g)
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* Split sums must be added up in f32, and in a fixed order: not by atomics in place. */
+/*
+ * Sums over k are not split among blocks. Into how many parts the library splits one depends on how
+ * many rows fill the device, so that a segment's bits would depend on the capacity of the plan that
+ * it went through. Unsplit they do not, on an H200 from caps.least_rows on (seen, not promised by the
+ * library); few rows with a long k take longer.
+ */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
 {
     uint64_t workspace = MOST_WORKSPACE;
-    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, alignment = ALIGNMENT;
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = ALIGNMENT;
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
@@ -152,8 +174,26 @@ create_preference(cublasLtMatmulPreference_t *out)
     return s;
 }
 
-/* The heuristic's algorithm number `choice`, best guess first: a function of the operation, the
- * device and the library alone. */
+static uint32_t
+algorithm_value(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute)
+{
+    uint32_t value = 0;
+    size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &value, sizeof value, &written);
+    return value;
+}
+
+/* What the preference excludes, if the heuristic names one all the same. */
+static bool
+splits_sums(const cublasLtMatmulAlgo_t *algo)
+{
+    return algorithm_value(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1 ||
+           algorithm_value(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) !=
+               CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+/* Of the heuristic's algorithms that suit, number `choice`, best guess first: a function of the
+ * operation, the device and the library alone. */
 static qv_status
 choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *err)
 {
@@ -168,11 +208,16 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *er
         cublasLtMatmulPreferenceDestroy(preference);
     if (s)
         return qv_check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
-    if (choice >= n || found[choice].state)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has %d algorithms", n);
-    g->algo = found[choice].algo;
-    g->workspace_bytes = found[choice].workspaceSize;
-    return QV_OK;
+    int suits = 0;
+    for (int i = 0; i < n; i++) {
+        if (found[i].state || splits_sums(&found[i].algo) || suits++ < choice)
+            continue;
+        g->algo = found[i].algo;
+        g->workspace_bytes = found[i].workspaceSize;
+        return QV_OK;
+    }
+    return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has %d algorithms without split sums",
+                   suits);
 }
 
 void
@@ -189,34 +234,48 @@ qv_gemm_release_cuda(struct qv_kernel *kernel)
 }
 
 static qv_status
-prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool wide, int choice, qv_error *err)
+prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int choice,
+        qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
-    cublasStatus_t s = create_desc(dev, op, wide, &g->desc);
+    cublasStatus_t s = create_desc(dev, op, f32_sums, &g->desc);
     if (!s)
-        s = create_layouts(op, wide, g);
+        s = create_layouts(op, f32_sums, g);
     qv_status status =
         s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, err);
     if (status) {
         qv_gemm_release_cuda(kernel);
         return status;
     }
-    if (wide)
+    if (f32_sums)
         g->sums_bytes = qv_aligned((size_t)(op->m * op->n) * sizeof(float));
-    if (padded_k(op->k, op->dtype) != op->k)
-        g->padded_bytes =
-            qv_aligned((size_t)(op->m * padded_k(op->k, op->dtype)) * qv_dtype_bytes(op->dtype));
+    int64_t k = padded_k(op->k, op->x_dtype);
+    if (k != op->k)
+        g->padded_bytes = qv_aligned((size_t)(op->m * k) * qv_dtype_bytes(op->x_dtype));
     return QV_OK;
 }
 
-/* cuBLASLt's kernels for rows of y that begin at odd places round sums to bf16 before they add bias
- * and addend; and its GELU in f32 is good for 5e-6 only. */
+/* Where rows of y do not begin at multiples of 16 bytes, cuBLASLt's kernels round sums to bf16
+ * before they add bias and addend. And its GELU in f32 is off by up to 5e-6. */
 static bool
 rounds_twice(const struct qv_op_gemm *op)
 {
     bool epilogue = op->act || op->bias || op->addend_rows;
-    return op->dtype == QV_BF16 ? epilogue && op->n % ROW_MULTIPLE : op->act;
+    return op->y_dtype == QV_F32 ? op->act : epilogue && op->n % ROW_MULTIPLE;
+}
+
+/* Why cuBLASLt's epilogue is not used; NULL: it is. */
+static const char *
+epilogue_obstacle(const struct qv_op_gemm *op)
+{
+    if (op->act && op->act != QV_ACT_GELU_TANH)
+        return "cuBLASLt has only the tanh GELU";
+    if (op->act && op->addend_rows)
+        return "cuBLASLt adds before it activates";
+    if (rounds_twice(op))
+        return "cuBLASLt's own would be less exact";
+    return NULL;
 }
 
 qv_status
@@ -225,15 +284,49 @@ qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int c
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
-    bool wide = op->act == QV_ACT_GELU_ERF || (op->act && op->addend_rows) || rounds_twice(op);
+    const char *unfused = epilogue_obstacle(op);
     if (op->m > INT32_MAX || op->n > INT32_MAX || op->k > INT32_MAX)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt counts up to %d",
                        (long long)op->m, (long long)op->n, (long long)op->k, INT32_MAX);
-    qv_status status = prepare(dev, kernel, wide, choice, err);
-    if (status == QV_EUNSUPPORTED && !wide && !choice)
+    qv_status status = prepare(dev, kernel, unfused, choice, err);
+    if (status == QV_EUNSUPPORTED && !unfused && !choice) {
+        unfused = "cuBLASLt has no algorithm with it";
         status = prepare(dev, kernel, true, choice, err);
+    }
+    g->unfused = unfused;
     *scratch_bytes = g->padded_bytes + g->sums_bytes + g->workspace_bytes;
     return status;
+}
+
+/* ---- in words -------------------------------------------------------------------------------- */
+
+/* "128x256", or a number that is newer than the header. */
+static void
+append_name(const char *what, const char *const *names, size_t n, uint32_t value, char *text,
+            size_t size)
+{
+    size_t used = strlen(text);
+    if (value < n && names[value])
+        snprintf(text + used, size - used, ", %s %s", what, names[value]);
+    else if (value)
+        snprintf(text + used, size - used, ", %s number %u", what, (unsigned)value);
+}
+
+void
+qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct gemm_cuda *g = &kernel->u.gemm;
+    snprintf(text, size, "cuBLASLt algorithm %u",
+             (unsigned)algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_ID));
+    append_name("tile", tile_names, sizeof tile_names / sizeof *tile_names,
+                algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_TILE_ID), text, size);
+    append_name("stages", stages_names, sizeof stages_names / sizeof *stages_names,
+                algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), text, size);
+    size_t used = strlen(text);
+    if (g->padded_bytes)
+        used += (size_t)snprintf(text + used, size - used, ", rows of x padded first");
+    if (g->unfused)
+        snprintf(text + used, size - used, ", then our epilogue: %s", g->unfused);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -244,18 +337,18 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
-    bool wide = g->sums_bytes > 0, addend = !wide && op->addend_rows;
+    bool f32_sums = g->sums_bytes > 0, addend = !f32_sums && op->addend_rows;
     char *padded = scratch, *sums = padded + g->padded_bytes, *workspace = sums + g->sums_bytes;
-    void *y = wide ? sums : p[4];
-    const float alpha = wide ? 1 : (float)op->alpha, beta = addend ? 1 : 0;
+    void *y = f32_sums ? sums : p[4];
+    const float alpha = f32_sums ? 1 : (float)op->alpha, beta = addend ? 1 : 0;
     qv_status status = QV_OK;
     if (g->padded_bytes)
         status =
             qv_check_cuda(dev,
-                          qv_pad_rows_cuda(dev->stream, op->m, op->k, padded_k(op->k, op->dtype),
-                                           op->dtype, p[0], padded),
+                          qv_pad_rows_cuda(dev->stream, op->m, op->k, padded_k(op->k, op->x_dtype),
+                                           op->x_dtype, p[0], padded),
                           "gemm's padding", err);
-    if (!status && !wide && op->bias)
+    if (!status && !f32_sums && op->bias)
         status = qv_check_cublas(dev,
                                  cublasLtMatmulDescSetAttribute(g->desc,
                                                                 CUBLASLT_MATMUL_DESC_BIAS_POINTER,
@@ -268,10 +361,9 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
                                                 addend ? p[3] : y, g->c, y, g->y, &g->algo,
                                                 workspace, g->workspace_bytes, dev->stream),
                                  "cublasLtMatmul", err);
-    if (status || !wide)
+    if (status || !f32_sums)
         return status;
-    const struct qv_op_finish finish = { op->m,   op->n,           op->alpha, op->bias,
-                                         op->act, op->addend_rows, op->dtype };
-    return qv_check_cuda(dev, qv_finish_cuda(dev->stream, &finish, sums, p[2], p[3], p[4]),
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
+    return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
                          "gemm's epilogue", err);
 }

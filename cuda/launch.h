@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it;
- * pointers are device addresses, aligned to 16 bytes or more. bf16 or f32 by op->dtype (biases and
- * addends too), sums in f32. They
- * take any size that qv_op_check() lets through, beyond 2^31 elements too.
+ * pointers are device addresses, aligned to 16 bytes or more (of strided operands: plus whole
+ * columns). f32 or bf16, one dtype for all operands that have one of their own (but those of convert
+ * and gather), sums in f32. They take any size that qv_op_check() lets through, beyond 2^31 elements
+ * too.
  */
 #ifndef QV_CUDA_KERNELS_H
 #define QV_CUDA_KERNELS_H
@@ -17,19 +18,23 @@ extern "C" {
 #endif
 
 cudaError_t qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
-                         void *y);
+                         const void *places, const void *norms, const void *coords, void *y);
 cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
                             void *y);
 cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
                          const void *weight, const void *bias, void *y);
 cudaError_t qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-                         const void *sines, void *qkv);
-cudaError_t qv_taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table,
-                         const void *index, const void *weight, void *y);
+                         const void *sines, const void *coords, void *x);
+cudaError_t qv_gate_cuda(cudaStream_t stream, const struct qv_op_gate *op, const void *a,
+                         const void *b, void *y);
+cudaError_t qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x,
+                           const void *index, void *y);
+cudaError_t qv_interpolate_cuda(cudaStream_t stream, const struct qv_op_interpolate *op,
+                                const void *table, const void *index, const void *weight, void *y);
 cudaError_t qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x,
                            void *y);
-cudaError_t qv_finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x,
-                           const void *bias, const void *addend, void *y);
+cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
+                             const void *bias, const void *addend, void *y);
 
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
@@ -38,11 +43,19 @@ cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
                              int64_t dtype, const void *x, void *y);
 
+/* Attention in bf16 over segments of up to 64 rows each, where op->longest says so; and whether it
+ * takes an operation. */
+bool qv_attention_is_short_cuda(const struct qv_op_attention *op);
+cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op,
+                                    const void *list, const void *q, const void *k, const void *v,
+                                    void *y);
+
 /* Attention and convolutions that cuDNN does not take (f32, odd sizes): right, not fast.
  * w[o, kd, kh, kw, c/groups]. */
-cudaError_t qv_attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op,
-                                    const void *qkv, void *y);
-cudaError_t qv_conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x,
+cudaError_t qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op,
+                                    const void *list, const void *q, const void *k, const void *v,
+                                    void *y);
+cudaError_t qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x,
                                const void *w, const void *bias, const void *addend, void *y);
 
 #ifdef __cplusplus

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Memory of the device, and copies through pinned blocks on streams of their own. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cuda.h"
 
@@ -51,6 +50,28 @@ qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv
     else
         *out = memory;
     return status;
+}
+
+/* Another thread may use the device meanwhile: nothing of dev is written, a loss not noted. */
+qv_status
+qv_lock_pages_cuda(struct qv_device *device, size_t bytes, void **out, qv_error *err)
+{
+    void *p = NULL;
+    qv_status status =
+        qv_check_cuda(NULL, cudaSetDevice(device_cuda(device)->ordinal), "cudaSetDevice", err);
+    if (!status)
+        status = qv_check_cuda(NULL, cudaHostAlloc(&p, bytes, cudaHostAllocPortable),
+                               "cudaHostAlloc", err);
+    if (!status)
+        *out = p;
+    return status;
+}
+
+void
+qv_unlock_pages_cuda(struct qv_device *device, void *p)
+{
+    cudaSetDevice(device_cuda(device)->ordinal);
+    cudaFreeHost(p);
 }
 
 /* ---- where a caller's pointer points to ------------------------------------------------------ */
@@ -121,7 +142,8 @@ qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
         cudaStreamDestroy(s->stream);
 }
 
-/* A copy by the device alone; on streams of ours it is waited for, as its ends are the caller's. */
+/* A copy that the device makes by itself. wait: until it is done, because src or dst is the
+ * caller's and the stream is not. */
 static qv_status
 copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, const void *src,
               size_t bytes, bool wait, qv_error *err)
@@ -145,7 +167,7 @@ upload_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t byt
         status = qv_check_cuda(dev, cudaEventSynchronize(s->done[i]), "cudaMemcpy", err);
         if (status)
             break;
-        memcpy(s->blocks[i], src + at, n);
+        qv_copier_copy(dev->copier, s->blocks[i], src + at, n);
         status = copy_directly(dev, s, dst + at, s->blocks[i], n, false, err);
         if (!status)
             status =
@@ -175,7 +197,7 @@ qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, 
     return status;
 }
 
-/* Some pieces are on their way while one is copied out of its block. */
+/* The device fills up to AHEAD blocks while the host empties one. */
 static qv_status
 download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
 {
@@ -198,8 +220,8 @@ download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t b
         block = (i - AHEAD) % STAGING_BLOCKS;
         status = qv_check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
         if (!status)
-            memcpy(dst + at, s->blocks[block],
-                   bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES);
+            qv_copier_copy(dev->copier, dst + at, s->blocks[block],
+                           bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES);
     }
     return status;
 }

@@ -48,11 +48,52 @@ multiply(float (&sums)[EACH][EACH], const float *a, const float *b, int depth)
 /* ---- attention ------------------------------------------------------------------------------- */
 
 struct attention_shape {
-    int64_t tiles, seq, heads;
-    struct divisor q_tiles, per_batch;
+    int64_t tiles, heads, q_stride, k_stride, v_stride;
+    int64_t segments, segment_rows;
+    struct divisor per_head, per_segment; /* tiles */
+    const int32_t *first, *n_rows;        /* of segments of any length */
     int head_dim;
     float scale;
 };
+
+/* Queries [q0, q0 + TILE) of a segment; those from `rows` on are no more of it. */
+struct query_tile {
+    int64_t first, rows, q0; /* rows 0: there is no such tile */
+};
+
+/* The i-th tile of a head, tiles counted segment by segment. Every warp counts them for itself, 32
+ * segments at once. */
+static __device__ __forceinline__ struct query_tile
+tile_of(const struct attention_shape &s, int64_t i)
+{
+    struct query_tile t = { 0, s.segment_rows, 0 };
+    if (s.segment_rows) {
+        t.first = divide(i, s.per_segment, &t.q0) * s.segment_rows;
+        t.q0 *= TILE;
+        return t;
+    }
+    const int lane = threadIdx.x % WARP;
+    for (int64_t s0 = 0; s0 < s.segments; s0 += WARP) {
+        const int n = s0 + lane < s.segments ? s.n_rows[s0 + lane] : 0;
+        const int own = n / TILE + (n % TILE != 0);
+        int up_to = own; /* and with those before */
+#pragma unroll
+        for (int offset = 1; offset < WARP; offset *= 2) {
+            int before = __shfl_up_sync(0xffffffffu, up_to, offset);
+            up_to += lane >= offset ? before : 0;
+        }
+        const unsigned beyond = __ballot_sync(0xffffffffu, i < up_to);
+        if (beyond) {
+            const int at = __ffs(beyond) - 1;
+            t.first = s.first[s0 + at];
+            t.rows = __shfl_sync(0xffffffffu, n, at);
+            t.q0 = (i - __shfl_sync(0xffffffffu, up_to - own, at)) * TILE;
+            return t;
+        }
+        i -= __shfl_sync(0xffffffffu, up_to, WARP - 1);
+    }
+    return t;
+}
 
 /* 64 rows by 32 dimensions of q or k, zeros outside. */
 template <typename T>
@@ -78,7 +119,8 @@ load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride
  */
 template <typename T, int COLS>
 static __global__ BLOCK void
-attention_kernel(const struct attention_shape s, const T *qkv, T *y)
+attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k, const T *all_v,
+                 T *y)
 {
     constexpr int WIDTH = COLS * SIDE;                         /* of a head, padded */
     constexpr int KEYS = COLS <= 4 ? 64 : COLS <= 8 ? 32 : 16; /* whose values fit */
@@ -86,14 +128,17 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
     __shared__ __align__(16) float factors[2 * STEP * PITCH];
     __shared__ __align__(16) float weights[TILE * PITCH]; /* by key */
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
-    const int64_t width = s.heads * s.head_dim, stride = 3 * width;
+    const int64_t width = s.heads * s.head_dim;
 
     for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
-        int64_t q0, head;
-        int64_t batch = divide(divide(tile, s.q_tiles, &q0), s.per_batch, &head);
-        q0 *= TILE;
-        const T *q = qkv + batch * s.seq * stride + head * s.head_dim;
-        const T *keys = q + width, *values = q + 2 * width;
+        int64_t in_head, head = divide(tile, s.per_head, &in_head);
+        const struct query_tile at = tile_of(s, in_head);
+        const int64_t q0 = at.q0, rows = at.rows;
+        if (!rows)
+            continue;
+        const T *q = all_q + at.first * s.q_stride + head * s.head_dim;
+        const T *keys = all_k + at.first * s.k_stride + head * s.head_dim;
+        const T *values = all_v + at.first * s.v_stride + head * s.head_dim;
         float largest[EACH], sum[EACH], out[EACH][COLS];
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -104,12 +149,12 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
                 out[i][c] = 0;
         }
 
-        for (int64_t k0 = 0; k0 < s.seq; k0 += TILE) {
+        for (int64_t k0 = 0; k0 < rows; k0 += TILE) {
             float p[EACH][EACH] = {};
             for (int d0 = 0; d0 < s.head_dim; d0 += STEP) {
                 __syncthreads();
-                load_factor(factors, q, q0, s.seq, stride, d0, s.head_dim);
-                load_factor(factors + STEP * PITCH, keys, k0, s.seq, stride, d0, s.head_dim);
+                load_factor(factors, q, q0, rows, s.q_stride, d0, s.head_dim);
+                load_factor(factors + STEP * PITCH, keys, k0, rows, s.k_stride, d0, s.head_dim);
                 __syncthreads();
                 multiply(p, factors, factors + STEP * PITCH, min((int)STEP, s.head_dim - d0));
             }
@@ -119,7 +164,7 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
                 float most = largest[i];
 #pragma unroll
                 for (int j = 0; j < EACH; j++) {
-                    p[i][j] = k0 + tx * EACH + j < s.seq ? p[i][j] * s.scale : -INFINITY;
+                    p[i][j] = k0 + tx * EACH + j < rows ? p[i][j] * s.scale : -INFINITY;
                     most = fmaxf(most, p[i][j]);
                 }
 #pragma unroll
@@ -145,13 +190,13 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
                 *reinterpret_cast<float4 *>(to) = make_float4(p[0][j], p[1][j], p[2][j], p[3][j]);
             }
 
-            for (int j0 = 0; j0 < TILE && k0 + j0 < s.seq; j0 += KEYS) {
+            for (int j0 = 0; j0 < TILE && k0 + j0 < rows; j0 += KEYS) {
                 __syncthreads();
                 for (int i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
                     int64_t key = k0 + j0 + i / WIDTH;
                     int d = i % WIDTH;
                     factors[i] =
-                        key < s.seq && d < s.head_dim ? value(values + key * stride + d) : 0;
+                        key < rows && d < s.head_dim ? value(values + key * s.v_stride + d) : 0;
                 }
                 __syncthreads();
 #pragma unroll 4
@@ -178,9 +223,8 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
                 int d = c * SIDE + tx;
-                if (query < s.seq && d < s.head_dim)
-                    set(y + (batch * s.seq + query) * width + head * s.head_dim + d,
-                        out[i][c] / sum[i]);
+                if (query < rows && d < s.head_dim)
+                    set(y + (at.first + query) * width + head * s.head_dim + d, out[i][c] / sum[i]);
             }
         }
     }
@@ -188,29 +232,43 @@ attention_kernel(const struct attention_shape s, const T *qkv, T *y)
 
 template <typename T>
 static cudaError_t
-attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv, void *y)
+attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const int32_t *list,
+                const void *q, const void *k, const void *v, void *y)
 {
-    int64_t q_tiles = ceil_div(op->seq, TILE);
-    struct attention_shape s = {
-        op->batch * op->heads * q_tiles, op->seq,           op->heads,       divisor_of(q_tiles),
-        divisor_of(op->heads),           (int)op->head_dim, (float)op->scale
-    };
+    int64_t width = op->heads * op->head_dim, per_segment = ceil_div(op->segment_rows, TILE);
+    /* of any length: no more than whole tiles and one that is not whole for each */
+    int64_t per_head =
+        op->segment_rows ? op->segments * per_segment : op->rows / TILE + op->segments;
+    struct attention_shape s = { op->heads * per_head,
+                                 op->heads,
+                                 qv_row_stride(op->q_stride, width),
+                                 qv_row_stride(op->k_stride, width),
+                                 qv_row_stride(op->v_stride, width),
+                                 op->segments,
+                                 op->segment_rows,
+                                 divisor_of(per_head),
+                                 divisor_of(per_segment ? per_segment : 1),
+                                 list,
+                                 list ? list + op->segments + 1 : NULL,
+                                 (int)op->head_dim,
+                                 (float)op->scale };
     return launch(stream, s.tiles, dim3(THREADS),
                   op->head_dim <= 64    ? attention_kernel<T, 4>
                   : op->head_dim <= 80  ? attention_kernel<T, 5>
                   : op->head_dim <= 128 ? attention_kernel<T, 8>
                                         : attention_kernel<T, 16>,
-                  s, (const T *)qkv, (T *)y);
+                  s, (const T *)q, (const T *)k, (const T *)v, (T *)y);
 }
 
 cudaError_t
-qv_attention_plain_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *qkv,
-                        void *y)
+qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *list,
+                        const void *q, const void *k, const void *v, void *y)
 {
     if (op->head_dim > 256)
         return cudaErrorNotSupported;
-    return op->dtype == QV_F32 ? attention_typed<float>(stream, op, qkv, y)
-                               : attention_typed<bf16>(stream, op, qkv, y);
+    return typed(op->y_dtype, [&](auto t) {
+        return attention_typed<decltype(t)>(stream, op, (const int32_t *)list, q, k, v, y);
+    });
 }
 
 /* ---- convolution ----------------------------------------------------------------------------- */
@@ -261,8 +319,8 @@ value_below(const struct conv_shape &s, const T *x, const struct place &at, cons
 
 template <typename T>
 static __device__ __forceinline__ void
-finish_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y, int64_t row,
-           int64_t o, float sum)
+epilogue_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y, int64_t row,
+             int64_t o, float sum)
 {
     int64_t at = row * s.op.o + o, from;
     if (s.op.sums) {
@@ -326,7 +384,7 @@ conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, co
                 int64_t row = row0 + threadIdx.x / SIDE * EACH + i;
                 int64_t o = o0 + threadIdx.x % SIDE * EACH + j;
                 if (row < s.rows && o < s.o)
-                    finish_sum(s, bias, addend, y, row, group * s.o + o, sums[i][j]);
+                    epilogue_sum(s, bias, addend, y, row, group * s.o + o, sums[i][j]);
             }
     }
 }
@@ -352,7 +410,7 @@ conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *b
                 for (int64_t c = 0; c < s.c; c++)
                     sum = fmaf(value_below(s, x, at, tap, first + c), value(filter + c), sum);
             }
-    finish_sum(s, bias, addend, y, row, o, sum);
+    epilogue_sum(s, bias, addend, y, row, o, sum);
 }
 
 template <typename T>
@@ -391,9 +449,10 @@ conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, cons
 }
 
 cudaError_t
-qv_conv_plain_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
+qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
                    const void *bias, const void *addend, void *y)
 {
-    return op->dtype == QV_F32 ? conv_typed<float>(stream, op, x, w, bias, addend, y)
-                               : conv_typed<bf16>(stream, op, x, w, bias, addend, y);
+    return typed(op->x_dtype, [&](auto t) {
+        return conv_typed<decltype(t)>(stream, op, x, w, bias, addend, y);
+    });
 }

@@ -5,118 +5,146 @@
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 struct rows_shape {
-    int64_t items, row_dim, frame_patches, frames; /* frames: per pair */
-    struct divisor grid_w, grid_h, per_pair, merge, patch;
-    int64_t blocks_w, channels;
+    int64_t rows, row_dim;
+    int patch, temporal, channels;
+    struct divisor by_line, by_patch, by_frames; /* values of a line, lines, frames of a row */
+    const int4 *places, *coords;
+    const float2 *norms; /* 3 of an item */
+};
+
+/* Where a row's patch begins in its first frame, and how its bytes become values. */
+struct patch_place {
+    int64_t first, line, frame; /* bytes, to the next line and to the next frame */
     float scale[3], shift[3];
 };
 
-static struct rows_shape
-rows_shape_of(const struct qv_op_rows *op)
+static __device__ __forceinline__ struct patch_place
+patch_of(const struct rows_shape &s, int64_t row)
 {
-    int64_t frames = op->still ? 1 : op->temporal;
-    return (struct rows_shape){
-        op->pairs * op->grid_h * op->grid_w,
-        op->channels * frames * op->patch * op->patch,
-        op->grid_h * op->grid_w,
-        frames,
-        divisor_of(op->grid_w),
-        divisor_of(op->grid_h),
-        divisor_of(frames),
-        divisor_of(op->merge),
-        divisor_of(op->patch),
-        op->grid_w / op->merge,
-        op->channels,
-        { (float)op->scale0, (float)op->scale1, (float)op->scale2 },
-        { (float)op->shift0, (float)op->shift1, (float)op->shift2 },
-    };
+    const int4 at = s.coords[row], place = s.places[at.x];
+    const float2 *norm = s.norms + 3 * (int64_t)at.x;
+    const float2 a = norm[0], b = norm[1], c = norm[2];
+    int64_t size = s.patch, bytes = size * size * s.channels;
+    int64_t line = place.w * size * s.channels;
+    int64_t patches = place.x + (int64_t)at.y * place.y;
+    return { patches * bytes + at.z * size * line + at.w * size * s.channels,
+             line,
+             place.z * bytes,
+             { a.x, a.y, b.x },
+             { b.y, c.x, c.y } };
 }
 
-/* As qv_geometry_row_of(). */
-static __device__ __forceinline__ int64_t
-row_of(const struct rows_shape &s, int64_t row, int64_t col)
-{
-    int64_t y, x, merge = s.merge.by;
-    int64_t block_row = divide(row, s.merge, &y), block_col = divide(col, s.merge, &x);
-    return ((block_row * s.blocks_w + block_col) * merge + y) * merge + x;
-}
-
-/*
- * Patches of 16x16 pixels of 3 channels: a warp per patch and frame, a lane per half line of 8
- * pixels: 24 bytes, aligned to 8 because every line has 48 * grid_w of them. Warps of a block are
- * neighbours in the picture: their lines share cache lines.
- */
+/* 8 pixels of 3 channels -> 8 values of each channel, `plane` values apart. */
 template <typename T>
-static __global__ BLOCK void
-rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
+static __device__ __forceinline__ void
+store_pixels(const struct patch_place &at, const uint2 (&words)[3], T *y, int64_t plane)
 {
-    int64_t item = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP, col, row, t;
-    if (item >= s.items * s.frames)
-        return;
-    int lane = threadIdx.x % WARP;
-    int64_t line = divide(item, s.grid_w, &col), frame = divide(line, s.grid_h, &row);
-    int64_t pair = divide(frame, s.per_pair, &t);
-    int64_t in = ((line * 16 + lane / 2) * s.grid_w.by + col) * 48 + lane % 2 * 24;
-    int64_t out = (pair * s.frame_patches + row_of(s, row, col)) * s.row_dim + t * 256 + lane * 8;
-
-    uint32_t bytes[6];
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        uint2 word = reinterpret_cast<const uint2 *>(frames + in)[i];
-        bytes[2 * i] = word.x;
-        bytes[2 * i + 1] = word.y;
-    }
+    const uint32_t bytes[6] = { words[0].x, words[0].y, words[1].x,
+                                words[1].y, words[2].x, words[2].y };
 #pragma unroll
     for (int ch = 0; ch < 3; ch++) {
         float v[8];
 #pragma unroll
         for (int x = 0; x < 8; x++) {
             uint32_t u = bytes[(3 * x + ch) / 4] >> (3 * x + ch) % 4 * 8 & 255;
-            v[x] = fmaf((float)u, s.scale[ch], s.shift[ch]);
+            v[x] = fmaf((float)u, at.scale[ch], at.shift[ch]);
         }
-        store(y + out + ch * s.frames * 256, v);
+        store(y + ch * plane, v);
     }
 }
 
-/* Any patch: a warp per row of y. */
+/*
+ * Two frames of 16x16 pixels of 3 channels: a warp per row, a lane per half line of 8 pixels, of
+ * which both frames' are on their way at once: 24 bytes, aligned to 8 because lines are multiples of
+ * 48. Warps of a block have patches that lie side by side: their lines share sectors.
+ */
 template <typename T>
+static __global__ BLOCK void
+rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
+{
+    constexpr int PIXELS = 16 * 16, FRAMES = 2;
+    int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= s.rows)
+        return;
+    const int lane = threadIdx.x % WARP;
+    const struct patch_place at = patch_of(s, row);
+    const uint8_t *from = frames + at.first + lane / 2 * at.line + lane % 2 * 24;
+    uint2 words[FRAMES][3];
+#pragma unroll
+    for (int t = 0; t < FRAMES; t++)
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            words[t][i] = reinterpret_cast<const uint2 *>(from + t * at.frame)[i];
+#pragma unroll
+    for (int t = 0; t < FRAMES; t++)
+        store_pixels(at, words[t], y + row * (3 * FRAMES * PIXELS) + t * PIXELS + lane * 8,
+                     FRAMES * PIXELS);
+}
+
+/* Any patch: a warp per row, a lane per N values of it, which may be of two lines or planes. */
+template <typename T, int N>
 static __global__ BLOCK void
 rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
 {
-    int64_t item = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP, row, col;
-    if (item >= s.items)
+    int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= s.rows)
         return;
-    int64_t size = s.patch.by, width = s.grid_w.by * size, height = s.grid_h.by * size;
-    int64_t line = divide(item, s.grid_w, &col), pair = divide(line, s.grid_h, &row);
-    int64_t first = (pair * s.frames * height + row * size) * width + col * size;
-    int64_t out = (pair * s.frame_patches + row_of(s, row, col)) * s.row_dim;
-
-    for (int64_t i = threadIdx.x % WARP; i < s.row_dim; i += WARP) {
+    const struct patch_place at = patch_of(s, row);
+    for (int64_t i = threadIdx.x % WARP * N; i < s.row_dim; i += WARP * N) {
         int64_t x, below, t;
-        int64_t ch = divide(divide(divide(i, s.patch, &x), s.patch, &below), s.per_pair, &t);
-        int64_t at = first + (t * height + below) * width + x;
-        float scale = ch == 0 ? s.scale[0] : ch == 1 ? s.scale[1] : s.scale[2];
-        float shift = ch == 0 ? s.shift[0] : ch == 1 ? s.shift[1] : s.shift[2];
-        set(y + out + i, fmaf((float)frames[at * s.channels + ch], scale, shift));
+        int64_t ch = divide(divide(divide(i, s.by_line, &x), s.by_patch, &below), s.by_frames, &t);
+        float v[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float scale = ch == 0 ? at.scale[0] : ch == 1 ? at.scale[1] : at.scale[2];
+            float shift = ch == 0 ? at.shift[0] : ch == 1 ? at.shift[1] : at.shift[2];
+            int64_t from = at.first + t * at.frame + below * at.line + x * s.channels + ch;
+            v[j] = fmaf((float)frames[from], scale, shift);
+            if (++x == s.patch) {
+                x = 0;
+                if (++below == s.patch) {
+                    below = 0;
+                    if (++t == s.temporal) {
+                        t = 0;
+                        ch++;
+                    }
+                }
+            }
+        }
+        store(y + row * s.row_dim + i, v);
     }
 }
 
 template <typename T>
 static cudaError_t
-rows_typed(cudaStream_t stream, const struct qv_op_rows *op, const void *frames, void *y)
+rows_typed(cudaStream_t stream, const struct rows_shape &s, const uint8_t *frames, T *y)
 {
-    struct rows_shape s = rows_shape_of(op);
-    bool fast = op->patch == 16 && op->channels == 3;
-    int64_t warps = fast ? s.items * s.frames : s.items;
-    return launch(stream, ceil_div(warps, THREADS / WARP), dim3(THREADS),
-                  fast ? rows16_kernel<T> : rows_kernel<T>, s, (const uint8_t *)frames, (T *)y);
+    bool fast = s.patch == 16 && s.channels == 3 && s.temporal == 2;
+    return launch(stream, ceil_div(s.rows, THREADS / WARP), dim3(THREADS),
+                  fast                   ? rows16_kernel<T>
+                  : s.row_dim % LANES<T> ? rows_kernel<T, 1>
+                                         : rows_kernel<T, LANES<T>>,
+                  s, frames, y);
 }
 
 cudaError_t
-qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames, void *y)
+qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
+             const void *places, const void *norms, const void *coords, void *y)
 {
-    return op->dtype == QV_F32 ? rows_typed<float>(stream, op, frames, y)
-                               : rows_typed<bf16>(stream, op, frames, y);
+    const struct rows_shape s = { op->rows,
+                                  op->channels * op->temporal * op->patch * op->patch,
+                                  (int)op->patch,
+                                  (int)op->temporal,
+                                  (int)op->channels,
+                                  divisor_of(op->patch),
+                                  divisor_of(op->patch),
+                                  divisor_of(op->temporal),
+                                  (const int4 *)places,
+                                  (const int4 *)coords,
+                                  (const float2 *)norms };
+    return typed(op->y_dtype, [&](auto t) {
+        return rows_typed(stream, s, (const uint8_t *)frames, (decltype(t) *)y);
+    });
 }
 
 /* ---- convert, add ---------------------------------------------------------------------------- */
@@ -175,11 +203,11 @@ convert_typed(cudaStream_t stream, int64_t n, const void *x, void *y)
 cudaError_t
 qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x, void *y)
 {
-    if (op->from == QV_F32)
-        return op->dtype == QV_F32 ? convert_typed<float, float>(stream, op->n, x, y)
-                                   : convert_typed<float, bf16>(stream, op->n, x, y);
-    return op->dtype == QV_F32 ? convert_typed<bf16, float>(stream, op->n, x, y)
-                               : convert_typed<bf16, bf16>(stream, op->n, x, y);
+    return typed(op->x_dtype, [&](auto from) {
+        return typed(op->y_dtype, [&](auto to) {
+            return convert_typed<decltype(from), decltype(to)>(stream, op->n, x, y);
+        });
+    });
 }
 
 enum { ADD_AHEAD = 2 };
@@ -391,8 +419,8 @@ qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, co
              const void *bias, void *y)
 {
     const float *w = (const float *)weight, *b = (const float *)bias;
-    return op->dtype == QV_F32 ? norm_typed<float>(stream, op, w, b, x, y)
-                               : norm_typed<bf16>(stream, op, w, b, x, y);
+    return typed(op->y_dtype,
+                 [&](auto t) { return norm_typed<decltype(t)>(stream, op, w, b, x, y); });
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -400,28 +428,48 @@ qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, co
 enum { ROPE_HEADS = 4 }; /* that share a thread's cosines and sines */
 
 struct rope_shape {
-    int64_t rows, width; /* of a row of qkv */
-    int64_t heads, half; /* heads of q and k together */
+    int64_t rows, stride, heads, half;
     int64_t groups, items;
-    struct divisor period, vectors;
+    struct divisor vectors;
+    const float *cosines, *sines; /* [positions, half/2] */
+    const int4 *coords;
 };
+
+/* N of a row's angles: those of its patch's row, then those of its column. Vectors of more than one
+ * value begin at multiples of 4 in a half of as many, so that two are always of one table's row. */
+template <int N>
+static __device__ __forceinline__ void
+load_angles(float (&to)[N], const float *table, const int4 &at, int64_t quarter, int64_t first)
+{
+    constexpr int EACH = N > 1 ? 2 : 1;
+#pragma unroll
+    for (int j = 0; j < N; j += EACH) {
+        int64_t d = first + j;
+        const float *from = table + (d < quarter ? at.z * quarter + d : (at.w - 1) * quarter + d);
+        float v[EACH];
+        load(v, from);
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            to[j + k] = v[k];
+    }
+}
 
 /* A thread turns N values in every groups-th head. */
 template <typename T, int N>
 static __global__ BLOCK void
-rope_kernel(const struct rope_shape s, const float *cosines, const float *sines, T *qkv)
+rope_kernel(const struct rope_shape s, T *x)
 {
-    int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y, angle;
+    int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     if (row >= s.rows)
         return;
-    divide(row, s.period, &angle);
+    const int4 coords = s.coords[row];
     for (int64_t item = threadIdx.x; item < s.items; item += blockDim.x) {
         int64_t at;
         int64_t group = divide(item, s.vectors, &at);
         float c[N], sn[N];
-        load(c, cosines + angle * s.half + at * N);
-        load(sn, sines + angle * s.half + at * N);
-        T *first = qkv + row * s.width + group * 2 * s.half + at * N;
+        load_angles(c, s.cosines, coords, s.half / 2, at * N);
+        load_angles(sn, s.sines, coords, s.half / 2, at * N);
+        T *first = x + row * s.stride + group * 2 * s.half + at * N;
         int64_t step = s.groups * 2 * s.half;
 
         raw<T, N> in[ROPE_HEADS][2];
@@ -452,40 +500,56 @@ rope_kernel(const struct rope_shape s, const float *cosines, const float *sines,
 template <typename T, int N>
 static cudaError_t
 rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-             const void *sines, void *qkv)
+             const void *sines, const void *coords, void *x)
 {
     enum { AIM = 128 }; /* threads of a block: few, so that 760 rows fill the device */
-    int64_t half = op->head_dim / 2, groups = ceil_div(2 * op->heads, ROPE_HEADS);
+    int64_t half = op->head_dim / 2, groups = ceil_div(op->heads, ROPE_HEADS);
     int64_t items = half / N * groups;
-    struct rope_shape s = {
-        op->rows, 3 * op->heads * op->head_dim, 2 * op->heads,       half, groups,
-        items,    divisor_of(op->period),       divisor_of(half / N)
-    };
-    unsigned x = (unsigned)(items < THREADS ? items : (int64_t)THREADS);
-    unsigned y = x < AIM ? (AIM + x / 2) / x : 1;
-    return launch(stream, ceil_div(op->rows, y), dim3(x, y), rope_kernel<T, N>, s,
-                  (const float *)cosines, (const float *)sines, (T *)qkv);
+    struct rope_shape s = { op->rows,
+                            qv_row_stride(op->x_stride, op->heads * op->head_dim),
+                            op->heads,
+                            half,
+                            groups,
+                            items,
+                            divisor_of(half / N),
+                            (const float *)cosines,
+                            (const float *)sines,
+                            (const int4 *)coords };
+    unsigned width = (unsigned)(items < THREADS ? items : (int64_t)THREADS);
+    unsigned height = width < AIM ? (AIM + width / 2) / width : 1;
+    return launch(stream, ceil_div(op->rows, height), dim3(width, height), rope_kernel<T, N>, s,
+                  (T *)x);
+}
+
+/* The widest vectors in which halves of heads, and so columns, and rows can be counted. */
+template <typename T>
+static cudaError_t
+rope_typed(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines, const void *sines,
+           const void *coords, void *x)
+{
+    int64_t half = op->head_dim / 2;
+    if (half % 4 || op->x_stride % 4)
+        return rope_vectors<T, 1>(stream, op, cosines, sines, coords, x);
+    if (half % LANES<T> || op->x_stride % LANES<T>)
+        return rope_vectors<T, 4>(stream, op, cosines, sines, coords, x);
+    return rope_vectors<T, LANES<T>>(stream, op, cosines, sines, coords, x);
 }
 
 cudaError_t
 qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-             const void *sines, void *qkv)
+             const void *sines, const void *coords, void *x)
 {
-    int64_t half = op->head_dim / 2;
-    if (op->dtype == QV_F32)
-        return half % 4 ? rope_vectors<float, 1>(stream, op, cosines, sines, qkv)
-                        : rope_vectors<float, 4>(stream, op, cosines, sines, qkv);
-    return half % 4   ? rope_vectors<bf16, 1>(stream, op, cosines, sines, qkv)
-           : half % 8 ? rope_vectors<bf16, 4>(stream, op, cosines, sines, qkv)
-                      : rope_vectors<bf16, 8>(stream, op, cosines, sines, qkv);
+    return typed(op->x_dtype, [&](auto t) {
+        return rope_typed<decltype(t)>(stream, op, cosines, sines, coords, x);
+    });
 }
 
-/* ---- taps ------------------------------------------------------------------------------------ */
+/* ---- interpolate ------------------------------------------------------------------------------------ */
 
 template <typename T, int N>
 static __global__ BLOCK void
-taps_kernel(int64_t vectors, const struct divisor per_row, const T *table, const int4 *index,
-            const float4 *weight, T *y)
+interpolate_kernel(int64_t vectors, const struct divisor per_row, const T *table, const int4 *index,
+                   const float4 *weight, T *y)
 {
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, at;
     if (i >= vectors)
@@ -509,31 +573,32 @@ taps_kernel(int64_t vectors, const struct divisor per_row, const T *table, const
 
 template <typename T, int N>
 static cudaError_t
-taps_vectors(cudaStream_t stream, const struct qv_op_taps *op, const void *table, const void *index,
-             const void *weight, void *y)
+interpolate_vectors(cudaStream_t stream, const struct qv_op_interpolate *op, const void *table,
+                    const void *index, const void *weight, void *y)
 {
     int64_t vectors = op->rows * (op->cols / N);
-    return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), taps_kernel<T, N>, vectors,
-                  divisor_of(op->cols / N), (const T *)table, (const int4 *)index,
+    return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), interpolate_kernel<T, N>,
+                  vectors, divisor_of(op->cols / N), (const T *)table, (const int4 *)index,
                   (const float4 *)weight, (T *)y);
 }
 
 cudaError_t
-qv_taps_cuda(cudaStream_t stream, const struct qv_op_taps *op, const void *table, const void *index,
-             const void *weight, void *y)
+qv_interpolate_cuda(cudaStream_t stream, const struct qv_op_interpolate *op, const void *table,
+                    const void *index, const void *weight, void *y)
 {
-    if (op->dtype == QV_F32)
-        return op->cols % 4 ? taps_vectors<float, 1>(stream, op, table, index, weight, y)
-                            : taps_vectors<float, 4>(stream, op, table, index, weight, y);
-    return op->cols % 8 ? taps_vectors<bf16, 1>(stream, op, table, index, weight, y)
-                        : taps_vectors<bf16, 8>(stream, op, table, index, weight, y);
+    return typed(op->y_dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return op->cols % LANES<T>
+                   ? interpolate_vectors<T, 1>(stream, op, table, index, weight, y)
+                   : interpolate_vectors<T, LANES<T>>(stream, op, table, index, weight, y);
+    });
 }
 
-/* ---- finish ---------------------------------------------------------------------------------- */
+/* ---- epilogue ---------------------------------------------------------------------------------- */
 
 enum { FINISH_AHEAD = 2 };
 
-struct finish_shape {
+struct epilogue_shape {
     int64_t vectors; /* in all */
     struct divisor per_row, addend_rows;
     float alpha;
@@ -544,7 +609,7 @@ struct finish_shape {
 /* addend may be y: each thread reads its values before it writes them. */
 template <typename T, int N>
 static __global__ BLOCK void
-finish_kernel(const struct finish_shape s, const float *x, const T *bias, const T *addend, T *y)
+epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, const T *addend, T *y)
 {
     int64_t first = blockIdx.x * (int64_t)(THREADS * FINISH_AHEAD) + threadIdx.x;
     raw<float, N> in[FINISH_AHEAD];
@@ -582,28 +647,28 @@ finish_kernel(const struct finish_shape s, const float *x, const T *bias, const 
 
 template <typename T, int N>
 static cudaError_t
-finish_vectors(cudaStream_t stream, const struct qv_op_finish *op, const void *x, const void *bias,
-               const void *addend, void *y)
+epilogue_vectors(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
+                 const void *bias, const void *addend, void *y)
 {
-    struct finish_shape s = { op->rows * (op->cols / N),
-                              divisor_of(op->cols / N),
-                              divisor_of(op->addend_rows ? op->addend_rows : 1),
-                              (float)op->alpha,
-                              (int)op->act,
-                              op->bias != 0,
-                              op->addend_rows != 0 };
+    struct epilogue_shape s = { op->rows * (op->cols / N),
+                                divisor_of(op->cols / N),
+                                divisor_of(op->addend_rows ? op->addend_rows : 1),
+                                (float)op->alpha,
+                                (int)op->act,
+                                op->bias != 0,
+                                op->addend_rows != 0 };
     return launch(stream, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
-                  finish_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)addend,
+                  epilogue_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)addend,
                   (T *)y);
 }
 
 cudaError_t
-qv_finish_cuda(cudaStream_t stream, const struct qv_op_finish *op, const void *x, const void *bias,
-               const void *addend, void *y)
+qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
+                 const void *bias, const void *addend, void *y)
 {
-    if (op->dtype == QV_F32)
-        return op->cols % 4 ? finish_vectors<float, 1>(stream, op, x, bias, addend, y)
-                            : finish_vectors<float, 4>(stream, op, x, bias, addend, y);
-    return op->cols % 8 ? finish_vectors<bf16, 1>(stream, op, x, bias, addend, y)
-                        : finish_vectors<bf16, 8>(stream, op, x, bias, addend, y);
+    return typed(op->y_dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return op->cols % LANES<T> ? epilogue_vectors<T, 1>(stream, op, x, bias, addend, y)
+                                   : epilogue_vectors<T, LANES<T>>(stream, op, x, bias, addend, y);
+    });
 }

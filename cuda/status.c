@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What CUDA, cuBLAS and cuDNN say, as our statuses and words. */
+/* What CUDA, cuBLAS and cuDNN say, as our statuses and words; and whether a device may be used. */
 #include "cuda.h"
 
 qv_status
@@ -36,7 +36,8 @@ is_sticky(cudaError_t error)
     }
 }
 
-/* The driver's own last error: libraries hide it behind a status of theirs. */
+/* Whether the error means that the device is lost. cuBLAS and cuDNN hide it behind a status of
+ * their own, so for these it is the runtime's last error. */
 static bool
 note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {
@@ -53,7 +54,7 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
 {
     if (error == cudaSuccess)
         return QV_OK;
-    cudaGetLastError(); /* errors that are not sticky are over */
+    cudaGetLastError(); /* clears it, unless it is sticky */
     if (note_loss(dev, error, call) && dev)
         return qv_check_device_cuda(dev, err);
     qv_status status = error == cudaErrorMemoryAllocation ? QV_ENOMEM
@@ -100,4 +101,11 @@ qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *cal
                                                                           : QV_EBACKEND,
                    "%s: cuDNN says \"%s\"%s%.150s", call, cudnnGetErrorString(status),
                    *more ? ": " : "", more);
+}
+
+qv_status
+qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err)
+{
+    qv_status status = qv_check_device_cuda(dev, err);
+    return status ? status : qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
 }

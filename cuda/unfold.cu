@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies to other places: rows with zeros behind, what lies below a kernel, transposes. */
+/* Copies to other places: rows with zeros behind, in another order, what lies below a kernel,
+ * transposes. */
 #include "device.cuh"
+
+#include "dtype.h"
 
 /* ---- pad_rows -------------------------------------------------------------------------------- */
 
@@ -49,7 +52,7 @@ cudaError_t
 qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
                  const void *x, void *y)
 {
-    int64_t element = dtype == QV_F32 ? 4 : 2, a = from * element, b = to * element;
+    int64_t element = (int64_t)qv_dtype_bytes(dtype), a = from * element, b = to * element;
     int width = common_word(a, b);
     if (b % 16 == 0)
         return width == 2   ? pad_rows<uint16_t, uint4>(stream, rows, a, b, x, y)
@@ -59,6 +62,54 @@ qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, in
     return width == 2   ? pad_rows<uint16_t, uint16_t>(stream, rows, a, b, x, y)
            : width == 4 ? pad_rows<uint32_t, uint32_t>(stream, rows, a, b, x, y)
                         : pad_rows<uint2, uint2>(stream, rows, a, b, x, y);
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+/* Between equal types all bits are kept. */
+template <typename From, typename To, int N>
+static __global__ BLOCK void
+gather_kernel(int64_t vectors, const struct divisor per_row, const From *x, const int32_t *index,
+              To *y)
+{
+    int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, at;
+    if (i >= vectors)
+        return;
+    int64_t row = divide(i, per_row, &at);
+    const raw<From, N> in = fetch<N>(x + (index[row] * per_row.by + at) * N);
+    if constexpr (sizeof(From) == sizeof(To)) {
+        put(y + i * N, in);
+    } else {
+        float v[N];
+        unpack(v, in);
+        store(y + i * N, v);
+    }
+}
+
+template <typename From, typename To, int N>
+static cudaError_t
+gather_vectors(cudaStream_t stream, const struct qv_op_gather *op, const void *x, const void *index,
+               void *y)
+{
+    int64_t vectors = op->rows * (op->cols / N);
+    return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), gather_kernel<From, To, N>,
+                  vectors, divisor_of(op->cols / N), (const From *)x, (const int32_t *)index,
+                  (To *)y);
+}
+
+cudaError_t
+qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x, const void *index,
+               void *y)
+{
+    return typed(op->x_dtype, [&](auto from) {
+        return typed(op->y_dtype, [&](auto to) {
+            typedef decltype(from) From;
+            typedef decltype(to) To;
+            constexpr int N = sizeof(From) > sizeof(To) ? LANES<From> : LANES<To>;
+            return op->cols % N ? gather_vectors<From, To, 1>(stream, op, x, index, y)
+                                : gather_vectors<From, To, N>(stream, op, x, index, y);
+        });
+    });
 }
 
 /* ---- unfold ---------------------------------------------------------------------------------- */
@@ -111,7 +162,7 @@ template <typename W>
 static cudaError_t
 unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
 {
-    int64_t element = op->dtype == QV_F32 ? 4 : 2, planes = op->channels_first ? op->c : 1;
+    int64_t element = (int64_t)qv_dtype_bytes(op->x_dtype), planes = op->channels_first ? op->c : 1;
     int64_t pixel = (op->channels_first ? 1 : op->c) * element, word = sizeof(W);
     int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
     int64_t ws = (op->w - op->kw) / op->sw + 1, run = op->kw * pixel / word;
@@ -252,11 +303,12 @@ transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, voi
 cudaError_t
 qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
 {
-    int64_t element = op->dtype == QV_F32 ? 4 : 2;
+    int64_t element = (int64_t)qv_dtype_bytes(op->x_dtype);
     int64_t pixel = (op->channels_first ? 1 : op->c) * element;
     if (op->channels_first && op->kd * op->kh * op->kw == 1)
-        return op->dtype == QV_F32 ? transpose<uint32_t>(stream, op, x, y)
-                                   : transpose<uint16_t>(stream, op, x, y);
+        return typed(op->x_dtype, [&](auto t) {
+            return transpose<typename word_of<sizeof t>::type>(stream, op, x, y);
+        });
     /* steps count only where there are several: the last one taken along w is sw * (w' - 1) */
     int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
     int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);

@@ -2,41 +2,35 @@
 /* Lists of calls: run in their order, or recorded as a graph; marks in the work. */
 #include "cuda.h"
 
-static cudaError_t
-run_own(struct qv_device_cuda *dev, const struct qv_op *op, void *const *p)
-{
-    cudaStream_t s = dev->stream;
-    switch (op->kind) {
-    case QV_OP_rows: return qv_rows_cuda(s, &op->u.rows, p[0], p[1]);
-    case QV_OP_convert: return qv_convert_cuda(s, &op->u.convert, p[0], p[1]);
-    case QV_OP_norm: return qv_norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]);
-    case QV_OP_rope: return qv_rope_cuda(s, &op->u.rope, p[0], p[1], p[2]);
-    case QV_OP_taps: return qv_taps_cuda(s, &op->u.taps, p[0], p[1], p[2], p[3]);
-    case QV_OP_unfold: return qv_unfold_cuda(s, &op->u.unfold, p[0], p[1]);
-    case QV_OP_finish: return qv_finish_cuda(s, &op->u.finish, p[0], p[1], p[2], p[3]);
-    case QV_OP_gemm:
-    case QV_OP_attention:
-    case QV_OP_conv:
-    case QV_OP_COUNT: break;
-    }
-    return cudaErrorNotSupported;
-}
-
 /* On dev->stream. */
 static qv_status
 run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
 {
     const struct qv_kernel *kernel = call->kernel;
+    const struct qv_op *op = &kernel->op;
+    cudaStream_t s = dev->stream;
+    cudaError_t e = cudaErrorNotSupported;
     void *p[QV_MAX_OPERANDS], *scratch = address_cuda(call->scratch);
     for (int i = 0; i < QV_MAX_OPERANDS; i++)
         p[i] = address_cuda(call->operands[i]);
-    if (kernel->op.kind == QV_OP_gemm)
-        return qv_gemm_run_cuda(dev, kernel, p, scratch, err);
-    if (kernel->op.kind == QV_OP_attention)
-        return qv_attention_run_cuda(dev, kernel, p, scratch, err);
-    if (kernel->op.kind == QV_OP_conv)
-        return qv_conv_run_cuda(dev, kernel, p, scratch, err);
-    return qv_check_cuda(dev, run_own(dev, &kernel->op, p), qv_op_name(kernel->op.kind), err);
+    switch (op->kind) {
+    case QV_OP_gemm: return qv_gemm_run_cuda(dev, kernel, p, scratch, err);
+    case QV_OP_attention: return qv_attention_run_cuda(dev, kernel, p, scratch, err);
+    case QV_OP_conv: return qv_conv_run_cuda(dev, kernel, p, scratch, err);
+    case QV_OP_rows: e = qv_rows_cuda(s, &op->u.rows, p[0], p[1], p[2], p[3], p[4]); break;
+    case QV_OP_convert: e = qv_convert_cuda(s, &op->u.convert, p[0], p[1]); break;
+    case QV_OP_norm: e = qv_norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]); break;
+    case QV_OP_rope: e = qv_rope_cuda(s, &op->u.rope, p[0], p[1], p[2], p[3]); break;
+    case QV_OP_gate: e = qv_gate_cuda(s, &op->u.gate, p[0], p[1], p[2]); break;
+    case QV_OP_gather: e = qv_gather_cuda(s, &op->u.gather, p[0], p[1], p[2]); break;
+    case QV_OP_interpolate:
+        e = qv_interpolate_cuda(s, &op->u.interpolate, p[0], p[1], p[2], p[3]);
+        break;
+    case QV_OP_unfold: e = qv_unfold_cuda(s, &op->u.unfold, p[0], p[1]); break;
+    case QV_OP_epilogue: e = qv_epilogue_cuda(s, &op->u.epilogue, p[0], p[1], p[2], p[3]); break;
+    case QV_OP_COUNT: break;
+    }
+    return qv_check_cuda(dev, e, qv_op_name(op->kind), err);
 }
 
 static qv_status
@@ -60,28 +54,28 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
-/* The list with a branch of the graph for calls beside the others. */
+/* The list with a branch of the graph for calls on the side stream. */
 static qv_status
 branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
     qv_status status = QV_OK;
     bool forked = false;
     for (size_t i = 0; i < n && !status; i++) {
-        bool beside = calls[i].beside, fork = beside && (i == 0 || !calls[i - 1].beside);
+        bool side = calls[i].side, fork = side && (i == 0 || !calls[i - 1].side);
         if (fork)
-            status = order(dev, dev->recorder, dev->fork, dev->beside, err);
+            status = order(dev, dev->recorder, dev->fork, dev->side, err);
         else if (forked && calls[i].waits)
-            status = order(dev, dev->beside, dev->join, dev->recorder, err);
+            status = order(dev, dev->side, dev->join, dev->recorder, err);
         forked = forked || fork;
-        dev->stream = beside ? dev->beside : dev->recorder;
-        if (!status)
+        dev->stream = side ? dev->side : dev->recorder;
+        if (!status && dev->cudnn)
             status =
                 qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
         if (!status)
             status = run_call(dev, &calls[i], err);
     }
     if (forked && !status)
-        status = order(dev, dev->beside, dev->join, dev->recorder, err);
+        status = order(dev, dev->side, dev->join, dev->recorder, err);
     return status;
 }
 
@@ -107,8 +101,9 @@ qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_
 
 enum { MOST_CAPTURES = 8 };
 
-/* The list captured on a stream that nobody else uses; the work's may be one that cannot be.
- * `broken`: another thread of the process waited for the whole device, which ends every capture. */
+/* Captures the list on a stream of its own: the work's may be the caller's, and one that cannot be
+ * captured. `broken`: another thread of the process waited for the whole device, which ends every
+ * capture. */
 static qv_status
 capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaGraph_t *graph,
         bool *broken, qv_error *err)
@@ -126,7 +121,8 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
     *broken = e == cudaErrorStreamCaptureInvalidated;
     if (!status)
         status = qv_check_cuda(dev, e, "cudaStreamEndCapture", err);
-    cudnnSetStream(dev->cudnn, work);
+    if (dev->cudnn)
+        cudnnSetStream(dev->cudnn, work);
     cudaGetLastError();
     return status;
 }

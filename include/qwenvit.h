@@ -3,12 +3,13 @@
  * qwenvit: the Qwen-VL vision tower. Frame pairs in, vision tokens out.
  *
  * Three lifetimes. A context is a device. A model is weights on it. A plan is one model at one
- * shape: everything that allocates, searches, compiles or can fail on a shape happens in making
- * the plan; encoding with it allocates nothing.
+ * capacity: everything that allocates, searches, compiles or can fail happens in making the plan;
+ * encoding with it, clips and pictures of any size that fit, allocates nothing.
  *
  * Conventions
  *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
- *   - A frame pair is `temporal_patch_size` (2) consecutive frames; attention never crosses it.
+ *   - A frame pair is `temporal_patch_size` (2) consecutive frames; attention never crosses it: its
+ *     patches are a segment.
  *   - grid_thw: frame pairs, patch rows, patch columns. One pair gives grid_h * grid_w patches
  *     and grid_h * grid_w / merge^2 tokens.
  *   - Options structs: a field that is zero takes its default, a NULL pointer is all defaults;
@@ -23,6 +24,7 @@
  * qv_status_name() and qv_version(). One context and everything made from it (its models, their
  * plans) is used by one thread at a time; which thread may change. A qv_error belongs to its
  * caller. Models may be freed only after their plans, a context only after its models.
+ * qv_host_alloc() and qv_host_free() are called by any thread, also while another uses the context.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -75,13 +77,20 @@ typedef struct qv_error {
     char text[500];
 } qv_error;
 
+/* Number formats. One list for the enum and the names. */
+#define QV_DTYPE_LIST(X)                                                                           \
+    X(DTYPE_AUTO, "auto") /* bf16 where the device computes in it, else f32 */                     \
+    X(F32, "f32")                                                                                  \
+    X(BF16, "bf16") /* bf16 storage, f32 accumulation, norms, softmax and rotary angles */         \
+    X(U8, "u8")                                                                                    \
+    X(F16, "f16") /* in checkpoints only */                                                        \
+    X(I32, "i32") /* indices between operations only */
+
 typedef enum qv_dtype {
-    QV_DTYPE_AUTO = 0, /* bf16 where the device computes in it, else f32 */
-    QV_F32,
-    QV_BF16, /* bf16 storage, f32 accumulation, norms, softmax and rotary angles */
-    QV_U8,
-    QV_F16, /* in checkpoints only */
-    QV_DTYPE_MAX = 0x7fff
+#define QV_DTYPE_ENUM(name, text) QV_##name,
+    QV_DTYPE_LIST(QV_DTYPE_ENUM)
+#undef QV_DTYPE_ENUM
+        QV_DTYPE_MAX = 0x7fff
 } qv_dtype;
 
 typedef struct qv_context qv_context;
@@ -113,8 +122,12 @@ typedef struct qv_context_options {
     void *stream;
     /* Metal, to find a fault: operations (names as `qwenvit profile` prints them, comma separated,
      * or "all") that run on the backend's simple kernels. NULL: none. */
-    const char *plain;
-    uint64_t reserved[7];
+    const char *naive;
+    /* The folder of backends that are libraries of their own (libqwenvit_cuda.so); NULL: beside the
+     * library or program that this code is in, or where they are installed. A library is opened
+     * once in a process, and stays. */
+    const char *backends;
+    uint64_t reserved[6];
 } qv_context_options;
 
 typedef struct qv_context_info {
@@ -123,7 +136,9 @@ typedef struct qv_context_info {
     int threads;         /* 0 where it does not apply */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means here */
     char dtype_reason[128]; /* why, in words */
-    char warning[512]; /* about the device, its libraries or the tune file; "" if all is well */
+    char warning[512];     /* about the device, its libraries or the tune file; "" if all is well */
+    char passed_over[512]; /* "auto": backends that it would rather have taken, and why it did not:
+                              "cuda: there is no NVIDIA driver here"; "" where there are none */
 } qv_context_info;
 
 /* Opens a device. QV_ENODEVICE if the backend is unknown, not built in, or finds no device: there
@@ -133,15 +148,35 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
+/* Memory of the host that this device copies from and to fastest, for frames, patches and tokens:
+ * page-locked for CUDA (a copy goes at the link's rate; taking it is slow, so keep it), elsewhere
+ * aligned to whole pages. Its contents are undefined. QV_EINVAL for 0 bytes, QV_ENOMEM where there
+ * is not so much. */
+QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
+/* Frees what qv_host_alloc of the same context gave, before the context is closed; NULL is accepted,
+ * and the caller's pointer stays as it is. */
+QV_API void qv_host_free(qv_context *ctx, void *p);
+
 /* ---- model: weights on a device ------------------------------------------------------------- */
+
+/* Which of transformers' processors makes frames of a clip. Pictures have one rule. */
+typedef enum qv_processor {
+    QV_PROCESSOR_QWEN3_VL =
+        0,                 /* Qwen3VLVideoProcessor: pixels are counted over all frames, T*H*W */
+    QV_PROCESSOR_QWEN2_VL, /* Qwen2VLVideoProcessor: pixels of each frame, H*W; an even number of
+                                  frames; that of Qwen2.5-VL too */
+    QV_PROCESSOR_MAX = 0x7fff
+} qv_processor;
 
 /* How clips or pictures become frames for this model; from the checkpoint's preprocessor files. */
 typedef struct qv_preprocess {
-    int64_t min_pixels, max_pixels; /* of a whole clip: T*H*W; of one picture: H*W */
-    double mean[3], std[3];         /* of values in 0..1 */
-    double fps;                     /* frames sampled per second (clips) */
+    int64_t min_pixels,
+        max_pixels;         /* of a clip, counted as its processor does; of a picture: H*W */
+    double mean[3], std[3]; /* of values in 0..1 */
+    double fps;             /* frames sampled per second (clips) */
     int64_t min_frames, max_frames; /* (clips) */
     int patch_size, temporal_patch_size, merge_size;
+    qv_processor processor; /* of clips */
 } qv_preprocess;
 
 typedef struct qv_model_options {
@@ -179,44 +214,58 @@ QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_
 QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 
-/* ---- plan: a model at one shape, and a stream ------------------------------------------------ */
+/* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
 
 typedef enum qv_input {
-    QV_INPUT_FRAMES = 0, /* uint8 [n, 16*grid_h, 16*grid_w, 3] RGB, already resized; n frames */
-    QV_INPUT_PATCHES, /* float32 [n*grid_h*grid_w, row_dim], transformers' pixel_values; n pairs */
+    QV_INPUT_FRAMES = 0, /* bytes, RGB, already resized */
+    QV_INPUT_PATCHES,    /* float32 rows: transformers' pixel_values */
     QV_INPUT_MAX = 0x7fff
 } qv_input;
 
+/* A clip or a picture, or a piece of one: whole frame pairs of one grid. */
+typedef struct qv_item {
+    /* QV_INPUT_FRAMES: uint8 [n_frames, patch_size*grid_h, patch_size*grid_w, 3]; QV_INPUT_PATCHES:
+     * float32 [t*grid_h*grid_w, row_dim]. Read before the call returns. */
+    const void *data;
+    int64_t grid_thw[3]; /* frame pairs t, patch rows and columns (multiples of merge_size) */
+    /* Of frames, those in data: 0 takes 2*t for a clip and 1 for a picture; an odd last one, 2*t - 1,
+     * is paired with itself. */
+    int64_t n_frames;
+    bool picture; /* one frame, which every pair is twice; normalised as pictures are, not clips */
+    uint64_t reserved[2];
+} qv_item;
+
 /* Sees every layer's output while encoding (slow; for verification): `name` as in checkpoints
  * ("patch_embed", "blocks.0", "merger", "deepstack_merger_list.0"), rows[n_rows, n_cols] in f32,
- * valid during the call. Rows of a padded last chunk are left out. */
-typedef void (*qv_tap)(void *user, const char *name, const float *rows, int64_t n_rows,
-                       int64_t n_cols);
+ * valid during the call. Rows beyond a chunk's items are left out. */
+typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, int64_t n_rows,
+                              int64_t n_cols);
 
+/* A plan knows no grids: any mix of items that fits is one push. */
 typedef struct qv_plan_options {
-    int64_t grid_h, grid_w; /* patches; required, multiples of merge_size */
+    int64_t rows;         /* patches in a chunk, rounded up to a rung; 0: the device's own size */
+    int64_t segments;     /* most frame pairs and pictures in a chunk; 0: by rows */
+    int64_t segment_rows; /* every frame pair has exactly so many patches, and a chunk is made of
+                             them: faster on some devices; 0: of any number */
+    int64_t windows;      /* most windows of attention in a chunk, edges counted (Qwen2.5-VL); 0:
+                             by rows */
     qv_input input;
-    bool still;          /* one picture: every pair is the same frame twice; push 1 frame */
-    bool image_norm;     /* normalise frames with the picture's mean and std, not the video's */
-    qv_dtype output;     /* of tokens: QV_F32 (default) or QV_BF16 */
-    int64_t chunk_pairs; /* frame pairs per chunk; 0: chosen from the grid alone, so that one
-                            size always gives the same bits */
-    qv_tap tap;
-    void *tap_user;
-    uint64_t reserved[8];
+    qv_dtype output; /* of tokens: QV_F32 (default) or QV_BF16 */
+    qv_layer_hook hook;
+    void *hook_user;
+    uint64_t reserved[7];
 } qv_plan_options;
 
 typedef struct qv_plan_info {
-    int64_t chunk_pairs;
-    int64_t chunk_frames; /* most frames (or pairs, for QV_INPUT_PATCHES) in one push */
+    int64_t rows, segments, segment_rows, windows; /* the capacity of a chunk */
+    int64_t tokens;                                /* most tokens of a chunk: rows / merge_size^2 */
     int64_t chunks_ahead; /* chunks that may be pushed before the first of them is pulled: 1, or
-                             2 where copies overlap with work */
-    int64_t tokens_per_pair;
-    size_t arena_bytes;  /* all scratch and activations */
-    size_t weight_bytes; /* shared by all plans of the model */
-    double flops, bytes; /* of one chunk: multiply-adds counted twice; traffic of each
-                            operation's operands */
-    char lowering[24];   /* how the patch embedding's Conv3d is run: "patchify" */
+                             2 where copies overlap with work; of all plans of a model together */
+    size_t arena_bytes;   /* all scratch and activations; shared by a model's plans */
+    size_t weight_bytes;  /* shared by all plans of the model */
+    double flops, bytes;  /* of a full chunk, of as many segments as there may be: multiply-adds
+                             counted twice; traffic of each operation's operands */
+    char lowering[24];    /* how the patch embedding's Conv3d is run: "patchify" */
     char lowering_reason[QV_REASON_BYTES];
 } qv_plan_info;
 
@@ -228,36 +277,42 @@ typedef struct qv_tokens {
     int64_t n;                         /* out: rows written */
 } qv_tokens;
 
+/* The capacity that suits an item which is encoded by itself: the smallest rung that holds it; of a
+ * clip larger than a chunk, chunks of whole frame pairs; of a picture larger than that, its own.
+ * Sets rows, segments, segment_rows and windows. Reads what never changes: any thread may call it, while
+ * another uses the model. QV_EINVAL for a grid that cannot be. */
+QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
+                                     qv_plan_options *options, qv_error *err);
+
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
-/* The model keeps a few freed plans (8, up to 256 MiB), so that a shape seen before is ready at
- * once; qv_model_free frees them. */
+/* The model keeps freed plans, so that a capacity seen before is ready at once; qv_model_free frees
+ * them. */
 QV_API void qv_plan_free(qv_plan **plan);
 QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 
 /*
- * Puts the next chunk in: `n` frames (QV_INPUT_FRAMES; an odd last frame is paired with itself)
- * or `n` frame pairs (QV_INPUT_PATCHES), 1 .. chunk_frames. A full chunk each time but the last;
- * then the tokens are the same bits however long the clip is. `data` is read before the return
- * (see qv_context_options.stream for memory of the device). QV_ESTATE if chunks_ahead chunks have
- * been pushed and not pulled.
+ * Puts the next chunk in: n items, as many as fit. Each item's tokens are the same bits whatever lies
+ * beside it, in which order, and however full the chunk is. Data is read before the return (see
+ * qv_context_options.stream for memory of the device). QV_EINVAL naming item and value, for what is
+ * no item or does not fit; QV_ESTATE if chunks_ahead chunks have been pushed and not pulled. After a
+ * failure nothing has been pushed.
  */
-QV_API qv_status qv_plan_push(qv_plan *plan, const void *data, int64_t n, qv_error *err);
+QV_API qv_status qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err);
 
-/* Waits for the oldest chunk that was pushed and takes its tokens: ceil(n / 2) * tokens_per_pair
- * rows. QV_ESTATE if there is none, QV_EINVAL if `capacity` is too small (nothing is lost). */
+/* Waits for the oldest chunk that was pushed and takes its tokens: those of all items in their order,
+ * t * grid_h * grid_w / merge_size^2 of each. QV_ESTATE if there is none, QV_EINVAL if `capacity` is
+ * too small (nothing is lost). */
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
- * The short case: a whole input at once, several clips of different sizes one behind the other.
- * data: for QV_INPUT_FRAMES uint8 frames of each clip, 2 * t frames of its size; for
- * QV_INPUT_PATCHES float32 [sum of t*h*w, row_dim]. grid_thw[n_grids, 3] as transformers gives it.
- * Output rows in the same order. `options` may give output dtype and chunk_pairs; its grid and
- * input are not looked at.
+ * The short case: items at once, of any sizes, clips and pictures; tokens in the same order. One item
+ * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity
+ * (the device's own where that is NULL or says nothing), those that are larger than a chunk as one
+ * alone. Of `options` also the output dtype and the hook are taken.
  */
-QV_API qv_status qv_encode(qv_model *model, qv_input input, const void *data,
-                           const int64_t *grid_thw, size_t n_grids, const qv_plan_options *options,
-                           qv_tokens *out, qv_error *err);
+QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
+                           const qv_plan_options *options, qv_tokens *out, qv_error *err);
 
 /* ---- Conv3d: a plan without a model ---------------------------------------------------------- */
 
@@ -295,7 +350,14 @@ typedef enum qv_causal {
     QV_CAUSAL_COUNT
 } qv_causal;
 
-typedef enum qv_act { QV_ACT_NONE, QV_ACT_GELU_TANH, QV_ACT_GELU_ERF, QV_ACT_COUNT } qv_act;
+typedef enum qv_act {
+    QV_ACT_NONE,
+    QV_ACT_GELU_TANH,
+    QV_ACT_GELU_ERF,
+    QV_ACT_SILU,       /* x / (1 + exp(-x)) */
+    QV_ACT_GELU_QUICK, /* x / (1 + exp(-1.702 x)) */
+    QV_ACT_COUNT
+} qv_act;
 
 /*
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]

@@ -20,7 +20,7 @@ typedef int64_t qv_stride;
 /* Function constants, all of them uint. Every pipeline is given all. */
 enum {
     CONSTANT_BIAS,    /* 1: there is one */
-    CONSTANT_ACT,     /* enum qv_act: 0 none, 1 tanh GELU, 2 erf GELU */
+    CONSTANT_ACT,     /* enum qv_act: 0 none, 1 tanh, 2 erf GELU, 3 SiLU, 4 quick GELU */
     CONSTANT_ADDEND,  /* 1: there is one */
     CONSTANT_ALIGNED, /* 1: rows are whole vectors (of tiles: whole steps along k) */
     CONSTANT_A,       /* the kernel's own, see there */
@@ -37,8 +37,7 @@ struct epilogue_args {
 };
 
 struct rows_args {
-    qv_count pairs, grid_h, grid_w, patch, frames, merge, channels; /* frames: of a row */
-    float scale[3], shift[3];
+    qv_count rows, patch, frames, channels; /* frames: of a row */
 };
 
 struct convert_args {
@@ -56,15 +55,26 @@ struct norm_args {
 };
 
 struct rope_args {
-    qv_count rows, heads, head_dim, period;
+    qv_count rows, heads, head_dim;
+    qv_stride stride; /* of rows */
 };
 
 struct attention_args {
-    qv_count batch, seq, heads, head_dim;
+    qv_count segments, segment_rows, heads, head_dim; /* segment_rows 0: by the list */
     float scale;
+    qv_stride q_stride, k_stride, v_stride; /* of rows */
 };
 
-struct taps_args {
+struct gate_args {
+    qv_count rows, cols;
+    qv_stride a_stride, b_stride; /* of rows */
+};
+
+struct gather_args {
+    qv_count rows, cols;
+};
+
+struct interpolate_args {
     qv_count rows, cols;
 };
 
@@ -81,7 +91,7 @@ struct conv_args {
     struct epilogue_args epilogue;
 };
 
-struct finish_args {
+struct epilogue_op_args {
     qv_count rows, cols;
     struct epilogue_args epilogue;
 };

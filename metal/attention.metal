@@ -2,7 +2,7 @@
 /*
  * attention with online softmax (Milakov and Gimelshein, arXiv:1805.02867; Dao et al.,
  * arXiv:2205.14135): a threadgroup takes a block of queries of one head and goes over the keys of
- * its run block by block. Scores never leave the registers.
+ * its segment block by block. Scores never leave the registers.
  *
  * Four simdgroups, each with A strips of 8 queries: Q, S and O are fragments of 8 x 8 in registers,
  * K and V lie in threadgroup memory. A lane holds two neighbours of one row of a fragment (tile_row
@@ -167,31 +167,63 @@ attention_end(thread attention_strip<HEAD_DIM> &strip, bool is_query, device rea
         }
 }
 
-/* All of a threadgroup: query block group.x of head group.y in run group.z. */
+/* A block of queries: which of its segment is the first, and the segment's rows. */
+struct attention_place {
+    uint query, first, rows;
+};
+
+/* That of a threadgroup. Segments of one length: block group.x of segment group.z. Else a segment has
+ * the blocks from first/queries + s on: enough for its rows, as the next begins at one more than the
+ * rows between take. In blocks that it has too many, and in those before the first segment (where
+ * the number wraps), `query` is none of its rows. */
+static inline attention_place
+attention_find(constant attention_args &a, device const int *list, uint3 group, uint queries)
+{
+    if (a.segment_rows)
+        return { group.x * queries, group.z * a.segment_rows, a.segment_rows };
+    uint s = 0;
+    for (uint end = a.segments; end - s > 1;) {
+        uint middle = (s + end) / 2;
+        if (uint(list[middle]) / queries + middle <= group.x)
+            s = middle;
+        else
+            end = middle;
+    }
+    const uint first = list[s], rows = list[a.segments + 1 + s];
+    return { (group.x - first / queries - s) * queries, first, rows };
+}
+
+/* All of a threadgroup: one block of queries of head group.y. */
 template <uint HEAD_DIM, uint STRIPS>
 static inline void
-attention_block(constant attention_args &a, device const real *qkv, device real *y,
+attention_block(constant attention_args &a, device const int *list, device const real *q,
+                device const real *k, device const real *v, device real *y,
                 threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
 {
     typedef attention_tile<HEAD_DIM> tile;
-    const uint query = (group.x * 4 + simd) * STRIPS * 8 + tile_row(lane), n_keys = tile::KEYS;
-    const long width = long(a.heads) * HEAD_DIM, step = 3 * width, run = long(group.z) * a.seq;
+    const attention_place at = attention_find(a, list, group, 4 * STRIPS * 8);
+    const uint query = at.query + simd * STRIPS * 8 + tile_row(lane), n_keys = tile::KEYS;
+    const long width = long(a.heads) * HEAD_DIM, row = at.first;
     threadgroup real *keys = (threadgroup real *)shared, *values = keys + n_keys * tile::PITCH;
     attention_strip<HEAD_DIM> strips[STRIPS];
     attention_sums s[STRIPS][tile::BLOCKS];
     attention_factor p[STRIPS][tile::BLOCKS];
 
-    qkv += run * step + group.y * HEAD_DIM;
-    y += run * width + group.y * HEAD_DIM;
+    if (at.query >= at.rows) /* the whole threadgroup */
+        return;
+    q += row * a.q_stride + group.y * HEAD_DIM;
+    k += row * a.k_stride + group.y * HEAD_DIM;
+    v += row * a.v_stride + group.y * HEAD_DIM;
+    y += row * width + group.y * HEAD_DIM;
 #pragma unroll
     for (uint r = 0; r < STRIPS; r++) /* queries behind the last are copies of it */
-        attention_begin<HEAD_DIM>(strips[r], qkv + min(query + r * 8, a.seq - 1) * step, lane);
-    for (uint first = 0; first < a.seq; first += n_keys) {
-        device const real *from = qkv + width + first * step;
-        const uint n = min(n_keys, a.seq - first);
+        attention_begin<HEAD_DIM>(strips[r], q + min(query + r * 8, at.rows - 1) * a.q_stride,
+                                  lane);
+    for (uint first = 0; first < at.rows; first += n_keys) {
+        const uint n = min(n_keys, at.rows - first);
         threadgroup_barrier(mem_flags::mem_threadgroup); /* until the block before was read */
-        attention_stage<HEAD_DIM>(from, step, n, keys, thread_index);
-        attention_stage<HEAD_DIM>(from + width, step, n, values, thread_index);
+        attention_stage<HEAD_DIM>(k + first * a.k_stride, a.k_stride, n, keys, thread_index);
+        attention_stage<HEAD_DIM>(v + first * a.v_stride, a.v_stride, n, values, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         attention_scores<HEAD_DIM, STRIPS>(strips, keys, s);
 #pragma unroll
@@ -201,70 +233,83 @@ attention_block(constant attention_args &a, device const real *qkv, device real 
     }
 #pragma unroll
     for (uint r = 0; r < STRIPS; r++)
-        attention_end<HEAD_DIM>(strips[r], query + r * 8 < a.seq, y + (query + r * 8) * width,
+        attention_end<HEAD_DIM>(strips[r], query + r * 8 < at.rows, y + (query + r * 8) * width,
                                 lane);
 }
 
 /* A: strips of 8 queries of a simdgroup, 1 or 2. */
 template <uint HEAD_DIM>
 static inline void
-attention_any(constant attention_args &a, device const real *qkv, device real *y,
-              threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
+attention_any(constant attention_args &a, device const int *list, device const real *q,
+              device const real *k, device const real *v, device real *y, threadgroup uchar *shared,
+              uint3 group, uint thread_index, uint lane, uint simd)
 {
     if (A == 2)
-        attention_block<HEAD_DIM, 2>(a, qkv, y, shared, group, thread_index, lane, simd);
+        attention_block<HEAD_DIM, 2>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
     else
-        attention_block<HEAD_DIM, 1>(a, qkv, y, shared, group, thread_index, lane, simd);
+        attention_block<HEAD_DIM, 1>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
-attention_64(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
-             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+attention_64(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
+             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
+             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
+             threadgroup uchar *shared [[threadgroup(0)]],
              uint3 group [[threadgroup_position_in_grid]],
              uint thread_index [[thread_index_in_threadgroup]],
              uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    attention_any<64>(a, qkv, y, shared, group, thread_index, lane, simd);
+    attention_any<64>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
-attention_72(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
-             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+attention_72(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
+             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
+             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
+             threadgroup uchar *shared [[threadgroup(0)]],
              uint3 group [[threadgroup_position_in_grid]],
              uint thread_index [[thread_index_in_threadgroup]],
              uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    attention_any<72>(a, qkv, y, shared, group, thread_index, lane, simd);
+    attention_any<72>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
-attention_80(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
-             device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
+attention_80(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
+             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
+             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
+             threadgroup uchar *shared [[threadgroup(0)]],
              uint3 group [[threadgroup_position_in_grid]],
              uint thread_index [[thread_index_in_threadgroup]],
              uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    attention_any<80>(a, qkv, y, shared, group, thread_index, lane, simd);
+    attention_any<80>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
 }
 
 /* Any head: a simdgroup per query, which goes over its keys once for each 128 dims. */
 kernel void
-attention_plain(constant attention_args &a [[buffer(0)]], device const real *qkv [[buffer(1)]],
-                device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+attention_naive(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
+                device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
+                device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
+                uint3 group [[threadgroup_position_in_grid]],
                 uint lane [[thread_index_in_simdgroup]],
                 uint simd [[simdgroup_index_in_threadgroup]])
 {
-    const long width = long(a.heads) * a.head_dim, step = 3 * width, run = long(group.z) * a.seq;
-    const uint wanted = group.x * (ATTENTION_THREADS / 32) + simd, query = min(wanted, a.seq - 1);
-    device const real *q = qkv + (run + query) * step + group.y * a.head_dim;
+    const attention_place at = attention_find(a, list, group, ATTENTION_THREADS / 32);
+    const long width = long(a.heads) * a.head_dim, query = long(at.first) + at.query + simd;
+    if (at.query + simd >= at.rows)
+        return;
+    q += query * a.q_stride + group.y * a.head_dim;
+    k += at.first * a.k_stride + group.y * a.head_dim;
+    v += at.first * a.v_stride + group.y * a.head_dim;
+    y += query * width + group.y * a.head_dim;
     for (uint begin = 0; begin < a.head_dim; begin += ATTENTION_PLAIN_DIMS) {
         float most = ATTENTION_NONE, sum = 0;
         float4 o = float4(0);
-        for (uint key = 0; key < a.seq; key++) {
-            device const real *k = qkv + (run + key) * step + width + group.y * a.head_dim;
+        for (uint key = 0; key < at.rows; key++) {
             float s = 0;
             for (uint d = lane; d < a.head_dim; d += 32)
-                s += float(q[d]) * float(k[d]);
+                s += float(q[d]) * float(k[key * a.k_stride + d]);
             s = simd_sum(s) * (a.scale * ATTENTION_LOG2E);
             float former = most, p;
             most = max(most, s);
@@ -273,11 +318,10 @@ attention_plain(constant attention_args &a [[buffer(0)]], device const real *qkv
             o *= exp2(former - most);
             for (uint i = 0; i < 4; i++)
                 if (begin + i * 32 + lane < a.head_dim)
-                    o[i] += p * float(k[width + begin + i * 32 + lane]);
+                    o[i] += p * float(v[key * a.v_stride + begin + i * 32 + lane]);
         }
         for (uint i = 0; i < 4; i++)
-            if (wanted < a.seq && begin + i * 32 + lane < a.head_dim)
-                y[(run + query) * width + group.y * a.head_dim + begin + i * 32 + lane] =
-                    real(o[i] / sum);
+            if (begin + i * 32 + lane < a.head_dim)
+                y[begin + i * 32 + lane] = real(o[i] / sum);
     }
 }

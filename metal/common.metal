@@ -71,16 +71,28 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + precise::tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
 }
 
+/* x / (1 + exp(-by x)): SiLU where by is 1. The exponential is of what is not positive. */
+static inline float
+swish(float x, float by)
+{
+    float e = exp(-by * fabs(x));
+    return x * ((x < 0 ? e : 1) / (1 + e));
+}
+
 static inline float
 activate(float x)
 {
-    return ACT == 1 ? gelu_tanh(x) : ACT == 2 ? gelu_erf(x) : x;
+    return ACT == 1   ? gelu_tanh(x)
+           : ACT == 2 ? gelu_erf(x)
+           : ACT == 3 ? swish(x, 1)
+           : ACT == 4 ? swish(x, 1.702f)
+                      : x;
 }
 
 /* The value that belongs at y[row, col] for a sum; bias[n], addend[addend_rows, n]. */
 static inline float
-finish_value(constant epilogue_args &e, float sum, uint row, uint col, uint n,
-             device const real *bias, device const real *addend)
+epilogue_value(constant epilogue_args &e, float sum, uint row, uint col, uint n,
+               device const real *bias, device const real *addend)
 {
     float v = e.alpha * sum;
     if (HAS_BIAS)

@@ -3,7 +3,7 @@
  * conv as a product without the matrix of windows: rows are outputs, columns their channels, and k
  * goes over (depth, height, width, channel) as w[o, taps, c] lies in memory; all of it into one
  * accumulator. The tile is gemm.metal's, and so are its constants; only x is fetched differently:
- * each thread walks along k by the digits of its position. Groups run on conv_plain.
+ * each thread walks along k by the digits of its position. Groups run on conv_naive.
  */
 
 /* A position along k, and how far a step goes. */
@@ -152,8 +152,8 @@ conv_tile(constant conv_args &a, device const real *x, device const real *w,
         threadgroup_barrier(mem_flags::mem_threadgroup);
         tile_multiply(sums, xs + down * TILE_PITCH, ws + across * TILE_PITCH, lane);
     }
-    tile_finish(a.epilogue, sums, row0 + down, col0 + across, conv_rows(a), a.o, bias, addend, y,
-                lane);
+    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, conv_rows(a), a.o, bias, addend, y,
+                  lane);
 }
 
 kernel void
@@ -218,7 +218,7 @@ conv_128x16(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1
 
 /* The sum of one tap over the channels of a group. */
 static inline float
-conv_plain_tap(device const real *x, device const real *w, uint channels)
+conv_naive_tap(device const real *x, device const real *w, uint channels)
 {
     float sum = 0;
     for (uint i = 0; i < channels; i++)
@@ -228,7 +228,7 @@ conv_plain_tap(device const real *x, device const real *w, uint channels)
 
 /* One thread an output, neighbours of which are channels; any groups. */
 kernel void
-conv_plain(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+conv_naive(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
            device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
            uint3 thread_position [[thread_position_in_grid]])
@@ -246,10 +246,10 @@ conv_plain(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)
         for (tap.h = 0; tap.h < a.taps[1]; tap.h++)
             for (tap.w = 0; tap.w < a.taps[2]; tap.w++, wp += channels)
                 if (conv_sees(a, window, tap))
-                    sum += conv_plain_tap(x + (window.at + conv_offset(a, tap)), wp, channels);
+                    sum += conv_naive_tap(x + (window.at + conv_offset(a, tap)), wp, channels);
     if (D)
         ((device float *)y)[thread_position.x] =
             D == 2 ? ((device float *)y)[thread_position.x] + sum : sum;
     else
-        y[thread_position.x] = real(finish_value(a.epilogue, sum, row, col, a.o, bias, addend));
+        y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.o, bias, addend));
 }

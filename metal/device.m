@@ -46,7 +46,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
     dev->base.backend = &qv_backend_metal;
-    dev->plain = options->plain;
+    dev->naive = options->naive;
     @autoreleasepool {
         dev->gpu = find_gpu(options->ordinal, err);
         if (!dev->gpu) {
@@ -92,9 +92,13 @@ caps_metal(const struct qv_device *device, struct qv_caps *out)
     *out = (struct qv_caps){ .alignment = ALIGNMENT,
                              .dtype = dev->has_bfloat ? QV_BF16 : QV_F32,
                              .chunk_rows = chunk_rows(dev->gpu),
+                             .rung_rows = 32,
+                             .least_rows = 32,
                              .chunks = 2,
+                             .same_f32.gemm_rows = MOST_FEW_ROWS + 1,
+                             .same_bf16.gemm_rows = MOST_FEW_ROWS + 1,
                              .has_choices = true,
-                             .has_plain = true };
+                             .has_naive = true };
     snprintf(out->device, sizeof out->device, "%s, Metal", dev->name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason, "%s",
              dev->has_bfloat ? "this GPU has bfloat (Metal 3)"
@@ -120,8 +124,8 @@ prepare_metal(struct qv_device *device, const struct qv_op *op, int choice, stru
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *scratch_bytes = 0;
-    qv_status status =
-        qv_launch_metal(op, choice, dev->plain >> op->kind & 1, &kernel->launch, err);
+    kernel->naive = dev->naive >> op->kind & 1;
+    qv_status status = qv_launch_metal(op, choice, kernel->naive, &kernel->launch, err);
     if (!status && kernel->launch.real == QV_BF16 && !dev->has_bfloat)
         status = qv_fail(err, QV_EUNSUPPORTED, "%s: %s has no bfloat: use f32",
                          qv_op_name(op->kind), dev->name);
@@ -132,6 +136,12 @@ prepare_metal(struct qv_device *device, const struct qv_op *op, int choice, stru
     else
         *out = kernel;
     return status;
+}
+
+static void
+describe_metal(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    qv_describe_metal(&kernel->op, kernel->naive, &kernel->launch, text, size);
 }
 
 const struct qv_backend qv_backend_metal = {
@@ -149,6 +159,7 @@ const struct qv_backend qv_backend_metal = {
     .pack = qv_pack_metal,
     .prepare = prepare_metal,
     .release = release_metal,
+    .describe = describe_metal,
     .run = qv_run_metal,
     .mark = qv_mark_metal,
     .wait = qv_wait_metal,

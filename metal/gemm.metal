@@ -2,7 +2,7 @@
 /*
  * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups makes one tile of y; x and w
  * come through threadgroup memory in steps of 64 bytes along k, as they are, and become float on
- * their way into fragments of 8 x 8. conv.metal uses the same tile. Besides: few rows, and plain.
+ * their way into fragments of 8 x 8. conv.metal uses the same tile. Besides: few rows, and naive.
  *
  * Sums may be made in any order, and columns lie in fragments in any order, so that what a lane
  * reads and writes are always neighbours: along k, fragments f = 0 and 1 take turns, and so do
@@ -159,7 +159,7 @@ tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, devi
     if (!D)
         for (uint i = 0; i < 4; i++)
             if (B || col + i < n)
-                v[i] = finish_value(e, v[i], row, col + i, n, bias, addend);
+                v[i] = epilogue_value(e, v[i], row, col + i, n, bias, addend);
     if (B && D)
         *(device float4 *)sums = D == 2 ? *(device float4 *)sums + v : v;
     else if (B)
@@ -175,9 +175,9 @@ tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, devi
 
 template <uint DOWN, uint ACROSS>
 static inline void
-tile_finish(constant epilogue_args &e, thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], uint row0,
-            uint col0, uint m, uint n, device const real *bias, device const real *addend,
-            device real *y, uint lane)
+tile_epilogue(constant epilogue_args &e, thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], uint row0,
+              uint col0, uint m, uint n, device const real *bias, device const real *addend,
+              device real *y, uint lane)
 {
 #pragma unroll
     for (uint i = 0; i < DOWN; i++)
@@ -221,7 +221,7 @@ gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
         threadgroup_barrier(mem_flags::mem_threadgroup);
         tile_multiply(sums, xs + down * TILE_PITCH, ws + across * TILE_PITCH, lane);
     }
-    tile_finish(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, addend, y, lane);
+    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, addend, y, lane);
 }
 
 kernel void
@@ -330,13 +330,13 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
         uint row = (i * 32 + lane) / FEW_COLS, col = col0 + lane % FEW_COLS;
         if (row < A && col < a.n)
             y[row * a.n + col] =
-                real(finish_value(a.epilogue, mine[i], row, col, a.n, bias, addend));
+                real(epilogue_value(a.epilogue, mine[i], row, col, a.n, bias, addend));
     }
 }
 
 /* One thread an output. */
 kernel void
-gemm_plain(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
            device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
            uint3 thread_position [[thread_position_in_grid]])
@@ -347,5 +347,5 @@ gemm_plain(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)
         return;
     for (uint k = 0; k < a.k; k++)
         sum = fma(float(x[long(row) * a.k + k]), float(w[long(col) * a.k + k]), sum);
-    y[thread_position.x] = real(finish_value(a.epilogue, sum, row, col, a.n, bias, addend));
+    y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.n, bias, addend));
 }

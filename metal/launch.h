@@ -10,11 +10,14 @@
 #include "error.h"
 #include "engine/op.h"
 
+/* gemms of no more rows run on a kernel of their own, whose sums are in another order. */
+enum { MOST_FEW_ROWS = 16 };
+
 /* A kernel finds its arguments at buffer(0) and operand i at buffer(1 + i). Its threads lie along
  * x; threadgroup memory is threadgroup(0). */
 struct launch_metal {
     const char *function;
-    qv_dtype real; /* which library: what REAL stands for in it, QV_BF16 or QV_F32 */
+    qv_dtype real; /* which library: what REAL stands for in it */
     uint32_t constants[CONSTANTS];
     union {
         struct rows_args rows;
@@ -23,30 +26,36 @@ struct launch_metal {
         struct norm_args norm;
         struct rope_args rope;
         struct attention_args attention;
-        struct taps_args taps;
+        struct gate_args gate;
+        struct gather_args gather;
+        struct interpolate_args interpolate;
         struct unfold_args unfold;
         struct conv_args conv;
-        struct finish_args finish;
+        struct epilogue_op_args epilogue_op;
     } args;
     uint32_t groups[3], threads; /* threadgroups; threads of each, a multiple of 32 */
     uint32_t threadgroup_bytes;  /* at most 32 KiB */
 };
 
 /* The choice'th way to run an operation, best guess first; QV_EUNSUPPORTED, in words, beyond the
- * last, and for sizes beyond 32 bits. plain: on the kernel that is simple, whatever the size.
+ * last, and for sizes beyond 32 bits. naive: on the kernel that is simple, whatever the size.
  * *out is zero before. metal/launch.c: by kind. */
-qv_status qv_launch_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                           qv_error *err);
+
+/* The kernel's name, and where it is a simple one, why; naive: as in qv_launch_metal. */
+void qv_describe_metal(const struct qv_op *op, bool naive, const struct launch_metal *launch,
+                       char *text, size_t size);
 
 /* metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that are bound by
  * memory) */
-qv_status qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain,
+qv_status qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive,
                                struct launch_metal *out, qv_error *err);
-qv_status qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain,
+qv_status qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive,
                                struct launch_metal *out, qv_error *err);
-qv_status qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
+qv_status qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool naive,
                                     struct launch_metal *out, qv_error *err);
-qv_status qv_launch_rows_metal(const struct qv_op *op, int choice, bool plain,
+qv_status qv_launch_rows_metal(const struct qv_op *op, int choice, bool naive,
                                struct launch_metal *out, qv_error *err);
 
 #endif

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* attention: on tiles for the heads that they are made for, else a simdgroup per query. */
+#include "dtype.h"
 #include "launch.h"
 
 /* As in attention.metal. */
 enum { SIMDGROUPS = 4, THREADS = 32 * SIMDGROUPS, STRIP = 8 };
 
+/* Rows of q, k and v must begin at vectors of four. */
 static const char *
-tiled_kernel(int64_t head_dim)
+tiled_kernel(const struct qv_op_attention *op)
 {
-    switch (head_dim) {
+    if (op->q_stride % 4 || op->k_stride % 4 || op->v_stride % 4)
+        return NULL;
+    switch (op->head_dim) {
     case 64: return "attention_64";
     case 72: return "attention_72";
     case 80: return "attention_80";
@@ -20,7 +24,7 @@ tiled_kernel(int64_t head_dim)
 static uint32_t
 tile_bytes(const struct qv_op_attention *op)
 {
-    int64_t bytes = op->dtype == QV_BF16 ? 2 : 4, keys = op->dtype == QV_BF16 ? 32 : 16;
+    int64_t bytes = (int64_t)qv_dtype_bytes(op->q_dtype), keys = bytes == 2 ? 32 : 16;
     return (uint32_t)(2 * keys * (op->head_dim * bytes / 16 | 1) * 16);
 }
 
@@ -31,8 +35,8 @@ check_counts(const struct qv_op_attention *op, qv_error *err)
         const char *field;
         int64_t value;
     } counts[] = {
-        { "batch", op->batch },
-        { "seq", op->seq },
+        { "rows", op->rows },
+        { "segments", op->segments },
         { "heads*head_dim", op->heads * op->head_dim },
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -42,13 +46,27 @@ check_counts(const struct qv_op_attention *op, qv_error *err)
     return QV_OK;
 }
 
+/* Blocks of queries, and segments that each has so many of. Of any lengths: as many blocks as
+ * attention_find() can give to any list, however full. */
+static void
+attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t groups[3])
+{
+    bool dense = op->segment_rows > 0;
+    int64_t blocks =
+        dense ? (op->segment_rows + queries - 1) / queries : op->rows / queries + op->segments;
+    groups[0] = (uint32_t)blocks;
+    groups[1] = (uint32_t)op->heads;
+    groups[2] = dense ? (uint32_t)op->segments : 1;
+}
+
 /* Choices of the tiled kernel: 32 queries of a threadgroup, or 64, for which keys are read half as
  * often, by half as many threadgroups. */
 qv_status
-qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool plain,
+qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool naive,
                           struct launch_metal *out, qv_error *err)
 {
-    const char *tiled = plain ? NULL : tiled_kernel(op->head_dim);
+    const char *tiled = naive ? NULL : tiled_kernel(op);
+    int64_t width = op->heads * op->head_dim;
     int64_t queries = tiled ? SIMDGROUPS * STRIP * (choice + 1) : SIMDGROUPS;
     qv_status status = check_counts(op, err);
     if (status)
@@ -56,19 +74,20 @@ qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool pla
     if (choice > (tiled ? 1 : 0))
         return qv_fail(err, QV_EUNSUPPORTED, "attention runs in %s with head_dim=%lld",
                        tiled ? "two ways" : "one way", (long long)op->head_dim);
-    out->function = tiled ? tiled : "attention_plain";
-    out->real = (qv_dtype)op->dtype;
+    out->function = tiled ? tiled : "attention_naive";
+    out->real = (qv_dtype)op->q_dtype;
     out->constants[CONSTANT_A] = tiled ? (uint32_t)choice + 1 : 0;
     out->args.attention = (struct attention_args){
-        .batch = (qv_count)op->batch,
-        .seq = (qv_count)op->seq,
+        .segments = (qv_count)op->segments,
+        .segment_rows = (qv_count)op->segment_rows,
         .heads = (qv_count)op->heads,
         .head_dim = (qv_count)op->head_dim,
         .scale = (float)op->scale,
+        .q_stride = qv_row_stride(op->q_stride, width),
+        .k_stride = qv_row_stride(op->k_stride, width),
+        .v_stride = qv_row_stride(op->v_stride, width),
     };
-    out->groups[0] = (uint32_t)((op->seq + queries - 1) / queries);
-    out->groups[1] = (uint32_t)op->heads;
-    out->groups[2] = (uint32_t)op->batch;
+    attention_groups(op, queries, out->groups);
     out->threads = THREADS;
     out->threadgroup_bytes = tiled ? tile_bytes(op) : 0;
     return QV_OK;

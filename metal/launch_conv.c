@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of conv.metal a convolution runs on: tiles, or plain; or a product, if it is one. */
+/* Which kernel of conv.metal a convolution runs on: tiles, or naive; or a product, if it is one. */
 #include "tiles.h"
 
 /* A convolution by axes: depth, height, width. */
@@ -117,33 +117,37 @@ launch_product(const struct sizes *s, const struct qv_op_conv *op, int choice,
                                .bias = op->bias,
                                .act = op->act,
                                .addend_rows = op->addend_rows,
-                               .dtype = op->dtype };
+                               .x_dtype = op->x_dtype,
+                               .w_dtype = op->w_dtype,
+                               .bias_dtype = op->bias_dtype,
+                               .addend_dtype = op->addend_dtype,
+                               .y_dtype = op->y_dtype };
     return qv_launch_gemm_metal(&gemm, choice, false, out, err);
 }
 
 qv_status
-qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool plain, struct launch_metal *out,
+qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
     struct sizes s = sizes_of(op);
     qv_status status = check_size(&s, err);
     if (status)
         return status;
-    plain = plain || s.groups > 1;
-    if (!plain)
+    naive = naive || s.groups > 1;
+    if (!naive)
         fold(&s);
-    if (!plain && !op->sums && is_product(&s))
+    if (!naive && !op->sums && is_product(&s))
         return launch_product(&s, op, choice, out, err);
-    if (choice >= (plain ? 1 : TILES))
+    if (choice >= (naive ? 1 : TILES))
         return qv_fail(err, QV_EUNSUPPORTED, "conv: there are %d kernels for it",
-                       plain ? 1 : TILES);
-    out->real = (qv_dtype)op->dtype;
+                       naive ? 1 : TILES);
+    out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
     out->args.conv = args_of(&s, op);
-    if (plain)
-        plain_launch("conv_plain", s.rows * s.o, out);
+    if (naive)
+        naive_launch("conv_naive", s.rows * s.o, out);
     else {
         const struct tile_metal *tile = tile_choose(s.rows, s.o, choice);
         out->function = tile->conv;

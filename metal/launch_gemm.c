@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of gemm.metal a product runs on: tiles, few rows, or plain. */
+/* Which kernel of gemm.metal a product runs on: tiles, few rows, or naive. */
 #include "tiles.h"
 
-enum { MOST_FEW_ROWS = 16, FEW_COLS_OF_GROUP = 16 };
+enum { FEW_COLS_OF_GROUP = 16 };
 
 static qv_status
 check_size(const struct qv_op_gemm *op, qv_error *err)
@@ -29,17 +29,17 @@ launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
 }
 
 qv_status
-qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain, struct launch_metal *out,
+qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
     qv_status status = check_size(op, err);
     if (status)
         return status;
     bool few = op->m <= MOST_FEW_ROWS;
-    int choices = plain ? 1 : TILES + few;
+    int choices = naive ? 1 : TILES + few;
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
-    out->real = (qv_dtype)op->dtype;
+    out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
@@ -47,8 +47,8 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool plain, struct
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,
                                          { (float)op->alpha, (uint32_t)op->addend_rows } };
-    if (plain)
-        plain_launch("gemm_plain", op->m * op->n, out);
+    if (naive)
+        naive_launch("gemm_naive", op->m * op->n, out);
     else if (few && choice == 0)
         launch_few(op, out);
     else {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Operations bound by memory: vectors where rows are whole ones, and enough threadgroups. */
+#include "dtype.h"
 #include "launch.h"
 
 enum { THREADS = 256, SIMDGROUP = 32 };
@@ -55,41 +56,34 @@ spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
 /* ---- rows, convert --------------------------------------------------------------------------- */
 
 static qv_status
-launch_rows(const struct qv_op_rows *op, bool plain, struct launch_metal *out, qv_error *err)
+launch_rows(const struct qv_op_rows *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    int64_t frames = op->still ? 1 : op->temporal, patches = op->grid_h * op->grid_w;
-    int64_t values = op->channels * frames * op->patch * op->patch;
-    bool aligned = op->channels == 3 && op->patch % 4 == 0 && !plain;
-    qv_status status = CHECK_COUNTS("rows", err, { "pairs", op->pairs },
-                                    { "grid_h*grid_w", patches }, { "columns of y", values });
+    int64_t values = op->channels * op->temporal * op->patch * op->patch;
+    bool aligned = op->channels == 3 && op->patch % 4 == 0 && !naive;
+    qv_status status = CHECK_COUNTS("rows", err, { "rows", op->rows }, { "columns of y", values });
     if (status)
         return status;
     out->function = "rows";
-    out->real = (qv_dtype)op->dtype;
+    out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned;
     out->args.rows = (struct rows_args){
-        .pairs = (qv_count)op->pairs,
-        .grid_h = (qv_count)op->grid_h,
-        .grid_w = (qv_count)op->grid_w,
+        .rows = (qv_count)op->rows,
         .patch = (qv_count)op->patch,
-        .frames = (qv_count)frames,
-        .merge = (qv_count)op->merge,
+        .frames = (qv_count)op->temporal,
         .channels = (qv_count)op->channels,
-        .scale = { (float)op->scale0, (float)op->scale1, (float)op->scale2 },
-        .shift = { (float)op->shift0, (float)op->shift1, (float)op->shift2 },
     };
-    spread(out, patches, aligned ? values / 12 : values, op->pairs);
+    spread(out, op->rows, aligned ? values / 12 : values, 1);
     return QV_OK;
 }
 
 static qv_status
-launch_convert(const struct qv_op_convert *op, bool plain, struct launch_metal *out)
+launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *out)
 {
-    bool from = op->from == QV_BF16, to = op->dtype == QV_BF16;
-    int64_t size = plain ? 1 : 4;
+    bool from = op->x_dtype != QV_F32, to = op->y_dtype != QV_F32;
+    int64_t size = naive ? 1 : 4;
     out->function = "convert";
-    out->real = from || to ? QV_BF16 : QV_F32;
-    out->constants[CONSTANT_ALIGNED] = !plain;
+    out->real = (qv_dtype)(from ? op->x_dtype : op->y_dtype);
+    out->constants[CONSTANT_ALIGNED] = !naive;
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.convert = (struct convert_args){ .n = op->n };
@@ -104,11 +98,11 @@ enum { NORM_VECTORS = 9, NORM_THREADS = 128 }; /* of a thread, as in norm.metal;
 /* A simdgroup per row, where its registers hold it, then a threadgroup per row; choice 1 is the
  * other one, where that is possible too. */
 static qv_status
-launch_norm(const struct qv_op_norm *op, int choice, bool plain, struct launch_metal *out,
+launch_norm(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
             qv_error *err)
 {
     int64_t vectors = op->cols / 4, narrow = ceil_div(vectors, SIMDGROUP);
-    bool can_wide = !plain && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
+    bool can_wide = !naive && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
     bool can_narrow = can_wide && narrow <= NORM_VECTORS;
     bool wide = can_wide && (!can_narrow || choice == 1), fast = can_wide || can_narrow;
     qv_status status = CHECK_COUNTS("norm", err, { "rows", op->rows }, { "cols", op->cols });
@@ -118,8 +112,8 @@ launch_norm(const struct qv_op_norm *op, int choice, bool plain, struct launch_m
         return qv_fail(err, QV_EUNSUPPORTED, "norm runs in %s with cols=%lld",
                        can_narrow ? "two ways" : "one way", (long long)op->cols);
     int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
-    out->function = fast ? "norm" : "norm_plain";
-    out->real = (qv_dtype)op->dtype;
+    out->function = fast ? "norm" : "norm_naive";
+    out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_A] = op->rms != 0;
     out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
     out->constants[CONSTANT_C] = fast ? (uint32_t)(wide ? threads / SIMDGROUP : 1) : 0;
@@ -134,58 +128,98 @@ launch_norm(const struct qv_op_norm *op, int choice, bool plain, struct launch_m
 }
 
 static qv_status
-launch_rope(const struct qv_op_rope *op, bool plain, struct launch_metal *out, qv_error *err)
+launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, qv_error *err)
 {
     enum { HEADS = 4 }; /* of a thread, as in norm.metal */
-    bool aligned = op->head_dim % 8 == 0 && !plain;
-    qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "period", op->period },
-                                    { "3*heads*head_dim", 3 * op->heads * op->head_dim });
+    bool aligned = op->head_dim % 8 == 0 && op->x_stride % 4 == 0 && !naive;
+    int64_t width = op->heads * op->head_dim;
+    qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "heads*head_dim", width });
     if (status)
         return status;
     out->function = "rope";
-    out->real = (qv_dtype)op->dtype;
+    out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned;
     out->args.rope = (struct rope_args){
         .rows = (qv_count)op->rows,
         .heads = (qv_count)op->heads,
         .head_dim = (qv_count)op->head_dim,
-        .period = (qv_count)op->period,
+        .stride = qv_row_stride(op->x_stride, width),
     };
-    spread(out, op->rows, ceil_div(2 * op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
+    spread(out, op->rows, ceil_div(op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
     return QV_OK;
 }
 
-/* ---- taps, finish ---------------------------------------------------------------------------- */
+/* ---- gate, gather ---------------------------------------------------------------------------- */
 
 static qv_status
-launch_taps(const struct qv_op_taps *op, bool plain, struct launch_metal *out, qv_error *err)
+launch_gate(const struct qv_op_gate *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    bool aligned = op->cols % 4 == 0 && !plain;
-    qv_status status = CHECK_COUNTS("taps", err, { "rows", op->rows }, { "cols", op->cols });
+    bool aligned = !naive && !(op->cols % 4 || op->a_stride % 4 || op->b_stride % 4);
+    qv_status status = CHECK_COUNTS("gate", err, { "rows", op->rows }, { "cols", op->cols });
     if (status)
         return status;
-    out->function = "taps";
-    out->real = (qv_dtype)op->dtype;
+    out->function = "gate";
+    out->real = (qv_dtype)op->y_dtype;
+    out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->args.taps = (struct taps_args){ (qv_count)op->rows, (qv_count)op->cols };
+    out->args.gate = (struct gate_args){ (qv_count)op->rows, (qv_count)op->cols,
+                                         qv_row_stride(op->a_stride, op->cols),
+                                         qv_row_stride(op->b_stride, op->cols) };
     spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 
 static qv_status
-launch_finish(const struct qv_op_finish *op, bool plain, struct launch_metal *out, qv_error *err)
+launch_gather(const struct qv_op_gather *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    bool aligned = op->cols % 4 == 0 && !plain;
-    qv_status status = CHECK_COUNTS("finish", err, { "rows", op->rows }, { "cols", op->cols });
+    bool from = op->x_dtype != QV_F32, to = op->y_dtype != QV_F32;
+    bool aligned = op->cols % 4 == 0 && !naive;
+    qv_status status = CHECK_COUNTS("gather", err, { "rows", op->rows }, { "cols", op->cols });
     if (status)
         return status;
-    out->function = "finish";
-    out->real = (qv_dtype)op->dtype;
+    out->function = "gather";
+    out->real = (qv_dtype)(from ? op->x_dtype : op->y_dtype);
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->constants[CONSTANT_A] = from;
+    out->constants[CONSTANT_B] = to;
+    out->args.gather = (struct gather_args){ (qv_count)op->rows, (qv_count)op->cols };
+    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
+    return QV_OK;
+}
+
+/* ---- interpolate, epilogue ---------------------------------------------------------------------------- */
+
+static qv_status
+launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch_metal *out,
+                   qv_error *err)
+{
+    bool aligned = op->cols % 4 == 0 && !naive;
+    qv_status status = CHECK_COUNTS("interpolate", err, { "rows", op->rows }, { "cols", op->cols });
+    if (status)
+        return status;
+    out->function = "interpolate";
+    out->real = (qv_dtype)op->y_dtype;
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->args.interpolate = (struct interpolate_args){ (qv_count)op->rows, (qv_count)op->cols };
+    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
+    return QV_OK;
+}
+
+static qv_status
+launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal *out,
+                qv_error *err)
+{
+    bool aligned = op->cols % 4 == 0 && !naive;
+    qv_status status = CHECK_COUNTS("epilogue", err, { "rows", op->rows }, { "cols", op->cols });
+    if (status)
+        return status;
+    out->function = "epilogue";
+    out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->args.finish = (struct finish_args){
+    out->args.epilogue_op = (struct epilogue_op_args){
         .rows = (qv_count)op->rows,
         .cols = (qv_count)op->cols,
         .epilogue = { .alpha = (float)op->alpha, .addend_rows = (qv_count)op->addend_rows },
@@ -224,14 +258,14 @@ unfold_is_aligned(const struct qv_op_unfold *op)
 }
 
 static qv_status
-launch_unfold(const struct qv_op_unfold *op, int choice, bool plain, struct launch_metal *out,
+launch_unfold(const struct qv_op_unfold *op, int choice, bool naive, struct launch_metal *out,
               qv_error *err)
 {
     const struct unfold_args args = unfold_args_of(op);
     int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
     int64_t cols = op->kd * op->kh * op->kw * op->c;
     int64_t tiles = ceil_div(rows, UNFOLD_TILE) * ceil_div(cols, UNFOLD_TILE);
-    bool can_tile = op->channels_first && !plain, aligned = !plain && unfold_is_aligned(op);
+    bool can_tile = op->channels_first && !naive, aligned = !naive && unfold_is_aligned(op);
     bool tiled = can_tile && (op->kw < UNFOLD_NARROW) == (choice == 0);
     qv_status status =
         CHECK_COUNTS("unfold", err, { "n", op->n }, { "d", op->d }, { "h", op->h }, { "w", op->w },
@@ -244,7 +278,7 @@ launch_unfold(const struct qv_op_unfold *op, int choice, bool plain, struct laun
         return qv_fail(err, QV_EUNSUPPORTED, "unfold runs in %s",
                        can_tile ? "two ways" : "one way");
     out->function = tiled ? "unfold_tiles" : "unfold";
-    out->real = (qv_dtype)op->dtype;
+    out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned && !tiled;
     out->constants[CONSTANT_A] = op->channels_first != 0;
     out->args.unfold = args;
@@ -252,28 +286,32 @@ launch_unfold(const struct qv_op_unfold *op, int choice, bool plain, struct laun
     if (tiled) {
         out->groups[0] = (uint32_t)at_most(tiles, MOST_GROUPS);
         out->groups[1] = (uint32_t)at_most(frames, ceil_div(MOST_GROUPS, tiles));
-        out->threadgroup_bytes = UNFOLD_TILE * (UNFOLD_TILE + 1) * (op->dtype == QV_BF16 ? 2 : 4);
+        out->threadgroup_bytes = UNFOLD_TILE * (UNFOLD_TILE + 1) * qv_dtype_bytes(op->x_dtype);
     }
     return QV_OK;
 }
 
 qv_status
-qv_launch_rows_metal(const struct qv_op *op, int choice, bool plain, struct launch_metal *out,
+qv_launch_rows_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
-    if (op->kind == QV_OP_norm)
-        return launch_norm(&op->u.norm, choice, plain, out, err);
-    if (op->kind == QV_OP_unfold)
-        return launch_unfold(&op->u.unfold, choice, plain, out, err);
-    if (choice > 0)
+    bool one_way = op->kind != QV_OP_norm && op->kind != QV_OP_unfold;
+    if (one_way && choice > 0)
         return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
     switch (op->kind) {
-    case QV_OP_rows: return launch_rows(&op->u.rows, plain, out, err);
-    case QV_OP_convert: return launch_convert(&op->u.convert, plain, out);
-    case QV_OP_rope: return launch_rope(&op->u.rope, plain, out, err);
-    case QV_OP_taps: return launch_taps(&op->u.taps, plain, out, err);
-    case QV_OP_finish: return launch_finish(&op->u.finish, plain, out, err);
-    default: break;
+    case QV_OP_rows: return launch_rows(&op->u.rows, naive, out, err);
+    case QV_OP_convert: return launch_convert(&op->u.convert, naive, out);
+    case QV_OP_norm: return launch_norm(&op->u.norm, choice, naive, out, err);
+    case QV_OP_unfold: return launch_unfold(&op->u.unfold, choice, naive, out, err);
+    case QV_OP_rope: return launch_rope(&op->u.rope, naive, out, err);
+    case QV_OP_gate: return launch_gate(&op->u.gate, naive, out, err);
+    case QV_OP_gather: return launch_gather(&op->u.gather, naive, out, err);
+    case QV_OP_interpolate: return launch_interpolate(&op->u.interpolate, naive, out, err);
+    case QV_OP_epilogue: return launch_epilogue(&op->u.epilogue, naive, out, err);
+    case QV_OP_gemm:
+    case QV_OP_attention:
+    case QV_OP_conv:
+    case QV_OP_COUNT: break;
     }
     return qv_fail(err, QV_EUNSUPPORTED, "%s is not bound by memory", qv_op_name(op->kind));
 }

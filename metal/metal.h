@@ -27,7 +27,7 @@ struct qv_device_metal {
     uint64_t committed; /* command buffers so far */
     double last_end_s;  /* of those that were waited for */
     struct mark_metal marks[QV_MARKS];
-    uint32_t plain; /* operations on simple kernels, 1 << enum qv_op_kind */
+    uint32_t naive; /* operations on simple kernels, 1 << enum qv_op_kind */
     bool has_bfloat;
     char name[64];
 };
@@ -35,6 +35,7 @@ struct qv_device_metal {
 struct qv_kernel {
     struct qv_op op;
     struct launch_metal launch;
+    bool naive;                           /* asked for */
     id<MTLComputePipelineState> pipeline; /* of the process, not ours to release */
 };
 

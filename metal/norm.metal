@@ -138,7 +138,7 @@ norm(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
 
 /* Any number of columns: a simdgroup per row, which it reads three times. A: rms. */
 kernel void
-norm_plain(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+norm_naive(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const float *weight [[buffer(2)]], device const float *bias [[buffer(3)]],
            device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
@@ -164,6 +164,28 @@ norm_plain(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)
 
 enum { ROPE_HEADS = 4 }; /* that share a thread's cosines and sines */
 
+/* Angles at, at + 1, ... of a half of a head: the first half of them belongs to the patch's row, the
+ * second to its column. patch: coordinates of the row; table[positions, quarter]. */
+static inline long
+rope_angle(int4 patch, uint quarter, uint at)
+{
+    return at < quarter ? long(patch.z) * quarter + at : long(patch.w) * quarter + at - quarter;
+}
+
+static inline void
+rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread float &v)
+{
+    v = table[rope_angle(patch, quarter, at)];
+}
+
+/* In pairs: a quarter of 18, that of heads of 72, is no whole vectors. */
+static inline void
+rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread float4 &v)
+{
+    v.xy = *(device const float2 *)(table + rope_angle(patch, quarter, at));
+    v.zw = *(device const float2 *)(table + rope_angle(patch, quarter, at + 2));
+}
+
 /* Turns the pairs (a, b) of all heads up to `end`, which lie `reach` apart. */
 template <typename F>
 static inline void
@@ -181,32 +203,31 @@ rope_heads(device real *head, device real *end, uint reach, F c, F s)
 template <typename F>
 static inline void
 rope_rows(constant rope_args &a, device const float *cosines, device const float *sines,
-          device real *qkv, uint3 group, uint thread_index, uint3 groups)
+          device const int4 *coords, device real *x, uint3 group, uint thread_index, uint3 groups)
 {
-    const uint size = sizeof(F) / sizeof(float), reach = a.head_dim / 2, heads = 2 * a.heads;
-    const uint vectors = reach / size, items = (heads + ROPE_HEADS - 1) / ROPE_HEADS * vectors;
+    const uint size = sizeof(F) / sizeof(float), reach = a.head_dim / 2, vectors = reach / size;
+    const uint items = (a.heads + ROPE_HEADS - 1) / ROPE_HEADS * vectors;
     uint first, n = items_of_group(a.rows, items, group.x, groups.x, first);
     for (uint i = thread_index; i < n; i += D) {
         uint row = first + i / items, item = i % items, at = item % vectors * size;
-        uint head = item / vectors * ROPE_HEADS, end = min(head + ROPE_HEADS, heads);
-        long angle = long(row % a.period) * reach + at;
+        uint head = item / vectors * ROPE_HEADS, end = min(head + ROPE_HEADS, a.heads);
         F c, s;
-        fetch_float(cosines + angle, c);
-        fetch_float(sines + angle, s);
-        device real *to = qkv + (3 * long(row) * a.heads + head) * a.head_dim + at;
+        rope_angles(cosines, coords[row], reach / 2, at, c);
+        rope_angles(sines, coords[row], reach / 2, at, s);
+        device real *to = x + row * a.stride + long(head) * a.head_dim + at;
         rope_heads<F>(to, to + long(end - head) * a.head_dim, reach, c, s);
     }
 }
 
-/* ALIGNED: half a head is whole vectors. */
+/* ALIGNED: half a head is whole vectors, and so is what lies between two rows. */
 kernel void
 rope(constant rope_args &a [[buffer(0)]], device const float *cosines [[buffer(1)]],
-     device const float *sines [[buffer(2)]], device real *qkv [[buffer(3)]],
-     uint3 group [[threadgroup_position_in_grid]],
+     device const float *sines [[buffer(2)]], device const int4 *coords [[buffer(3)]],
+     device real *x [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
      uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
     if (ALIGNED)
-        rope_rows<float4>(a, cosines, sines, qkv, group, thread_index, groups);
+        rope_rows<float4>(a, cosines, sines, coords, x, group, thread_index, groups);
     else
-        rope_rows<float>(a, cosines, sines, qkv, group, thread_index, groups);
+        rope_rows<float>(a, cosines, sines, coords, x, group, thread_index, groups);
 }

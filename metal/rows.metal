@@ -1,84 +1,83 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of patches, conversions, taps, unfolding, finishing: all bound by memory. D: threads of a
- * threadgroup. */
+/* Rows of patches, conversions, gathering, taps, unfolding, finishing, gates: all bound by memory.
+ * D: threads of a threadgroup. */
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The patch in the picture that is row i of a pair: blocks of merge x merge patches. */
-static inline uint2
-rows_patch(constant rows_args &a, uint i)
-{
-    uint block = i / (a.merge * a.merge), in = i % (a.merge * a.merge), wide = a.grid_w / a.merge;
-    return uint2(block % wide * a.merge + in % a.merge, block / wide * a.merge + in / a.merge);
-}
-
-/* The pixel at (x, y) of a patch, counted in pixels. */
+/* The pixel at (x, y) of a patch, counted in pixels. row: item, frame pair, row and column of the
+ * patch; place, of the item: first frame, from a pair to the next, from a frame to the next, all in
+ * patches, and the columns of its grid. */
 static inline long
-rows_pixel(constant rows_args &a, long frame, uint2 patch, uint x, uint y)
+rows_pixel(constant rows_args &a, int4 row, int4 place, uint frame, uint x, uint y)
 {
-    long line = (frame * a.grid_h + patch.y) * a.patch + y;
-    return (line * a.grid_w + patch.x) * a.patch + x;
+    long from = place.x + long(row.y) * place.y + long(frame) * place.z;
+    long line = long(row.z) * a.patch + y;
+    return (from * a.patch + line * place.w + row.w) * a.patch + x;
 }
 
+/* norm: scales of three channels, and shifts. */
 static inline void
-rows_put(constant rows_args &a, uint channel, device real *y, uint b0, uint b1, uint b2, uint b3)
+rows_put(device const float *norm, device real *y, uint b0, uint b1, uint b2, uint b3)
 {
     float4 v = float4(float(b0), float(b1), float(b2), float(b3));
-    store4(y, fma(v, float4(a.scale[channel]), float4(a.shift[channel])));
+    store4(y, fma(v, float4(norm[0]), float4(norm[3])));
 }
 
 /* Four pixels of three channels are three words: in three vectors of four they go out. */
 static inline void
-rows_vectors(constant rows_args &a, device const uchar *frames, device real *y, uint pair, uint run,
-             uint thread_index, uint runs)
+rows_vectors(constant rows_args &a, device const uchar *frames, device const int4 *places,
+             device const float *norms, device const int4 *coords, device real *y, uint group,
+             uint thread_index, uint groups)
 {
     const uint wide = a.patch / 4, plane = a.patch * a.patch, items = a.frames * plane / 4;
-    const uint patches = a.grid_h * a.grid_w;
-    uint first, n = items_of_group(patches, items, run, runs, first);
+    uint first, n = items_of_group(a.rows, items, group, groups, first);
     for (uint i = thread_index; i < n; i += D) {
         uint row = first + i / items, item = i % items, line = item / wide, x = item % wide * 4;
-        long frame = long(pair) * a.frames + line / a.patch;
-        long from = 3 * rows_pixel(a, frame, rows_patch(a, row), x, line % a.patch);
+        int4 at = coords[row];
+        long from = 3 * rows_pixel(a, at, places[at.x], line / a.patch, x, line % a.patch);
         device const uint *words = (device const uint *)(frames + from);
-        device real *to = y + (long(pair) * patches + row) * 3 * a.frames * plane + item * 4;
+        device const float *norm = norms + 6 * long(at.x);
+        device real *to = y + long(row) * 3 * a.frames * plane + item * 4;
         uint u = words[0], v = words[1], w = words[2];
-        rows_put(a, 0, to, u & 255, u >> 24, v >> 16 & 255, w >> 8 & 255);
+        rows_put(norm, to, u & 255, u >> 24, v >> 16 & 255, w >> 8 & 255);
         to += a.frames * plane;
-        rows_put(a, 1, to, u >> 8 & 255, v & 255, v >> 24, w >> 16 & 255);
+        rows_put(norm + 1, to, u >> 8 & 255, v & 255, v >> 24, w >> 16 & 255);
         to += a.frames * plane;
-        rows_put(a, 2, to, u >> 16 & 255, v >> 8 & 255, w & 255, w >> 24);
+        rows_put(norm + 2, to, u >> 16 & 255, v >> 8 & 255, w & 255, w >> 24);
     }
 }
 
 /* Any patch, any channels: one value at a time. */
 static inline void
-rows_values(constant rows_args &a, device const uchar *frames, device real *y, uint pair, uint run,
-            uint thread_index, uint runs)
+rows_values(constant rows_args &a, device const uchar *frames, device const int4 *places,
+            device const float *norms, device const int4 *coords, device real *y, uint group,
+            uint thread_index, uint groups)
 {
-    const uint items = a.channels * a.frames * a.patch * a.patch, patches = a.grid_h * a.grid_w;
-    uint first, n = items_of_group(patches, items, run, runs, first);
+    const uint items = a.channels * a.frames * a.patch * a.patch;
+    uint first, n = items_of_group(a.rows, items, group, groups, first);
     for (uint i = thread_index; i < n; i += D) {
         uint row = first + i / items, item = i % items, x = item % a.patch, line = item / a.patch;
         uint frame = line / a.patch % a.frames, channel = line / a.patch / a.frames;
-        long from =
-            rows_pixel(a, long(pair) * a.frames + frame, rows_patch(a, row), x, line % a.patch);
+        int4 at = coords[row];
+        long from = rows_pixel(a, at, places[at.x], frame, x, line % a.patch);
         float u = float(frames[from * a.channels + channel]);
-        y[(long(pair) * patches + row) * items + item] =
-            real(fma(u, a.scale[channel], a.shift[channel]));
+        device const float *norm = norms + 6 * long(at.x) + channel;
+        y[long(row) * items + item] = real(fma(u, norm[0], norm[3]));
     }
 }
 
-/* Threadgroups: runs of patches, pairs. ALIGNED: three channels, patches of whole vectors. */
+/* ALIGNED: three channels, patches of whole vectors. */
 kernel void
 rows(constant rows_args &a [[buffer(0)]], device const uchar *frames [[buffer(1)]],
-     device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
+     device const int4 *places [[buffer(2)]], device const float *norms [[buffer(3)]],
+     device const int4 *coords [[buffer(4)]], device real *y [[buffer(5)]],
+     uint3 group [[threadgroup_position_in_grid]],
      uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
-    for (uint pair = group.y; pair < a.pairs; pair += groups.y)
-        if (ALIGNED)
-            rows_vectors(a, frames, y, pair, group.x, thread_index, groups.x);
-        else
-            rows_values(a, frames, y, pair, group.x, thread_index, groups.x);
+    if (ALIGNED)
+        rows_vectors(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
+    else
+        rows_values(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
 }
 
 /* ---- convert --------------------------------------------------------------------------------- */
@@ -114,11 +113,48 @@ convert(constant convert_args &a [[buffer(0)]], device const uchar *x [[buffer(1
     convert_values<float>(x, y, n, 4 * vectors + i, step);
 }
 
-/* ---- taps ------------------------------------------------------------------------------------ */
+/* ---- gather ---------------------------------------------------------------------------------- */
 
 template <typename F>
 static inline void
-taps_rows(constant taps_args &a, device const real *table, device const int *index,
+gather_rows(constant gather_args &a, device const uchar *x, device const int *index,
+            device uchar *y, uint group, uint thread_index, uint groups)
+{
+    const uint size = sizeof(F) / sizeof(float), items = a.cols / size;
+    uint first, n = items_of_group(a.rows, items, group, groups, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, col = i % items * size;
+        long from = long(index[row]) * a.cols + col, to = long(row) * a.cols + col;
+        F v;
+        if (A)
+            fetch((device const real *)x + from, v);
+        else
+            fetch_float((device const float *)x + from, v);
+        if (B)
+            put((device real *)y + to, v);
+        else
+            put_float((device float *)y + to, v);
+    }
+}
+
+/* A: x is real, not float. B: y is. ALIGNED: a row is whole vectors. */
+kernel void
+gather(constant gather_args &a [[buffer(0)]], device const uchar *x [[buffer(1)]],
+       device const int *index [[buffer(2)]], device uchar *y [[buffer(3)]],
+       uint3 group [[threadgroup_position_in_grid]],
+       uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    if (ALIGNED)
+        gather_rows<float4>(a, x, index, y, group.x, thread_index, groups.x);
+    else
+        gather_rows<float>(a, x, index, y, group.x, thread_index, groups.x);
+}
+
+/* ---- interpolate ------------------------------------------------------------------------------------ */
+
+template <typename F>
+static inline void
+taps_rows(constant interpolate_args &a, device const real *table, device const int *index,
           device const float *weight, device real *y, uint3 group, uint thread_index, uint3 groups)
 {
     const uint size = sizeof(F) / sizeof(float), items = a.cols / size;
@@ -139,10 +175,11 @@ taps_rows(constant taps_args &a, device const real *table, device const int *ind
 
 /* ALIGNED: a row is whole vectors. */
 kernel void
-taps(constant taps_args &a [[buffer(0)]], device const real *table [[buffer(1)]],
-     device const int *index [[buffer(2)]], device const float *weight [[buffer(3)]],
-     device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
-     uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+interpolate(constant interpolate_args &a [[buffer(0)]], device const real *table [[buffer(1)]],
+            device const int *index [[buffer(2)]], device const float *weight [[buffer(3)]],
+            device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+            uint thread_index [[thread_index_in_threadgroup]],
+            uint3 groups [[threadgroups_per_grid]])
 {
     if (ALIGNED)
         taps_rows<float4>(a, table, index, weight, y, group, thread_index, groups);
@@ -240,7 +277,7 @@ unfold_tiles(constant unfold_args &a [[buffer(0)]], device const real *x [[buffe
         }
 }
 
-/* ---- finish ---------------------------------------------------------------------------------- */
+/* ---- epilogue ---------------------------------------------------------------------------------- */
 
 static inline float4
 activate4(float4 v)
@@ -248,10 +285,10 @@ activate4(float4 v)
     return float4(activate(v.x), activate(v.y), activate(v.z), activate(v.w));
 }
 
-/* As finish_value(), of four columns. */
+/* As epilogue_value(), of four columns. */
 static inline float4
-finish_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
-              device const real *bias, device const real *addend)
+epilogue_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
+                device const real *bias, device const real *addend)
 {
     float4 v = e.alpha * sum;
     if (HAS_BIAS)
@@ -264,10 +301,10 @@ finish_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
 
 /* ALIGNED: a row is whole vectors. addend may be y: a thread reads what it writes before. */
 kernel void
-finish(constant finish_args &a [[buffer(0)]], device const float *x [[buffer(1)]],
-       device const real *bias [[buffer(2)]], device const real *addend [[buffer(3)]],
-       device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
-       uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+epilogue(constant epilogue_op_args &a [[buffer(0)]], device const float *x [[buffer(1)]],
+         device const real *bias [[buffer(2)]], device const real *addend [[buffer(3)]],
+         device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+         uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
     const uint size = ALIGNED ? 4 : 1, items = a.cols / size;
     uint first, n = items_of_group(a.rows, items, group.x, groups.x, first);
@@ -276,8 +313,30 @@ finish(constant finish_args &a [[buffer(0)]], device const float *x [[buffer(1)]
         long at = long(row) * a.cols + col;
         if (ALIGNED) {
             float4 v = *(device const float4 *)(x + at);
-            store4(y + at, finish_vector(a.epilogue, v, row, col, a.cols, bias, addend));
+            store4(y + at, epilogue_vector(a.epilogue, v, row, col, a.cols, bias, addend));
         } else
-            y[at] = real(finish_value(a.epilogue, x[at], row, col, a.cols, bias, addend));
+            y[at] = real(epilogue_value(a.epilogue, x[at], row, col, a.cols, bias, addend));
+    }
+}
+
+/* ---- gate ------------------------------------------------------------------------------------ */
+
+/* ALIGNED: rows are whole vectors, and so are the distances between them. */
+kernel void
+gate(constant gate_args &g [[buffer(0)]], device const real *a [[buffer(1)]],
+     device const real *b [[buffer(2)]], device real *y [[buffer(3)]],
+     uint3 group [[threadgroup_position_in_grid]],
+     uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+{
+    const uint size = ALIGNED ? 4 : 1, items = g.cols / size;
+    uint first, n = items_of_group(g.rows, items, group.x, groups.x, first);
+    for (uint i = thread_index; i < n; i += D) {
+        uint row = first + i / items, col = i % items * size;
+        device const real *u = a + row * g.a_stride + col, *v = b + row * g.b_stride + col;
+        device real *to = y + long(row) * g.cols + col;
+        if (ALIGNED)
+            store4(to, activate4(load4(u)) * load4(v));
+        else
+            *to = real(activate(float(*u)) * float(*v));
     }
 }

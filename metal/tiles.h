@@ -3,6 +3,7 @@
 #ifndef QV_METAL_TILES_H
 #define QV_METAL_TILES_H
 
+#include "dtype.h"
 #include "launch.h"
 
 enum {
@@ -65,7 +66,7 @@ tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint
             struct launch_metal *out)
 {
     int64_t down = tiles_along(m, tile->rows), across = tiles_along(n, tile->cols);
-    int64_t step = TILE_STEP_BYTES / (out->real == QV_BF16 ? 2 : 4);
+    int64_t step = TILE_STEP_BYTES / (int64_t)qv_dtype_bytes(out->real);
     uint32_t band = down >= 4 ? 2 : down >= 2 ? 1 : 0;
     out->constants[CONSTANT_ALIGNED] = vectors == 2 && k % step == 0;
     out->constants[CONSTANT_A] = vectors;
@@ -80,7 +81,7 @@ tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint
 
 /* One thread for each of `outputs`. */
 static inline void
-plain_launch(const char *function, int64_t outputs, struct launch_metal *out)
+naive_launch(const char *function, int64_t outputs, struct launch_metal *out)
 {
     out->function = function;
     out->threads = TILE_THREADS;

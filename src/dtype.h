@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Number formats: sizes and conversions. bf16 rounds to nearest even and keeps NaN a NaN. */
-#ifndef QV_SRC_DTYPE_H
-#define QV_SRC_DTYPE_H
+/* Number formats: sizes and conversions. Rounding is to nearest even and keeps NaN a NaN. */
+#ifndef QV_DTYPE_H
+#define QV_DTYPE_H
 
 #include <string.h>
 
@@ -9,10 +9,22 @@
 
 typedef uint16_t qv_bf16;
 
+/* The dtype of that name; false if there is none. */
+bool qv_dtype_parse(const char *text, qv_dtype *out);
+
 static inline size_t
 qv_dtype_bytes(int64_t dtype)
 {
-    return dtype == QV_F32 ? 4 : dtype == QV_U8 ? 1 : 2;
+    switch ((qv_dtype)dtype) {
+    case QV_F32:
+    case QV_I32: return 4;
+    case QV_BF16:
+    case QV_F16: return 2;
+    case QV_U8:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break; /* none has 0 bytes: some divide by them */
+    }
+    return 1;
 }
 
 static inline float
@@ -51,27 +63,50 @@ qv_f16_to_f32(uint16_t h)
     return f;
 }
 
+static inline uint16_t
+qv_f32_to_f16(float f)
+{
+    uint32_t u, sign, magnitude;
+    memcpy(&u, &f, 4);
+    sign = u >> 16 & 0x8000;
+    magnitude = u & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (magnitude >= 0x477ff000) /* 65520 and more */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000) { /* below 2^-14: in steps of 2^-24, which adding 1/2 rounds to */
+        float small;
+        memcpy(&small, &magnitude, 4);
+        small += 0.5f;
+        memcpy(&magnitude, &small, 4);
+        return (uint16_t)(sign | (magnitude - 0x3f000000));
+    }
+    uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000; /* 2^-112 times */
+    return (uint16_t)(sign | rounded >> 13);
+}
+
 /* Element i of an array of any dtype, and back with one rounding. */
 static inline double
 qv_load(const void *p, int64_t dtype, int64_t i)
 {
-    switch (dtype) {
+    switch ((qv_dtype)dtype) {
     case QV_F32: return ((const float *)p)[i];
     case QV_BF16: return qv_bf16_to_f32(((const qv_bf16 *)p)[i]);
     case QV_F16: return qv_f16_to_f32(((const uint16_t *)p)[i]);
-    default: return ((const uint8_t *)p)[i];
+    case QV_U8: return ((const uint8_t *)p)[i];
+    case QV_I32: return ((const int32_t *)p)[i];
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
     }
+    return 0;
 }
 
-/* bf16 goes through f32 rounded to odd: to nearest twice would round twice. */
-static inline void
-qv_store(void *p, int64_t dtype, int64_t i, double v)
+/* A double as the f32 from which rounding to fewer bits is right: to odd, as rounding to nearest
+ * twice would round twice. */
+static inline float
+qv_round_to_odd(double v)
 {
     float f = (float)v;
-    if (dtype == QV_F32) {
-        ((float *)p)[i] = f;
-        return;
-    }
     uint32_t u;
     memcpy(&u, &f, 4);
     if ((double)f != v && v == v && (u & 0x7fffffff) < 0x7f800000) {
@@ -81,7 +116,22 @@ qv_store(void *p, int64_t dtype, int64_t i, double v)
         u |= 1;
         memcpy(&f, &u, 4);
     }
-    ((qv_bf16 *)p)[i] = qv_f32_to_bf16(f);
+    return f;
+}
+
+/* Into integers v must fit. */
+static inline void
+qv_store(void *p, int64_t dtype, int64_t i, double v)
+{
+    switch ((qv_dtype)dtype) {
+    case QV_F32: ((float *)p)[i] = (float)v; break;
+    case QV_BF16: ((qv_bf16 *)p)[i] = qv_f32_to_bf16(qv_round_to_odd(v)); break;
+    case QV_F16: ((uint16_t *)p)[i] = qv_f32_to_f16(qv_round_to_odd(v)); break;
+    case QV_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    case QV_I32: ((int32_t *)p)[i] = (int32_t)v; break;
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Error texts: written once where the failure is known, kept in the caller's qv_error. */
-#ifndef QV_SRC_ERROR_H
-#define QV_SRC_ERROR_H
+#ifndef QV_ERROR_H
+#define QV_ERROR_H
 
 #include <stdarg.h>
 #include <stdio.h>

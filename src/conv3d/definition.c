@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "conv3d/lower.h"
+#include "definition.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -27,7 +27,9 @@ voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
 static double
 rounded(float value, qv_dtype dtype)
 {
-    return dtype == QV_BF16 ? qv_bf16_to_f32(qv_f32_to_bf16(value)) : value;
+    uint64_t stored = 0;
+    qv_store(&stored, dtype, 0, value);
+    return qv_load(&stored, dtype, 0);
 }
 
 /* The position n, d', h', w' that row `row` of y belongs to. */
@@ -72,9 +74,16 @@ look_below(const qv_conv3d_desc *d, const int64_t out[3], const void *x, int64_t
 static double
 activate(qv_act act, double v)
 {
-    if (act == QV_ACT_GELU_TANH)
+    switch (act) {
+    case QV_ACT_GELU_TANH:
         return 0.5 * v * (1 + tanh(sqrt(2 / acos(-1)) * (v + 0.044715 * v * v * v)));
-    return act == QV_ACT_GELU_ERF ? 0.5 * v * (1 + erf(v * sqrt(0.5))) : v;
+    case QV_ACT_GELU_ERF: return 0.5 * v * (1 + erf(v * sqrt(0.5)));
+    case QV_ACT_SILU: return v / (1 + exp(-v));
+    case QV_ACT_GELU_QUICK: return v / (1 + exp(-1.702 * v));
+    case QV_ACT_NONE:
+    case QV_ACT_COUNT: break;
+    }
+    return v;
 }
 
 qv_status

@@ -2,7 +2,7 @@
 /* A lowering's operations, and the weight as they take it. */
 #include <string.h>
 
-#include "conv3d/lower.h"
+#include "lower.h"
 #include "dtype.h"
 
 /* What is being written: the list, and where x is by now. */
@@ -26,12 +26,16 @@ op_of(enum qv_op_kind kind)
     return op;
 }
 
+/* All in the description's dtype, but bare sums. */
 static struct qv_conv3d_step *
 add(struct lowering *l, const struct qv_op *op)
 {
     struct qv_conv3d_step *step = &l->list->steps[l->list->n++];
     memset(step, 0, sizeof *step);
     step->op = *op;
+    qv_op_set_dtype(&step->op, l->desc->dtype);
+    if (op->kind == QV_OP_conv && op->u.conv.sums)
+        step->op.u.conv.y_dtype = QV_F32;
     return step;
 }
 
@@ -53,27 +57,37 @@ bytes_to_rows(struct lowering *l, bool still)
 {
     const qv_conv3d_desc *d = l->desc;
     struct qv_op op = op_of(QV_OP_rows);
-    op.u.rows = (struct qv_op_rows){
-        .pairs = d->n * l->out[0],
-        .grid_h = l->out[1],
-        .grid_w = l->out[2],
-        .patch = d->kernel[1],
-        .temporal = d->kernel[0],
-        .merge = d->merge,
-        .channels = d->c,
-        .still = still,
-        .scale0 = d->pixel_scale[0],
-        .scale1 = d->pixel_scale[1],
-        .scale2 = d->pixel_scale[2],
-        .shift0 = d->pixel_shift[0],
-        .shift1 = d->pixel_shift[1],
-        .shift2 = d->pixel_shift[2],
-        .dtype = d->dtype,
-    };
+    int64_t temporal = still ? 1 : d->kernel[0];
+    op.u.rows = (struct qv_op_rows){ .rows = l->rows,
+                                     .patch = d->kernel[1],
+                                     .temporal = temporal,
+                                     .channels = d->c,
+                                     .items = 1,
+                                     .patches = l->rows * temporal };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
-    step->operands[1] = AT(ROWS);
+    step->operands[1] = AT(PLACES);
+    step->operands[2] = AT(NORMS);
+    step->operands[3] = AT(COORDS);
+    step->operands[4] = AT(ROWS);
     l->x = QV_CONV3D_ROWS;
+}
+
+void
+qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_rows *op,
+                 struct qv_item_place *place, struct qv_item_norm *norm, struct qv_coords *coords)
+{
+    int64_t out[3], patches;
+    qv_conv3d_output(desc, out);
+    patches = out[1] * out[2];
+    *place = (struct qv_item_place){ 0, (int32_t)(patches * op->temporal), (int32_t)patches,
+                                     (int32_t)out[2] };
+    for (int i = 0; i < 3; i++) {
+        norm->scale[i] = (float)desc->pixel_scale[i];
+        norm->shift[i] = (float)desc->pixel_shift[i];
+    }
+    for (int64_t pair = 0; pair < op->rows / patches; pair++)
+        qv_block_coords(out[1], out[2], desc->merge, 0, pair, coords + pair * patches);
 }
 
 static void
@@ -107,8 +121,7 @@ make_rows(struct lowering *l, bool still)
                                        .sd = d->stride[0],
                                        .sh = d->stride[1],
                                        .sw = d->stride[2],
-                                       .channels_first = d->layout == QV_LAYOUT_CHANNELS_FIRST,
-                                       .dtype = d->dtype },
+                                       .channels_first = d->layout == QV_LAYOUT_CHANNELS_FIRST },
                QV_CONV3D_ROWS);
 }
 
@@ -144,8 +157,7 @@ make_voxels(struct lowering *l)
                               .sd = 1,
                               .sh = 1,
                               .sw = 1,
-                              .channels_first = d->layout != QV_LAYOUT_CHANNELS_LAST,
-                              .dtype = d->dtype };
+                              .channels_first = d->layout != QV_LAYOUT_CHANNELS_LAST };
     if (d->layout == QV_LAYOUT_FRAMES_U8)
         bytes_to_rows(l, false);
     if (d->layout == QV_LAYOUT_FRAMES_U8 || d->layout == QV_LAYOUT_PATCH_ROWS) {
@@ -182,8 +194,7 @@ add_gemm(struct lowering *l, bool still)
                                      .alpha = d->alpha,
                                      .bias = d->bias,
                                      .act = d->act,
-                                     .addend_rows = d->addend_rows,
-                                     .dtype = d->dtype };
+                                     .addend_rows = d->addend_rows };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
     step->operands[1] = AT(WEIGHT);
@@ -217,8 +228,7 @@ conv_over(const qv_conv3d_desc *d, const struct qv_op_unfold *v)
                                      .right = d->pad_back[2],
                                      .groups = d->groups,
                                      .x_depth = v->d,
-                                     .alpha = 1,
-                                     .dtype = d->dtype };
+                                     .alpha = 1 };
     return op;
 }
 
@@ -282,14 +292,13 @@ convolve_by_depth(struct lowering *l)
         op.u.conv.sums = t ? 2 : 1;
         add_conv(l, &op)->operands[0].at = t * d->dilation[0] * frame_bytes;
     }
-    op = op_of(QV_OP_finish);
-    op.u.finish = (struct qv_op_finish){ .rows = l->rows,
-                                         .cols = d->o,
-                                         .alpha = d->alpha,
-                                         .bias = d->bias,
-                                         .act = d->act,
-                                         .addend_rows = d->addend_rows,
-                                         .dtype = d->dtype };
+    op = op_of(QV_OP_epilogue);
+    op.u.epilogue = (struct qv_op_epilogue){ .rows = l->rows,
+                                             .cols = d->o,
+                                             .alpha = d->alpha,
+                                             .bias = d->bias,
+                                             .act = d->act,
+                                             .addend_rows = d->addend_rows };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = AT(SUMS);
     take_epilogue(l, step, 1);
@@ -318,7 +327,7 @@ qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv
     for (int i = 0; i < out->n; i++)
         for (int j = 0; j < qv_op_n_operands(out->steps[i].op.kind); j++) {
             const struct qv_conv3d_operand *o = &out->steps[i].operands[j];
-            size_t end = qv_op_operand(&out->steps[i].op, j).bytes;
+            size_t end = qv_op_view(&out->steps[i].op, j).bytes;
             end += o->buffer == QV_CONV3D_WEIGHT ? 0 : (size_t)o->at;
             if (o->buffer != QV_CONV3D_NONE && end > out->bytes[o->buffer])
                 out->bytes[o->buffer] = end;
@@ -348,20 +357,6 @@ qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *form,
                 int64_t col = form->channels_last ? t * c + j : j * taps * area + t;
                 qv_store(dst, desc->dtype, o * form->k + col, value);
             }
-}
-
-/* Element i*khw + j is written after everything at or before it has been read: out may be w. */
-void
-qv_conv3d_sum_depth(const void *w, int64_t from, int64_t o, int64_t c, int64_t kd, int64_t khw,
-                    int64_t to, void *out)
-{
-    for (int64_t i = 0; i < o * c; i++)
-        for (int64_t j = 0; j < khw; j++) {
-            double sum = 0;
-            for (int64_t t = 0; t < kd; t++)
-                sum += qv_load(w, from, (i * kd + t) * khw + j);
-            qv_store(out, to, i * khw + j, sum);
-        }
 }
 
 void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "conv3d/ready.h"
+#include "ready.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "error.h"
 
 void
-qv_conv3d_disarm(qv_context *ctx, struct qv_conv3d_ready *w)
+qv_conv3d_ready_free(qv_context *ctx, struct qv_conv3d_ready *w)
 {
     for (int i = 0; i < w->n_kernels; i++)
         qv_kernel_put(ctx, w->kernels[i]);
@@ -21,7 +21,7 @@ qv_conv3d_disarm(qv_context *ctx, struct qv_conv3d_ready *w)
 static struct qv_matrix
 matrix_of(const struct qv_conv3d_step *step)
 {
-    struct qv_operand w = qv_op_operand(&step->op, 1);
+    struct qv_view w = qv_op_view(&step->op, 1);
     if (step->operands[1].buffer != QV_CONV3D_WEIGHT)
         return (struct qv_matrix){ 0 };
     return (struct qv_matrix){ w.rows, w.cols, w.dtype,
@@ -29,8 +29,8 @@ matrix_of(const struct qv_conv3d_step *step)
 }
 
 qv_status
-qv_conv3d_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
-                  struct qv_conv3d_ready *w, qv_error *err)
+qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
+                        struct qv_conv3d_ready *w, qv_error *err)
 {
     memset(w, 0, sizeof *w);
     qv_conv3d_lower(desc, lowering, &w->list);
@@ -122,15 +122,41 @@ upload_bias(qv_context *ctx, const qv_conv3d_desc *desc, const float *bias,
     return status;
 }
 
+/* Of the operation that makes rows of byte frames, if there is one. */
+static qv_status
+upload_tables(qv_context *ctx, const qv_conv3d_desc *desc, const struct qv_conv3d_ready *w,
+              qv_error *err)
+{
+    const struct qv_conv3d_step *step = &w->list.steps[0];
+    if (!w->list.n || step->op.kind != QV_OP_rows)
+        return QV_OK;
+    struct qv_item_place place;
+    struct qv_item_norm norm;
+    struct qv_coords *coords = malloc((size_t)step->op.u.rows.rows * sizeof *coords);
+    if (!coords)
+        return qv_fail(err, QV_ENOMEM, "no memory for the coordinates of %lld rows",
+                       (long long)step->op.u.rows.rows);
+    qv_conv3d_tables(desc, &step->op.u.rows, &place, &norm, coords);
+    const void *const tables[] = { &place, &norm, coords };
+    qv_status status = QV_OK;
+    for (int i = 0; i < 3 && !status; i++)
+        status = ctx->backend->upload(ctx->dev, operand(w, &step->operands[1 + i]), tables[i],
+                                      qv_op_view(&step->op, 1 + i).bytes, err);
+    free(coords);
+    return status;
+}
+
 qv_status
-qv_conv3d_arm(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
-              struct qv_conv3d_ready *w, qv_error *err)
+qv_conv3d_ready_load(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
+                     struct qv_conv3d_ready *w, qv_error *err)
 {
     qv_status status = ctx->backend->alloc(ctx->dev, w->arena_bytes, &w->arena, err);
     if (!status)
         status = pack_weights(ctx, desc, weights, w, err);
     if (!status && desc->bias)
         status = upload_bias(ctx, desc, weights->bias, w, err);
+    if (!status)
+        status = upload_tables(ctx, desc, w, err);
     size_t end = w->arena_bytes - qv_aligned(w->kernel_scratch);
     for (int i = 0; i < w->list.n && !status; i++) {
         const struct qv_conv3d_step *step = &w->list.steps[i];

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/ready.h"
+#include "decide.h"
+#include "ready.h"
 #include "dtype.h"
 #include "error.h"
+#include "options.h"
 
 /* How x is cut along depth: `planes` runs of frames. */
 struct cut {
@@ -101,12 +103,12 @@ measure(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const char *wo
         double ms = 0;
         if (!(conv->decision.legal >> i & 1))
             continue;
-        qv_status status = qv_conv3d_prepare(ctx, &conv->chunk_desc, (qv_lowering)i, &w, err);
+        qv_status status = qv_conv3d_ready_prepare(ctx, &conv->chunk_desc, (qv_lowering)i, &w, err);
         if (!status)
-            status = qv_conv3d_arm(ctx, &conv->desc, weights, &w, err);
+            status = qv_conv3d_ready_load(ctx, &conv->desc, weights, &w, err);
         if (!status)
             status = time_way(conv, &w, best_ms, &ms, err);
-        qv_conv3d_disarm(ctx, &w);
+        qv_conv3d_ready_free(ctx, &w);
         if (status == QV_EUNSUPPORTED || status == QV_ENOMEM)
             continue; /* it has lost */
         if (status)
@@ -306,11 +308,12 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     if (status)
         return status;
     cut_input(conv);
-    status = qv_conv3d_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
+    status =
+        qv_conv3d_ready_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
     if (!status)
         status = keep_host_parts(conv, weights, err);
     if (!status && conv->weighted)
-        status = qv_conv3d_arm(ctx, d, weights, &conv->way, err);
+        status = qv_conv3d_ready_load(ctx, d, weights, &conv->way, err);
     return status ? status : upload_addend(conv, err);
 }
 
@@ -347,7 +350,7 @@ qv_conv3d_free(qv_conv3d **conv)
 {
     if (!conv || !*conv)
         return;
-    qv_conv3d_disarm((*conv)->ctx, &(*conv)->way);
+    qv_conv3d_ready_free((*conv)->ctx, &(*conv)->way);
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
@@ -404,10 +407,11 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         if (!out->legal)
             continue;
         qv_error why;
-        qv_status status = qv_conv3d_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
+        qv_status status =
+            qv_conv3d_ready_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
         if (!status)
             add_cost(conv, &w, out);
-        qv_conv3d_disarm(conv->ctx, &w);
+        qv_conv3d_ready_free(conv->ctx, &w);
         if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no such kernel */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);

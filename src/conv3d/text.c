@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/lower.h"
+#include "description.h"
 #include "error.h"
 
 enum kind { INTEGERS, REALS, NAME, FLAG };
@@ -13,8 +13,10 @@ enum kind { INTEGERS, REALS, NAME, FLAG };
 static const char *const layouts[] = { "channels_first", "channels_last", "patch_rows", "frames_u8",
                                        NULL };
 static const char *const causals[] = { "none", "zeros", "first", NULL };
-static const char *const acts[] = { "none", "gelu_tanh", "gelu_erf", NULL };
-static const char *const dtypes[] = { "auto", "f32", "bf16", NULL };
+static const char *const acts[] = { "none", "gelu_tanh", "gelu_erf", "silu", "gelu_quick", NULL };
+#define NAME(name, text) text,
+static const char *const dtypes[] = { QV_DTYPE_LIST(NAME) NULL };
+#undef NAME
 _Static_assert(sizeof layouts / sizeof *layouts == QV_LAYOUT_COUNT + 1, "a layout without a name");
 _Static_assert(sizeof causals / sizeof *causals == QV_CAUSAL_COUNT + 1, "a causal without a name");
 _Static_assert(sizeof acts / sizeof *acts == QV_ACT_COUNT + 1, "an act without a name");

@@ -3,10 +3,10 @@
  * The seam. A backend is one const table of verbs; nothing above it knows a device, nothing below
  * it knows a tower. A call that can fail returns a status and words in err.
  */
-#ifndef QV_SRC_BACKEND_H
-#define QV_SRC_BACKEND_H
+#ifndef QV_ENGINE_BACKEND_H
+#define QV_ENGINE_BACKEND_H
 
-#include "engine/op.h"
+#include "op.h"
 
 /* Memory of a device. The backend makes it; only the backend reads `base`. */
 struct qv_memory {
@@ -15,11 +15,22 @@ struct qv_memory {
 };
 struct qv_buffer {
     struct qv_memory *memory; /* NULL: operand not used */
-    size_t offset;            /* bytes; a multiple of caps.alignment for whole operands */
+    size_t offset;            /* bytes; a multiple of caps.alignment for whole operands, and for one
+                                 with a row stride whole columns of its width more, as k is */
 };
 
 struct qv_device; /* the backend's own; starts with its table */
 struct qv_kernel; /* one operation, ready to run */
+
+/* What plans of different capacities have the same bits in: a row of a product, a segment of an
+ * attention, whatever number of rows is beside it. Seen and held by tests (test_rungs.c); libraries
+ * promise nothing. QV_NOT_SEEN: in none. */
+enum { QV_NOT_SEEN = -1 };
+struct qv_same_bits {
+    int64_t gemm_rows; /* in products of so many rows and more; 0: in all */
+    int64_t head_dim;  /* in attention over equal segments (dense) as over any (ragged), of heads of
+                          this size; 0: of all. Ragged ones agree with one another */
+};
 
 struct qv_caps {
     char device[128]; /* what computes, and library versions */
@@ -27,16 +38,20 @@ struct qv_caps {
     int threads;      /* 0 where it does not apply */
     qv_dtype dtype;   /* what QV_DTYPE_AUTO means */
     char dtype_reason[128];
-    int64_t chunk_rows;     /* rows of work at which GEMMs are efficient: aim of a chunk */
-    bool wrong_conv3d_bf16; /* library with known wrong bf16 Conv3d (cuDNN 9.8-9.14): no `direct` */
+    int64_t chunk_rows; /* rows of work at which GEMMs are efficient: aim of a chunk */
+    int64_t pack_rows;  /* the same of a chunk into which items are packed; 0: chunk_rows */
+    int64_t rung_rows;  /* capacities are multiples of so many rows, */
+    int64_t least_rows; /* and none is below this */
+    bool bits_by_place; /* a row of a gemm may have other bits as another row of it */
+    struct qv_same_bits same_f32, same_bf16; /* in plans of different capacities */
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;       /* of kernels: prepare takes more than choice 0 */
     int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
-    bool beside;            /* calls that may run beside others gain by it */
+    bool side;              /* calls on a side stream gain by it */
     bool addend_apart;      /* a gemm's addend must not be its y: that would be rounded twice */
     double tanh_error;      /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool has_plain;         /* simple kernels besides: qv_device_options.plain */
+    bool has_naive;         /* simple kernels besides: qv_device_options.naive */
     char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
@@ -52,20 +67,21 @@ struct qv_layout {
     int64_t row_multiple; /* pack() takes slices that start at multiples of this */
 };
 
-/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call beside
- * the others starts when all before it are done; nothing waits for it but calls beside that follow,
+/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call on
+ * the side stream starts when all before it are done; nothing waits for it but such calls that follow,
  * a call that waits, and the end of the list. A device may run all in their order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
-    bool beside, waits;
+    bool side, waits;
 };
 
 struct qv_device_options {
     int ordinal, threads;
-    bool tf32;      /* f32 products may be computed in TF32 */
-    void *stream;   /* the caller's, for a backend that has streams; NULL: an own one */
-    uint32_t plain; /* operations, 1 << enum qv_op_kind, that run on simple kernels */
+    bool tf32;            /* f32 products may be computed in TF32 */
+    void *stream;         /* the caller's, for a backend that has streams; NULL: an own one */
+    uint32_t naive;       /* operations, 1 << enum qv_op_kind, that run on simple kernels */
+    const char *backends; /* the folder of backends in libraries of their own; NULL: usual places */
 };
 
 /* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */
@@ -76,7 +92,8 @@ struct qv_recording; /* a list of calls that the device can repeat as one */
 struct qv_backend {
     const char *name;
 
-    /* device */
+    /* device. open: the device may be of another table (its `backend`), which is used from then on:
+     * that of a library which was opened now. */
     qv_status (*open)(const struct qv_device_options *options, struct qv_device **out,
                       qv_error *err);
     void (*close)(struct qv_device *dev);
@@ -96,6 +113,10 @@ struct qv_backend {
                         qv_error *err);
     qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                           qv_error *err);
+    /* page-locked memory of the host, from which and to which copies go without another in between;
+     * by any thread, while others use the device. NULL verbs: any memory is as good. */
+    qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
+    void (*unlock_pages)(struct qv_device *dev, void *p);
 
     /* weights: the layout is a function of the matrix (and of the convolution, if it is one's)
      * alone, so that all plans share one copy.
@@ -111,6 +132,9 @@ struct qv_backend {
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
+    /* Which routine runs it ("oneDNN brg_matmul:avx512_core"), and where that is not the fast one
+     * it could be, why. */
+    void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
     qv_status (*run)(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 
     /* work. record: the calls as one, to be enqueued by replay; their operands stay where they
@@ -126,14 +150,14 @@ struct qv_backend {
     qv_status (*sync)(struct qv_device *dev, qv_error *err);
 };
 
-enum { QV_MOST_CHOICES = 8 };
+enum { QV_MOST_CHOICES = 8, QV_ROUTINE_BYTES = 240 /* of what describe says */ };
 
 struct qv_device {
     const struct qv_backend *backend;
     double marks_s[QV_MARKS]; /* where work is done when run returns: when that was */
 };
 
-/* Every backend that is built in, best first, NULL at the end; and one by name, or NULL. */
+/* Every backend, best first, NULL at the end; and one by name, or NULL. */
 extern const struct qv_backend *const qv_backends[];
 const struct qv_backend *qv_backend_find(const char *name);
 
@@ -142,14 +166,24 @@ extern const struct qv_backend qv_backend_cpu;
 extern const struct qv_backend qv_backend_cuda;
 extern const struct qv_backend qv_backend_metal;
 
+/* A backend in a library of its own: a name, and an `open` that finds the library when it is first
+ * asked for (engine/backend_library.c). */
+extern const struct qv_backend qv_backend_library_cuda;
+/* What such a library exports: its table, or NULL if it was built with another seam than the
+ * caller, whose build_id says which; *own is the library's. */
+QV_API const struct qv_backend *qv_backend_entry(const char *build_id, const char **own);
+
 void qv_unwrap(struct qv_device *dev, struct qv_memory *memory);
 
 /* src[o, c, taps] of a convolution -> dst[o, taps, c] */
 void qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst);
 
 /* Host memory, shared by the backends that compute on the host. */
-qv_status qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
-void qv_host_free(struct qv_device *dev, struct qv_memory *memory);
+qv_status qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out,
+                               qv_error *err);
+void qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory);
+/* What qv_host_alloc gives where memory is not locked: whole pages, for free(). */
+qv_status qv_host_alloc_pages(size_t bytes, void **out, qv_error *err);
 qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
 qv_status qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The backends that are built in, and host memory for those that compute on the host. */
+/* Host memory, for the backends that compute on the host, and what packing weights takes there. */
 #define _DEFAULT_SOURCE
-#include "engine/backend.h"
+#include "backend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,40 +12,6 @@
 
 #include "dtype.h"
 #include "error.h"
-
-/* An emulated GPU is for tests: only who asks for it gets it. */
-const struct qv_backend *const qv_backends[] = {
-#ifdef QV_WITH_CUDA
-    &qv_backend_cuda,
-#endif
-#if defined(QV_WITH_METAL) && defined(__APPLE__)
-    &qv_backend_metal,
-#endif
-#ifdef QV_WITH_CPU
-    &qv_backend_cpu,
-#endif
-    &qv_backend_ref,
-#if defined(QV_WITH_METAL) && !defined(__APPLE__)
-    &qv_backend_metal,
-#endif
-    NULL,
-};
-
-const struct qv_backend *
-qv_backend_find(const char *name)
-{
-    for (const struct qv_backend *const *b = qv_backends; *b; b++)
-        if (!strcmp((*b)->name, name))
-            return *b;
-    return NULL;
-}
-
-void
-qv_unwrap(struct qv_device *dev, struct qv_memory *memory)
-{
-    if (dev->backend->unwrap)
-        dev->backend->unwrap(dev, memory);
-}
 
 void
 qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
@@ -62,26 +28,46 @@ qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
 }
 
 /* Whole huge pages where a buffer is large: weights are read from end to end for every chunk, and
- * small pages cost a walk through the page table each. */
-enum { HOST_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+ * small pages cost a walk through the page table each. PAGE_ALIGNMENT: Apple's pages; few are larger. */
+enum { HOST_ALIGNMENT = 64, PAGE_ALIGNMENT = 16 << 10, HUGE_PAGE = 2 << 20 };
+
+/* At least a byte more than asked for. */
+static void *
+host_memory(size_t bytes, size_t least_alignment, size_t *rounded)
+{
+    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : least_alignment;
+    *rounded = (bytes + alignment) & ~(alignment - 1);
+    void *base = *rounded > bytes ? aligned_alloc(alignment, *rounded) : NULL;
+#ifdef MADV_HUGEPAGE
+    if (base && alignment == HUGE_PAGE)
+        madvise(base, *rounded, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#endif
+    return base;
+}
 
 qv_status
-qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err)
+qv_host_alloc_pages(size_t bytes, void **out, qv_error *err)
+{
+    size_t rounded;
+    void *base = host_memory(bytes, PAGE_ALIGNMENT, &rounded);
+    if (!base)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
+    *out = base;
+    return QV_OK;
+}
+
+qv_status
+qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err)
 {
     (void)dev;
     struct qv_memory *memory = malloc(sizeof *memory);
-    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : HOST_ALIGNMENT;
-    size_t rounded = (bytes + alignment) & ~(alignment - 1);
-    void *base = rounded > bytes ? aligned_alloc(alignment, rounded) : NULL;
+    size_t rounded;
+    void *base = host_memory(bytes, HOST_ALIGNMENT, &rounded);
     if (!memory || !base) {
         free(memory);
         free(base);
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
     }
-#ifdef MADV_HUGEPAGE
-    if (alignment == HUGE_PAGE)
-        madvise(base, rounded, MADV_HUGEPAGE); /* a wish: nothing depends on it */
-#endif
     memset(base, 0, rounded); /* also takes the page faults here, not while encoding */
     *memory = (struct qv_memory){ base, bytes };
     *out = memory;
@@ -89,7 +75,7 @@ qv_host_alloc(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_er
 }
 
 void
-qv_host_free(struct qv_device *dev, struct qv_memory *memory)
+qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory)
 {
     (void)dev;
     if (memory)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "error.h"
-#include "model/plan.h"
+#include "context.h"
 
 /* Entries kept though no plan holds them; a tower's shape has about a dozen. */
 enum { MOST_IDLE = 512 };

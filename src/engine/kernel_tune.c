@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Times the ways in which a device can run one operation, and remembers the fastest. */
+/*
+ * Times the ways in which a device can run one operation, and remembers the fastest. Of products and
+ * attention those alone that give the bits of the device's own first choice: plans of different
+ * capacities share what first choices share (qv_caps.same_bf16), and measuring changes nothing of it.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
 #include "error.h"
-#include "model/plan.h"
+#include "context.h"
 
 enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
 
@@ -13,6 +17,7 @@ struct trial {
     qv_context *ctx;
     const struct qv_op *op;
     int n;
+    bool differs[QV_MOST_CHOICES]; /* in bits from choice 0, and so is out */
     struct qv_kernel *kernels[QV_MOST_CHOICES];
     struct qv_recording *recordings[QV_MOST_CHOICES];
     size_t places[QV_MAX_OPERANDS + 1], bytes; /* of operands and scratch in the arena */
@@ -44,6 +49,30 @@ close_trial(struct trial *t)
     free(t);
 }
 
+/* One behind the other; what may share rows as it does in a tower. */
+static qv_status
+place_operands(struct trial *t, qv_error *err)
+{
+    struct qv_view views[QV_MAX_OPERANDS];
+    int n = qv_op_views(t->op, views), first;
+    for (int i = 0; i < n; i++) {
+        const struct qv_view *v = &views[i];
+        size_t bytes = v->bytes, cols = (size_t)qv_views_beside(views, i, &first);
+        if (v->role == QV_ROLE_WEIGHT) {
+            struct qv_matrix matrix = { v->rows, v->cols, v->dtype,
+                                        t->op->kind == QV_OP_conv ? t->op : NULL };
+            struct qv_layout layout = { 0 };
+            qv_status status = t->ctx->backend->layout(t->ctx->dev, &matrix, &layout, err);
+            if (status)
+                return status;
+            bytes = layout.bytes;
+        }
+        t->places[i] = first < i ? t->places[first] + cols * qv_dtype_bytes(v->dtype) : t->bytes;
+        t->bytes = qv_aligned(t->places[i] + bytes);
+    }
+    return QV_OK;
+}
+
 /* Every way there is, up to the first that the device does not have. Convolutions may be compiled
  * for each, and those before it again. */
 enum { MOST_OF_CONV = 4 };
@@ -62,31 +91,42 @@ prepare_all(struct trial *t, qv_error *err)
             return status;
         scratch = bytes > scratch ? bytes : scratch;
     }
-    for (int i = 0; i < qv_op_n_operands(t->op->kind); i++) {
-        struct qv_operand operand = qv_op_operand(t->op, i);
-        size_t bytes = operand.bytes;
-        if (operand.weight) {
-            struct qv_matrix matrix = { operand.rows, operand.cols, operand.dtype,
-                                        t->op->kind == QV_OP_conv ? t->op : NULL };
-            struct qv_layout layout = { 0 };
-            qv_status status = t->ctx->backend->layout(t->ctx->dev, &matrix, &layout, err);
-            if (status)
-                return status;
-            bytes = layout.bytes;
-        }
-        t->places[i] = t->bytes;
-        t->bytes += qv_aligned(bytes);
-    }
+    qv_status status = place_operands(t, err);
     t->places[QV_MAX_OPERANDS] = t->bytes;
     t->bytes += qv_aligned(scratch);
-    return QV_OK;
+    return status;
+}
+
+/* Where segments lie, of which a pack has some: an eighth of those that there is room for, equal. */
+static qv_status
+fill_list(struct trial *t, qv_error *err)
+{
+    const struct qv_op_attention *op = &t->op->u.attention;
+    const struct qv_view v = qv_op_view(t->op, 0);
+    int64_t width = op->heads * op->head_dim, stride = qv_row_stride(op->q_stride, width);
+    int64_t n = (op->segments + 7) / 8 < op->rows ? (op->segments + 7) / 8 : op->rows;
+    int32_t *list = calloc(v.bytes, 1);
+    if (!list)
+        return qv_fail(err, QV_ENOMEM, "no memory for %lld segments", (long long)op->segments);
+    for (int64_t i = 0; i < v.cols; i++) {
+        int64_t rows = i < n ? op->rows / n : 0, first = op->rows / n * (i < n ? i : n);
+        const int64_t values[QV_SEGMENT_LISTS] = { first, rows, first * stride, first * width };
+        for (int j = 0; j < QV_SEGMENT_LISTS; j++)
+            list[j * v.cols + i] = (int32_t)values[j];
+    }
+    qv_status status =
+        t->ctx->backend->upload(t->ctx->dev, (struct qv_buffer){ t->arena, t->places[0] }, list,
+                                v.bytes, err);
+    free(list);
+    return status;
 }
 
 /* Random values: with zeros a GPU runs faster than it ever will. */
 static qv_status
 fill(struct trial *t, qv_error *err)
 {
-    qv_dtype dtype = qv_op_operand(t->op, 0).dtype;
+    bool attention = t->op->kind == QV_OP_attention;
+    qv_dtype dtype = qv_op_view(t->op, attention).dtype;
     size_t element = qv_dtype_bytes(dtype);
     char *block = malloc(BLOCK_BYTES);
     if (!block)
@@ -103,7 +143,7 @@ fill(struct trial *t, qv_error *err)
             t->ctx->backend->upload(t->ctx->dev, (struct qv_buffer){ t->arena, at }, block, n, err);
     }
     free(block);
-    return status;
+    return !status && attention && qv_op_view(t->op, 0).bytes ? fill_list(t, err) : status;
 }
 
 static void
@@ -114,9 +154,43 @@ wire(struct trial *t, int choice)
         *call = (struct qv_call){ .kernel = t->kernels[choice],
                                   .scratch = { t->arena, t->places[QV_MAX_OPERANDS] } };
         for (int k = 0; k < qv_op_n_operands(t->op->kind); k++)
-            if (qv_op_operand(t->op, k).bytes)
+            if (qv_op_view(t->op, k).bytes)
                 call->operands[k] = (struct qv_buffer){ t->arena, t->places[k] };
     }
+}
+
+static qv_status
+output_of(struct trial *t, int choice, void *y, qv_error *err)
+{
+    const struct qv_backend *be = t->ctx->backend;
+    int i = qv_op_output(t->op);
+    wire(t, choice);
+    qv_status status = be->run(t->ctx->dev, t->calls, 1, err);
+    if (!status)
+        status = be->sync(t->ctx->dev, err);
+    return status ? status
+                  : be->download(t->ctx->dev, y, (struct qv_buffer){ t->arena, t->places[i] },
+                                 qv_op_view(t->op, i).bytes, err);
+}
+
+/* Convolutions go through no two capacities. */
+static qv_status
+compare_all(struct trial *t, qv_error *err)
+{
+    size_t bytes = qv_op_view(t->op, qv_op_output(t->op)).bytes;
+    if (t->op->kind == QV_OP_conv)
+        return QV_OK;
+    char *first = malloc(bytes), *y = malloc(bytes);
+    qv_status status = QV_OK;
+    if (!first || !y)
+        status = qv_fail(err, QV_ENOMEM, "no memory to compare %zu bytes of results", bytes);
+    for (int i = 0; i < t->n && !status; i++) {
+        status = output_of(t, i, i ? y : first, err);
+        t->differs[i] = i && !status && memcmp(first, y, bytes);
+    }
+    free(first);
+    free(y);
+    return status;
 }
 
 /* The recording of a choice, or without one so many runs of it. */
@@ -152,6 +226,8 @@ record_all(struct trial *t, qv_error *err)
     t->runs = ms * MOST_RUNS < sample_ms ? MOST_RUNS : ms < sample_ms ? (int)(sample_ms / ms) : 1;
     t->samples = ms < sample_ms ? MOST_SAMPLES : 3;
     for (int i = 0; i < t->n && t->ctx->backend->record && !status; i++) {
+        if (t->differs[i])
+            continue;
         wire(t, i);
         status =
             t->ctx->backend->record(t->ctx->dev, t->calls, (size_t)t->runs, &t->recordings[i], err);
@@ -166,6 +242,8 @@ time_all(struct trial *t, qv_error *err)
     for (int s = -1; s < t->samples; s++)
         for (int i = 0; i < t->n; i++) {
             double ms = 0;
+            if (t->differs[i])
+                continue;
             qv_status status = time_once(t, i, t->runs, &ms, err);
             if (status)
                 return status;
@@ -191,6 +269,8 @@ judge(struct trial *t, const char *work)
     int best = 0;
     for (int i = 0; i < t->n; i++) {
         char name[NAME_BYTES];
+        if (t->differs[i])
+            continue;
         qsort(t->ms[i], (size_t)t->samples, sizeof t->ms[i][0], by_value);
         double ms = t->ms[i][t->samples / 2];
         qv_tune_measured(&t->ctx->tune, work, name_of(i, name), ms);
@@ -215,6 +295,8 @@ measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err
         status = ctx->backend->alloc(ctx->dev, t->bytes, &t->arena, err);
         if (!status)
             status = fill(t, err);
+        if (!status)
+            status = compare_all(t, err);
         if (!status)
             status = record_all(t, err);
         if (!status)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/backend.h"
+#include "backend.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -21,6 +21,8 @@ activate(int64_t act, double x)
     case QV_ACT_GELU_TANH:
         return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
     case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case QV_ACT_SILU: return x / (1 + exp(-x));
+    case QV_ACT_GELU_QUICK: return x / (1 + exp(-1.702 * x));
     case QV_ACT_NONE:
     case QV_ACT_COUNT: break;
     }
@@ -31,32 +33,31 @@ static void
 rows_ref(const struct qv_op_rows *op, void *const *p)
 {
     const uint8_t *frames = p[0];
-    int64_t c = op->channels, ps = op->patch, m = op->merge, ts = op->still ? 1 : op->temporal;
-    int64_t width = op->grid_w * ps, height = op->grid_h * ps, blocks_w = op->grid_w / m;
-    double scale[3] = { op->scale0, op->scale1, op->scale2 };
-    double shift[3] = { op->shift0, op->shift1, op->shift2 };
-    int64_t out = 0;
-    for (int64_t pair = 0; pair < op->pairs; pair++)
-        for (int64_t i = 0; i < op->grid_h * op->grid_w; i++) {
-            int64_t block = i / (m * m), in = i % (m * m);
-            int64_t row = block / blocks_w * m + in / m, col = block % blocks_w * m + in % m;
-            for (int64_t ch = 0; ch < c; ch++)
-                for (int64_t t = 0; t < ts; t++)
-                    for (int64_t y = 0; y < ps; y++)
-                        for (int64_t x = 0; x < ps; x++) {
-                            int64_t at =
-                                ((pair * ts + t) * height + row * ps + y) * width + col * ps + x;
-                            qv_store(p[1], op->dtype, out++,
-                                     frames[at * c + ch] * scale[ch % 3] + shift[ch % 3]);
-                        }
-        }
+    const int32_t(*places)[4] = p[1], (*coords)[4] = p[3];
+    const float(*norms)[6] = p[2];
+    int64_t c = op->channels, ps = op->patch, out = 0;
+    for (int64_t i = 0; i < op->rows; i++) {
+        const int32_t *row = coords[i], *place = places[row[0]];
+        const float *norm = norms[row[0]];
+        for (int64_t ch = 0; ch < c; ch++)
+            for (int64_t t = 0; t < op->temporal; t++) {
+                int64_t frame = place[0] + (int64_t)row[1] * place[1] + t * place[2];
+                for (int64_t y = 0; y < ps; y++)
+                    for (int64_t x = 0; x < ps; x++) {
+                        int64_t line = row[2] * ps + y, width = place[3] * ps;
+                        int64_t at = frame * ps * ps + line * width + row[3] * ps + x;
+                        qv_store(p[4], op->y_dtype, out++,
+                                 (double)frames[at * c + ch] * norm[ch] + norm[3 + ch]);
+                    }
+            }
+    }
 }
 
 static void
 convert_ref(const struct qv_op_convert *op, void *const *p)
 {
     for (int64_t i = 0; i < op->n; i++)
-        qv_store(p[1], op->dtype, i, qv_load(p[0], op->from, i));
+        qv_store(p[1], op->y_dtype, i, qv_load(p[0], op->x_dtype, i));
 }
 
 static double
@@ -72,12 +73,12 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
         for (int64_t j = 0; j < op->n; j++) {
             double sum = 0;
             for (int64_t l = 0; l < op->k; l++)
-                sum += qv_load(p[0], op->dtype, i * op->k + l) *
-                       qv_load(p[1], op->dtype, j * op->k + l);
-            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, j));
+                sum += qv_load(p[0], op->x_dtype, i * op->k + l) *
+                       qv_load(p[1], op->w_dtype, j * op->k + l);
+            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
             if (op->addend_rows)
-                sum += qv_load(p[3], op->dtype, i % op->addend_rows * op->n + j);
-            qv_store(p[4], op->dtype, i * op->n + j, sum);
+                sum += qv_load(p[3], op->addend_dtype, i % op->addend_rows * op->n + j);
+            qv_store(p[4], op->y_dtype, i * op->n + j, sum);
         }
 }
 
@@ -89,15 +90,15 @@ norm_ref(const struct qv_op_norm *op, void *const *p)
         int64_t at = i * op->cols;
         double mean = 0, var = 0;
         for (int64_t j = 0; j < op->cols && !op->rms; j++)
-            mean += qv_load(p[0], op->dtype, at + j) / (double)op->cols;
+            mean += qv_load(p[0], op->x_dtype, at + j) / (double)op->cols;
         for (int64_t j = 0; j < op->cols; j++) {
-            double d = qv_load(p[0], op->dtype, at + j) - mean;
+            double d = qv_load(p[0], op->x_dtype, at + j) - mean;
             var += d * d / (double)op->cols;
         }
         double scale = 1 / sqrt(var + op->eps);
         for (int64_t j = 0; j < op->cols; j++)
-            qv_store(p[3], op->dtype, at + j,
-                     (qv_load(p[0], op->dtype, at + j) - mean) * scale * weight[j] +
+            qv_store(p[3], op->y_dtype, at + j,
+                     (qv_load(p[0], op->x_dtype, at + j) - mean) * scale * weight[j] +
                          (op->rms ? 0 : bias[j]));
     }
 }
@@ -106,56 +107,94 @@ static void
 rope_ref(const struct qv_op_rope *op, void *const *p)
 {
     const float *cosines = p[0], *sines = p[1];
-    int64_t half = op->head_dim / 2;
+    const int32_t(*coords)[4] = p[2];
+    int64_t half = op->head_dim / 2, quarter = op->head_dim / 4;
+    int64_t stride = qv_row_stride(op->x_stride, op->heads * op->head_dim);
     for (int64_t i = 0; i < op->rows; i++)
-        for (int64_t h = 0; h < 2 * op->heads; h++) /* q's heads, then k's */
+        for (int64_t h = 0; h < op->heads; h++)
             for (int64_t d = 0; d < half; d++) {
-                int64_t at = (i * 3 * op->heads + h) * op->head_dim + d;
-                double c = cosines[i % op->period * half + d];
-                double s = sines[i % op->period * half + d];
-                double a = qv_load(p[2], op->dtype, at), b = qv_load(p[2], op->dtype, at + half);
-                qv_store(p[2], op->dtype, at, a * c - b * s);
-                qv_store(p[2], op->dtype, at + half, b * c + a * s);
+                int64_t at = i * stride + h * op->head_dim + d;
+                int64_t turn = coords[i][d < quarter ? 2 : 3] * quarter + d % quarter;
+                double c = cosines[turn], s = sines[turn];
+                double a = qv_load(p[3], op->x_dtype, at);
+                double b = qv_load(p[3], op->x_dtype, at + half);
+                qv_store(p[3], op->x_dtype, at, a * c - b * s);
+                qv_store(p[3], op->x_dtype, at + half, b * c + a * s);
             }
 }
 
-/* One query row against its `seq` keys; scores[seq] is scratch. */
+/* Rows [first, first + n) that attend to one another. */
+struct segment {
+    int64_t first, n;
+};
+
+/* One query row of a segment against its keys; scores[n] is scratch. */
 static void
-attend_row(const struct qv_op_attention *op, void *const *p, int64_t batch, int64_t query,
+attend_row(const struct qv_op_attention *op, void *const *p, struct segment s, int64_t query,
            int64_t head, double *scores)
 {
-    int64_t hd = op->head_dim, stride = 3 * op->heads * hd, first = batch * op->seq;
-    int64_t q = (first + query) * stride + head * hd, k = first * stride + (op->heads + head) * hd;
-    int64_t v = k + op->heads * hd;
+    int64_t hd = op->head_dim, width = op->heads * hd;
+    int64_t k_stride = qv_row_stride(op->k_stride, width),
+            v_stride = qv_row_stride(op->v_stride, width);
+    int64_t q = (s.first + query) * qv_row_stride(op->q_stride, width) + head * hd;
+    int64_t k = s.first * k_stride + head * hd, v = s.first * v_stride + head * hd;
     double max = -INFINITY, total = 0;
-    for (int64_t j = 0; j < op->seq; j++) {
-        double s = 0;
+    for (int64_t j = 0; j < s.n; j++) {
+        double score = 0;
         for (int64_t d = 0; d < hd; d++)
-            s += qv_load(p[0], op->dtype, q + d) * qv_load(p[0], op->dtype, k + j * stride + d);
-        scores[j] = s * op->scale;
+            score += qv_load(p[1], op->q_dtype, q + d) *
+                     qv_load(p[2], op->k_dtype, k + j * k_stride + d);
+        scores[j] = score * op->scale;
         max = fmax(max, scores[j]);
     }
-    for (int64_t j = 0; j < op->seq; j++)
+    for (int64_t j = 0; j < s.n; j++)
         total += scores[j] = exp(scores[j] - max);
     for (int64_t d = 0; d < hd; d++) {
         double sum = 0;
-        for (int64_t j = 0; j < op->seq; j++)
-            sum += scores[j] * qv_load(p[0], op->dtype, v + j * stride + d);
-        qv_store(p[1], op->dtype, ((first + query) * op->heads + head) * hd + d, sum / total);
+        for (int64_t j = 0; j < s.n; j++)
+            sum += scores[j] * qv_load(p[3], op->v_dtype, v + j * v_stride + d);
+        qv_store(p[4], op->y_dtype, (s.first + query) * width + head * hd + d, sum / total);
     }
 }
 
 static void
 attention_ref(const struct qv_op_attention *op, void *const *p, double *scores)
 {
-    for (int64_t b = 0; b < op->batch; b++)
+    const int32_t *list = p[0];
+    for (int64_t s = 0; s < op->segments; s++) {
+        struct segment segment = { s * op->segment_rows, op->segment_rows };
+        if (!op->segment_rows)
+            segment = (struct segment){ list[s], list[op->segments + 1 + s] };
         for (int64_t h = 0; h < op->heads; h++)
-            for (int64_t i = 0; i < op->seq; i++)
-                attend_row(op, p, b, i, h, scores);
+            for (int64_t i = 0; i < segment.n; i++)
+                attend_row(op, p, segment, i, h, scores);
+    }
 }
 
 static void
-taps_ref(const struct qv_op_taps *op, void *const *p)
+gate_ref(const struct qv_op_gate *op, void *const *p)
+{
+    int64_t a_stride = qv_row_stride(op->a_stride, op->cols);
+    int64_t b_stride = qv_row_stride(op->b_stride, op->cols);
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t j = 0; j < op->cols; j++)
+            qv_store(p[2], op->y_dtype, i * op->cols + j,
+                     activate(op->act, qv_load(p[0], op->a_dtype, i * a_stride + j)) *
+                         qv_load(p[1], op->b_dtype, i * b_stride + j));
+}
+
+static void
+gather_ref(const struct qv_op_gather *op, void *const *p)
+{
+    const int32_t *index = p[1];
+    for (int64_t i = 0; i < op->rows; i++)
+        for (int64_t j = 0; j < op->cols; j++)
+            qv_store(p[2], op->y_dtype, i * op->cols + j,
+                     qv_load(p[0], op->x_dtype, index[i] * op->cols + j));
+}
+
+static void
+interpolate_ref(const struct qv_op_interpolate *op, void *const *p)
 {
     const int32_t *index = p[1];
     const float *weight = p[2];
@@ -163,15 +202,15 @@ taps_ref(const struct qv_op_taps *op, void *const *p)
         for (int64_t j = 0; j < op->cols; j++) {
             double sum = 0;
             for (int64_t t = 4 * i; t < 4 * i + 4; t++)
-                sum += weight[t] * qv_load(p[0], op->dtype, index[t] * op->cols + j);
-            qv_store(p[3], op->dtype, i * op->cols + j, sum);
+                sum += weight[t] * qv_load(p[0], op->table_dtype, index[t] * op->cols + j);
+            qv_store(p[3], op->y_dtype, i * op->cols + j, sum);
         }
 }
 
 static void
 unfold_ref(const struct qv_op_unfold *op, void *const *p)
 {
-    struct qv_operand y = qv_op_operand(&(struct qv_op){ QV_OP_unfold, { .unfold = *op } }, 1);
+    struct qv_view y = qv_op_view(&(struct qv_op){ QV_OP_unfold, { .unfold = *op } }, 1);
     int64_t hs = (op->h - op->kh) / op->sh + 1, ws = (op->w - op->kw) / op->sw + 1;
     int64_t ds = (op->d - op->kd) / op->sd + 1, volume = op->kd * op->kh * op->kw;
     for (int64_t i = 0; i < y.rows * y.cols; i++) {
@@ -184,7 +223,7 @@ unfold_ref(const struct qv_op_unfold *op, void *const *p)
         int64_t q = row % ws * op->sw + tap % op->kw;
         int64_t at = op->channels_first ? (((n * op->c + c) * op->d + z) * op->h + r) * op->w + q
                                         : (((n * op->d + z) * op->h + r) * op->w + q) * op->c + c;
-        qv_store(p[1], op->dtype, i, qv_load(p[0], op->dtype, at));
+        qv_store(p[1], op->y_dtype, i, qv_load(p[0], op->x_dtype, at));
     }
 }
 
@@ -203,8 +242,8 @@ convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_
                 if (r < 0 || r >= op->h || q < 0 || q >= op->w)
                     continue;
                 for (int64_t c = 0; c < cg; c++)
-                    sum += qv_load(x, op->dtype, ((z * op->h + r) * op->w + q) * op->c + c0 + c) *
-                           qv_load(w, op->dtype,
+                    sum += qv_load(x, op->x_dtype, ((z * op->h + r) * op->w + q) * op->c + c0 + c) *
+                           qv_load(w, op->w_dtype,
                                    (((o * cg + c) * op->kd + kd) * op->kh + kh) * op->kw + kw);
             }
     return sum;
@@ -222,27 +261,30 @@ conv_ref(const struct qv_op_conv *op, void *const *p)
                 double sum = convolve(op, p[0], p[1], at, o);
                 int64_t y = row * op->o + o;
                 if (op->sums) {
-                    qv_store(p[4], QV_F32, y, sum + (op->sums == 2 ? qv_load(p[4], QV_F32, y) : 0));
+                    sum += op->sums == 2 ? qv_load(p[4], op->y_dtype, y) : 0;
+                    qv_store(p[4], op->y_dtype, y, sum);
                     continue;
                 }
-                sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->dtype, o));
+                sum =
+                    activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, o));
                 if (op->addend_rows)
-                    sum += qv_load(p[3], op->dtype, row % op->addend_rows * op->o + o);
-                qv_store(p[4], op->dtype, y, sum);
+                    sum += qv_load(p[3], op->addend_dtype, row % op->addend_rows * op->o + o);
+                qv_store(p[4], op->y_dtype, y, sum);
             }
         }
 }
 
 static void
-finish_ref(const struct qv_op_finish *op, void *const *p)
+epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
 {
     const float *x = p[0];
     for (int64_t i = 0; i < op->rows * op->cols; i++) {
         int64_t row = i / op->cols, col = i % op->cols;
-        double v = activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->dtype, col));
+        double v =
+            activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->bias_dtype, col));
         if (op->addend_rows)
-            v += qv_load(p[2], op->dtype, row % op->addend_rows * op->cols + col);
-        qv_store(p[3], op->dtype, i, v);
+            v += qv_load(p[2], op->addend_dtype, row % op->addend_rows * op->cols + col);
+        qv_store(p[3], op->y_dtype, i, v);
     }
 }
 
@@ -265,10 +307,12 @@ run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *
         case QV_OP_attention:
             attention_ref(&op->u.attention, p, qv_host_pointer(call->scratch));
             break;
-        case QV_OP_taps: taps_ref(&op->u.taps, p); break;
+        case QV_OP_gate: gate_ref(&op->u.gate, p); break;
+        case QV_OP_gather: gather_ref(&op->u.gather, p); break;
+        case QV_OP_interpolate: interpolate_ref(&op->u.interpolate, p); break;
         case QV_OP_unfold: unfold_ref(&op->u.unfold, p); break;
         case QV_OP_conv: conv_ref(&op->u.conv, p); break;
-        case QV_OP_finish: finish_ref(&op->u.finish, p); break;
+        case QV_OP_epilogue: epilogue_ref(&op->u.epilogue, p); break;
         case QV_OP_COUNT: break;
         }
     }
@@ -305,6 +349,8 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .dtype = QV_F32,
                              .dtype_reason = "the reference computes in double and stores f32",
                              .chunk_rows = 64,
+                             .rung_rows = 4,
+                             .least_rows = 4,
                              .chunks = 1 };
 }
 
@@ -341,7 +387,8 @@ prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *out = kernel;
-    *scratch_bytes = op->kind == QV_OP_attention ? (size_t)op->u.attention.seq * sizeof(double) : 0;
+    *scratch_bytes =
+        op->kind == QV_OP_attention ? (size_t)op->u.attention.rows * sizeof(double) : 0;
     return QV_OK;
 }
 
@@ -352,13 +399,20 @@ release_ref(struct qv_device *dev, struct qv_kernel *kernel)
     free(kernel);
 }
 
+static void
+describe_ref(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    (void)kernel;
+    snprintf(text, size, "plain C, sums in double");
+}
+
 const struct qv_backend qv_backend_ref = {
     .name = "ref",
     .open = open_ref,
     .close = close_ref,
     .caps = caps_ref,
-    .alloc = qv_host_alloc,
-    .free = qv_host_free,
+    .alloc = qv_host_alloc_memory,
+    .free = qv_host_free_memory,
     .wrap = qv_host_wrap,
     .upload = qv_host_upload,
     .download = qv_host_download,
@@ -366,6 +420,7 @@ const struct qv_backend qv_backend_ref = {
     .pack = pack_ref,
     .prepare = prepare_ref,
     .release = release_ref,
+    .describe = describe_ref,
     .run = run_ref,
     .mark = qv_host_mark,
     .wait = qv_host_wait,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Choices that were measured, kept in a file: by device with library versions, then by the work in
- * words. {"format": "qwenvit tune 1",
+ * words. {"format": "qwenvit tune 2",
  *         "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: milliseconds}}}}}
  */
-#ifndef QV_SRC_TUNE_H
-#define QV_SRC_TUNE_H
+#ifndef QV_ENGINE_TUNE_H
+#define QV_ENGINE_TUNE_H
 
 #include <jansson.h>
 
-#include "engine/backend.h"
+#include "backend.h"
 
 struct qv_tune {
     bool measure;

@@ -2,7 +2,7 @@
 #define _DEFAULT_SOURCE /* realpath, F_FULLFSYNC */
 #define _DARWIN_C_SOURCE
 
-#include "files/atomic_file.h"
+#include "atomic_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "sync_file.h"
 
 #define MAX_WRITE ((uint64_t)1 << 30)
 
@@ -33,7 +34,7 @@ put_name(char *name)
 }
 
 static void
-free_name(struct qv_whole *f)
+free_name(struct qv_atomic_file *f)
 {
     char *mine = f->temporary;
     if (!f->slot || atomic_compare_exchange_strong((name_slot *)f->slot, &mine, NULL))
@@ -43,7 +44,7 @@ free_name(struct qv_whole *f)
 }
 
 int
-qv_whole_remove_all(void)
+qv_atomic_files_remove(void)
 {
     int n = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -54,14 +55,14 @@ qv_whole_remove_all(void)
 }
 
 static qv_status
-fail_errno(const struct qv_whole *f, const char *doing, int e, qv_error *err)
+fail_errno(const struct qv_atomic_file *f, const char *doing, int e, qv_error *err)
 {
     return qv_fail(err, QV_EIO, "%s: %s: %s", qv_path_tail(f->path), doing, strerror(e));
 }
 
 /* The name is only taken once the file is ours: another process' is not to be removed. */
 static qv_status
-create_temporary(struct qv_whole *f, qv_error *err)
+create_temporary(struct qv_atomic_file *f, qv_error *err)
 {
     const size_t size = strlen(f->path) + 48;
     char *name = malloc(size);
@@ -84,9 +85,9 @@ create_temporary(struct qv_whole *f, qv_error *err)
 }
 
 qv_status
-qv_whole_open(const char *path, struct qv_whole *out, qv_error *err)
+qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err)
 {
-    struct qv_whole f = { .fd = -1 };
+    struct qv_atomic_file f = { .fd = -1 };
     struct stat st;
     const bool there = stat(path, &st) == 0;
     if (!there && errno != ENOENT) /* it may be a link or a device, which a rename would replace */
@@ -106,14 +107,15 @@ qv_whole_open(const char *path, struct qv_whole *out, qv_error *err)
                 ? fail_errno(&f, "cannot be opened for writing", errno, err)
                 : QV_OK;
     if (s)
-        qv_whole_abort(&f);
+        qv_atomic_file_abort(&f);
     else
         *out = f;
     return s;
 }
 
 qv_status
-qv_whole_write(struct qv_whole *f, uint64_t offset, const void *data, uint64_t bytes, qv_error *err)
+qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data, uint64_t bytes,
+                     qv_error *err)
 {
     const char *p = data;
     while (bytes) {
@@ -133,19 +135,9 @@ qv_whole_write(struct qv_whole *f, uint64_t offset, const void *data, uint64_t b
     return QV_OK;
 }
 
-static int
-sync_file(int fd)
-{
-#ifdef F_FULLFSYNC /* macOS: fsync does not reach through the drive's cache */
-    if (fcntl(fd, F_FULLFSYNC) == 0)
-        return 0;
-#endif
-    return fsync(fd);
-}
-
 /* The rename is only kept over a power loss once the folder is on the disk as well. */
 static qv_status
-sync_folder(const struct qv_whole *f, qv_error *err)
+sync_folder(const struct qv_atomic_file *f, qv_error *err)
 {
     const char *slash = strrchr(f->path, '/');
     char *dir = slash ? strndup(f->path, (size_t)(slash - f->path) + 1) : strdup(".");
@@ -163,10 +155,10 @@ sync_folder(const struct qv_whole *f, qv_error *err)
 }
 
 static qv_status
-publish(struct qv_whole *f, qv_error *err)
+publish(struct qv_atomic_file *f, qv_error *err)
 {
     /* A failed fsync is final: the kernel may have dropped the pages, and a second one succeeds. */
-    if (f->temporary && sync_file(f->fd))
+    if (f->temporary && qv_sync_file(f->fd))
         return fail_errno(f, "cannot sync", errno, err);
     const int fd = f->fd;
     f->fd = -1;
@@ -181,15 +173,15 @@ publish(struct qv_whole *f, qv_error *err)
 }
 
 qv_status
-qv_whole_finish(struct qv_whole *f, qv_error *err)
+qv_atomic_file_commit(struct qv_atomic_file *f, qv_error *err)
 {
     const qv_status s = publish(f, err);
-    qv_whole_abort(f);
+    qv_atomic_file_abort(f);
     return s;
 }
 
 void
-qv_whole_abort(struct qv_whole *f)
+qv_atomic_file_abort(struct qv_atomic_file *f)
 {
     if (!f->path)
         return;
@@ -199,18 +191,18 @@ qv_whole_abort(struct qv_whole *f)
         unlink(f->temporary);
     free_name(f);
     free(f->path);
-    *f = (struct qv_whole){ 0 };
+    *f = (struct qv_atomic_file){ 0 };
 }
 
 qv_status
-qv_write_whole(const char *path, const void *data, uint64_t bytes, qv_error *err)
+qv_atomic_file_put(const char *path, const void *data, uint64_t bytes, qv_error *err)
 {
-    struct qv_whole f = { 0 };
-    qv_status s = qv_whole_open(path, &f, err);
+    struct qv_atomic_file f = { 0 };
+    qv_status s = qv_atomic_file_open(path, &f, err);
     if (!s)
-        s = qv_whole_write(&f, 0, data, bytes, err);
+        s = qv_atomic_file_write(&f, 0, data, bytes, err);
     if (!s)
-        s = qv_whole_finish(&f, err);
-    qv_whole_abort(&f);
+        s = qv_atomic_file_commit(&f, err);
+    qv_atomic_file_abort(&f);
     return s;
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "error.h"
-#include "files/json.h"
-#include "files/safetensors.h"
+#include "json.h"
+#include "safetensors.h"
 
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
@@ -179,4 +179,18 @@ qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
     *tensor = found;
     *file = found ? in : NULL;
     return QV_OK;
+}
+
+void
+qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_see *see, void *user)
+{
+    const size_t n = checkpoint->single ? qv_safetensors_count(checkpoint->single) : 0;
+    for (size_t i = 0; i < n; i++)
+        see(user, qv_safetensors_at(checkpoint->single, i)->name);
+    const char *name;
+    json_t *shard;
+    json_object_foreach((json_t *)(uintptr_t)checkpoint->weight_map, name, shard)
+    {
+        see(user, name);
+    }
 }

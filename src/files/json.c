@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 
-#include "files/json.h"
+#include "json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -247,6 +247,16 @@ qv_json_wrong(const struct qv_json_object *object, const char *key, const json_t
     char found[QV_QUOTE_SIZE];
     return qv_fail(err, QV_EFORMAT, "%s: %s%s is %s; %s", qv_path_tail(object->file),
                    object->prefix, key, qv_json_show(value, found), wanted);
+}
+
+qv_status
+qv_json_unsupported(const struct qv_json_object *object, const char *key, const json_t *value,
+                    const char *wanted, qv_error *err)
+{
+    qv_json_wrong(object, key, value, wanted, err);
+    if (err)
+        err->status = QV_EUNSUPPORTED;
+    return QV_EUNSUPPORTED;
 }
 
 const json_t *

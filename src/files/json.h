@@ -4,8 +4,8 @@
  * what they should be. Every failure names the file, the field, the value found and what would be
  * right.
  */
-#ifndef QV_SRC_JSON_H
-#define QV_SRC_JSON_H
+#ifndef QV_FILES_JSON_H
+#define QV_FILES_JSON_H
 
 #include <jansson.h>
 
@@ -77,5 +77,8 @@ qv_status qv_json_child(const struct qv_json_object *object, const char *key, co
 /* "FILE: FIELD is VALUE; WANTED" as QV_EFORMAT; a field without a value is said to be missing. */
 qv_status qv_json_wrong(const struct qv_json_object *object, const char *key, const json_t *value,
                         const char *wanted, qv_error *err);
+/* The same for a value that makes sense and is not supported: QV_EUNSUPPORTED. */
+qv_status qv_json_unsupported(const struct qv_json_object *object, const char *key,
+                              const json_t *value, const char *wanted, qv_error *err);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 
-#include "files/safetensors.h"
+#include "safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "error.h"
-#include "files/json.h"
+#include "json.h"
 
 #define MAX_TENSORS ((size_t)1 << 20)
 #define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry has three; unknown fields may have more */

@@ -6,8 +6,8 @@
  * names, which it lets pass). Files are read with pread, never mapped: a mapped file that shrinks
  * kills the process.
  */
-#ifndef QV_SRC_SAFETENSORS_H
-#define QV_SRC_SAFETENSORS_H
+#ifndef QV_FILES_SAFETENSORS_H
+#define QV_FILES_SAFETENSORS_H
 
 #include "qwenvit.h"
 
@@ -55,6 +55,11 @@ void qv_checkpoint_close(struct qv_checkpoint **checkpoint);
 qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
                              const struct qv_safetensor **tensor,
                              const struct qv_safetensors **file, qv_error *err);
+
+/* Shows every tensor's name: of an index those that it lists, without opening its shards. */
+typedef void qv_checkpoint_see(void *user, const char *name);
+void qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_see *see,
+                         void *user);
 
 /* Writing: the header is made from all tensors at open, then data is put for each, in pieces of any
  * size and order. The file appears under its name at finish, whole or not at all. metadata:

@@ -8,9 +8,10 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "files/json.h"
-#include "files/safetensors.h"
-#include "files/atomic_file.h"
+#include "json.h"
+#include "safetensors.h"
+#include "atomic_file.h"
+#include "utf8.h"
 
 #define AMEND_ROOM 32 /* bytes by which amended metadata may grow */
 
@@ -21,7 +22,7 @@ struct slot {
 
 struct qv_safetensors_writer {
     char *path; /* for error texts */
-    struct qv_whole file;
+    struct qv_atomic_file file;
     struct slot *slots;
     size_t n;
     json_t *header;
@@ -33,7 +34,7 @@ static const struct {
     unsigned bytes;
 } dtypes[] = {
     { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 },
-    { "U8", 1 },  { "I32", 4 },  { "I64", 8 },
+    { "U8", 1 },  { "I32", 4 },  { "U32", 4 }, { "I64", 8 },
 };
 
 static qv_status
@@ -61,21 +62,9 @@ fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t
 static bool
 is_utf8(const char *text)
 {
-    static const unsigned least[] = { 0, 0x80, 0x800, 0x10000 };
-    const unsigned char *p = (const unsigned char *)text;
-    while (*p) {
-        const int more = *p < 0x80 ? 0 : *p < 0xe0 ? 1 : *p < 0xf0 ? 2 : 3;
-        if ((*p & 0xc0) == 0x80 || *p > 0xf7)
+    for (size_t n; *text; text += n)
+        if (!(n = qv_utf8_bytes(text)))
             return false;
-        unsigned code = *p++ & (more ? 0x3fu >> more : 0x7fu);
-        for (int i = 0; i < more; i++, p++) {
-            if ((*p & 0xc0) != 0x80)
-                return false;
-            code = code << 6 | (*p & 0x3f);
-        }
-        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-            return false;
-    }
     return true;
 }
 
@@ -88,7 +77,7 @@ tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *
     while (d < n_dtypes && strcmp(dtypes[d].name, t->dtype_name))
         d++;
     if (d == n_dtypes)
-        return fail_tensor(w, t, "dtype must be F32, BF16, F16, F64, U8, I32 or I64", err);
+        return fail_tensor(w, t, "dtype must be F32, BF16, F16, F64, U8, I32, U32 or I64", err);
     if (t->n_dims < 0 || t->n_dims > QV_SAFETENSORS_MAX_DIMS)
         return fail_tensor(w, t, "must have 0 to 8 dimensions", err);
 
@@ -232,7 +221,7 @@ write_header(struct qv_safetensors_writer *w, qv_error *err)
 {
     char *text = print_header(w);
     const qv_status s =
-        text ? qv_whole_write(&w->file, 0, text, w->header_bytes, err) : fail_memory(w, err);
+        text ? qv_atomic_file_write(&w->file, 0, text, w->header_bytes, err) : fail_memory(w, err);
     free(text);
     return s;
 }
@@ -247,7 +236,7 @@ start_file(struct qv_safetensors_writer *w, qv_error *err)
     }
     if (size > INT64_MAX)
         return fail_errno(w, "cannot set its size", EFBIG, err);
-    qv_status s = qv_whole_open(w->path, &w->file, err);
+    qv_status s = qv_atomic_file_open(w->path, &w->file, err);
     if (!s)
         s = reserve(w, size, err);
     if (!s)
@@ -295,7 +284,7 @@ qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t be
                        "%s: tensor %zu has %llu bytes; %llu from byte %llu on cannot be put",
                        qv_path_tail(w->path), i, (unsigned long long)slot->bytes,
                        (unsigned long long)bytes, (unsigned long long)begin);
-    const qv_status s = qv_whole_write(&w->file, slot->offset + begin, data, bytes, err);
+    const qv_status s = qv_atomic_file_write(&w->file, slot->offset + begin, data, bytes, err);
     if (!s)
         slot->put += bytes;
     return s;
@@ -336,7 +325,7 @@ qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err)
 {
     qv_status s = check_complete(*w, err);
     if (!s)
-        s = qv_whole_finish(&(*w)->file, err);
+        s = qv_atomic_file_commit(&(*w)->file, err);
     qv_safetensors_writer_abort(w);
     return s;
 }
@@ -347,7 +336,7 @@ qv_safetensors_writer_abort(struct qv_safetensors_writer **writer)
     struct qv_safetensors_writer *w = writer ? *writer : NULL;
     if (!w)
         return;
-    qv_whole_abort(&w->file);
+    qv_atomic_file_abort(&w->file);
     json_decref(w->header);
     free(w->slots);
     free(w->path);

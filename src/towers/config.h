@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /* config.json and the preprocessor files of a checkpoint -> the tower's numbers. */
-#ifndef QV_SRC_CONFIG_H
-#define QV_SRC_CONFIG_H
+#ifndef QV_TOWERS_CONFIG_H
+#define QV_TOWERS_CONFIG_H
 
-#include "qwenvit.h"
+#include <stddef.h>
+
+#include "family.h"
+
+enum { QV_MOST_DEPTH = 512 };
 
 struct qv_config {
+    const struct qv_family *family;
     char model_type[64]; /* of the whole model: "qwen3_vl" */
     int64_t depth, hidden, heads, intermediate, out_hidden;
     int64_t mlp_padding; /* values of 0 behind `intermediate`, for the device (not from the file) */
     int64_t in_channels, patch, temporal, merge;
-    int64_t n_positions; /* learned position table [n_positions, hidden], a square grid */
+    int64_t n_positions; /* learned position table [n_positions, hidden], a square grid; 0: none */
+    int64_t window;      /* side of an attention window, in pixels; 0: there are none */
+    bool full_attention[QV_MOST_DEPTH]; /* of a block: it does not look at windows */
     int64_t n_deepstack;
     int64_t deepstack[QV_MAX_DEEPSTACK]; /* block indices, in the order of their mergers */
-    double rope_theta, norm_eps;
+    double rope_theta;
     int act; /* enum qv_act of the MLP */
     qv_preprocess image, video;
 };
@@ -24,12 +31,37 @@ qv_config_head_dim(const struct qv_config *c)
     return c->hidden / c->heads;
 }
 
+#define QV_CONFIG(field) offsetof(struct qv_config, field)
+/* For tables of struct qv_config_key. */
+#define QV_KEY(key, alias, field, min, max, preset)                                                \
+    {                                                                                              \
+        key, alias, QV_CONFIG(field), min, max, preset, false                                      \
+    }
+#define QV_KEY_OF_HIDDEN(key, alias, field, min, max, preset)                                      \
+    {                                                                                              \
+        key, alias, QV_CONFIG(field), min, max, preset, true                                       \
+    }
+
+/* Side of a window in merged cells; 0: there are none. */
+static inline int64_t
+qv_config_window_cells(const struct qv_config *c)
+{
+    return c->window / (c->patch * c->merge);
+}
+
 /* Values in a patch row: channels * temporal * patch^2. */
 static inline int64_t
 qv_config_row_dim(const struct qv_config *c)
 {
     return c->in_channels * c->temporal * c->patch * c->patch;
 }
+
+/* The learned positions are a square of so many a side. */
+int64_t qv_config_position_side(const struct qv_config *c);
+
+/* Means and deviations of pictures and clips are all 1/2: then 255 times a normalised byte is a whole
+ * number, exact in bf16. */
+bool qv_config_pixels_are_exact(const struct qv_config *c);
 
 /*
  * Reads dir/config.json; for pictures the "image_processor" of dir/processor_config.json (where

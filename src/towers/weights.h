@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* A tower's tensors on a device: found by name, checked, converted, packed slice by slice. */
-#ifndef QV_SRC_WEIGHTS_H
-#define QV_SRC_WEIGHTS_H
+#ifndef QV_TOWERS_WEIGHTS_H
+#define QV_TOWERS_WEIGHTS_H
 
-#include "towers/tower.h"
+#include "engine/backend.h"
+#include "tower.h"
 
 struct qv_weights {
     struct qv_memory *memory;  /* one allocation for all; NULL if only described */
-    struct qv_buffer *buffers; /* [n], by tensor id */
+    struct qv_buffer *buffers; /* [n], by tensor id; then the tower's cosines and sines */
     size_t n, bytes;
     int64_t n_parameters;
     char digest[40];
@@ -18,8 +19,9 @@ struct qv_weights {
  * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A
  * value that is not finite, in the file or after conversion, is QV_EFORMAT.
  */
-qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config, const char *dir,
-                          qv_dtype dtype, bool describe, struct qv_weights *out, qv_error *err);
+qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
+                          const struct qv_tower *tower, const char *dir, qv_dtype dtype,
+                          bool describe, struct qv_weights *out, qv_error *err);
 void qv_weights_free(struct qv_device *dev, struct qv_weights *weights);
 
 #endif

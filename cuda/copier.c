@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "copier.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cores.h"
+#include "error.h"
+
+/* More threads than that gain nothing where the link is PCIe 5; a slice takes longer than to hand it
+ * over. */
+enum { MOST_THREADS = 6, SLICE_BYTES = 256 << 10 };
+
+struct qv_copier {
+    pthread_t threads[MOST_THREADS - 1];
+    int n_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t begun, done;
+    /* under the lock: the copy there is, which ends when all of it is taken and nobody is busy */
+    char *dst;
+    const char *src;
+    size_t bytes, taken;
+    int busy;
+    bool closing;
+};
+
+/* Under the lock. */
+static void
+copy_slices(struct qv_copier *c)
+{
+    while (c->taken < c->bytes) {
+        const size_t at = c->taken, left = c->bytes - at;
+        const size_t n = left < SLICE_BYTES ? left : SLICE_BYTES;
+        char *dst = c->dst + at;
+        const char *src = c->src + at;
+        c->taken += n;
+        c->busy++;
+        pthread_mutex_unlock(&c->lock);
+        memcpy(dst, src, n);
+        pthread_mutex_lock(&c->lock);
+        c->busy--;
+    }
+    if (!c->busy)
+        pthread_cond_signal(&c->done);
+}
+
+static void *
+help(void *copier)
+{
+    struct qv_copier *c = copier;
+    pthread_mutex_lock(&c->lock);
+    while (!c->closing) {
+        if (c->taken < c->bytes)
+            copy_slices(c);
+        else
+            pthread_cond_wait(&c->begun, &c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+void
+qv_copier_copy(struct qv_copier *c, void *dst, const void *src, size_t bytes)
+{
+    if (bytes <= SLICE_BYTES || !c->n_threads) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->dst = dst;
+    c->src = src;
+    c->bytes = bytes;
+    c->taken = 0;
+    pthread_cond_broadcast(&c->begun);
+    copy_slices(c);
+    while (c->busy)
+        pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+qv_status
+qv_copier_open(int threads, struct qv_copier **out, qv_error *err)
+{
+    struct qv_copier *c = calloc(1, sizeof *c);
+    if (!c)
+        return qv_fail(err, QV_ENOMEM, "no memory for a copier");
+    c->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    c->begun = c->done = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    if (threads <= 0)
+        threads = qv_usable_cores();
+    if (threads > MOST_THREADS)
+        threads = MOST_THREADS;
+    sigset_t all, before; /* signals are for the program's own threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = 0;
+    while (c->n_threads < threads - 1 && !failed) {
+        failed = pthread_create(&c->threads[c->n_threads], NULL, help, c);
+        c->n_threads += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        qv_copier_close(c);
+        return qv_fail(err, QV_ENOMEM, "no thread can be made for copies (%s)", strerror(failed));
+    }
+    *out = c;
+    return QV_OK;
+}
+
+void
+qv_copier_close(struct qv_copier *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->closing = true;
+    pthread_cond_broadcast(&c->begun);
+    pthread_mutex_unlock(&c->lock);
+    for (int i = 0; i < c->n_threads; i++)
+        pthread_join(c->threads[i], NULL);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->begun);
+    pthread_cond_destroy(&c->done);
+    free(c);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a warp does as one: copies to shared memory, 8 x 8 blocks from there, products of bf16 on the
+ * tensor cores; from compute capability 8.0 on. Of a block of 8 x 8 values lane i has two neighbours:
+ * row i / 4, columns i % 4 * 2 and the next, the first one in the lower half.
+ */
+#ifndef QV_CUDA_MMA_CUH
+#define QV_CUDA_MMA_CUH
+
+#include "device.cuh"
+
+/* 16 bytes to shared memory, of which the thread waits for all with await_copies(); zeros where there
+ * is nothing (of `from` nothing is read then). */
+static __device__ __forceinline__ void
+begin_copy(bf16 *to, const bf16 *from, bool there)
+{
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+await_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Four blocks: lane i says where row i % 8 of block i / 8 begins, 16 bytes in shared memory. */
+static __device__ __forceinline__ void
+load_blocks(uint32_t (&blocks)[4], const bf16 *row)
+{
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+/* The same, each block transposed: lane i has rows i % 4 * 2 and the next of column i / 4. */
+static __device__ __forceinline__ void
+load_blocks_transposed(uint32_t (&blocks)[4], const bf16 *row)
+{
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+/*
+ * sums[16, 8] += a[16, 16] b[8, 16]^T. a: blocks of rows 0 to 7 and 8 to 15, of columns 0 to 7, then
+ * both of columns 8 to 15; b: of columns 0 to 7, of columns 8 to 15. sums: two neighbours of the block
+ * of rows 0 to 7, then those of rows 8 to 15.
+ */
+static __device__ __forceinline__ void
+multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif

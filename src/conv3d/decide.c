@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "decide.h"
+
+#include <string.h>
+
+#include "error.h"
+
+/* ---- decide ---------------------------------------------------------------------------------- */
+
+/*
+ * Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). Dense
+ * layers: with AVX-512 alone direct and by depth are within 10% of each other, and direct needs no
+ * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at
+ * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D routine is
+ * 5 to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor
+ * with groups of more channels. Rows of patches that must be copied together pay from 256 outputs
+ * on, within 10% either way. On an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by
+ * depth for dense layers (1.4 at 1024 channels); depthwise, by depth gains up to 1.2 times from a
+ * depth of 7 on, and loses at 3. Metal's direct keeps one sum over all taps, and was not timed. ref is a definition, not fast.
+ */
+static const struct {
+    const char *backend, *device; /* a word of the device's description; "": any */
+    struct qv_conv3d_thresholds thresholds;
+} threshold_table[] = {
+    { "cpu", "AMX", { .by_depth_max_kd = 16, .by_depth_min_c = 192, .rows_min_o = 256 } },
+    { "cpu", "", { .by_depth_max_kd = 16, .by_depth_min_c = INT64_MAX, .rows_min_o = 256 } },
+    { "cuda", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
+    { "metal", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
+    { "ref", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
+};
+
+const struct qv_conv3d_thresholds *
+qv_conv3d_thresholds_of(const char *backend, const struct qv_caps *caps)
+{
+    size_t n = sizeof threshold_table / sizeof *threshold_table;
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(backend, threshold_table[i].backend) &&
+            strstr(caps->device, threshold_table[i].device))
+            return &threshold_table[i].thresholds;
+    return &threshold_table[n - 1].thresholds;
+}
+
+/* Cuts what does not fit. */
+static void
+append(char text[QV_REASON_BYTES], const char *words)
+{
+    size_t used = strlen(text), n = strlen(words), room = QV_REASON_BYTES - 1 - used;
+    n = n < room ? n : room;
+    memcpy(text + used, words, n);
+    text[used + n] = '\0';
+}
+
+/* By depth against direct, where both are legal; text says why it loses. */
+static bool
+by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
+{
+    const qv_conv3d_desc *d = q->desc;
+    bool depthwise = d->groups == d->c && d->groups == d->o;
+    if (d->kernel[0] > t->by_depth_max_kd)
+        return qv_conv3d_forbid(q,
+                                "kernel depth %lld is above %lld, where by depth stops paying here",
+                                (long long)d->kernel[0], (long long)t->by_depth_max_kd);
+    if (!depthwise && (d->groups > 1 || d->c < t->by_depth_min_c))
+        return qv_conv3d_forbid(
+            q,
+            "neither depthwise nor dense with enough of its %lld channels for by depth "
+            "to pay here",
+            (long long)d->c);
+    return true;
+}
+
+/* A product against a convolution that sees channels-last frames as they lie. */
+static bool
+rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
+{
+    const qv_conv3d_desc *d = q->desc;
+    if (d->layout != QV_LAYOUT_CHANNELS_LAST || qv_conv3d_input_is_rows(d) || d->o >= t->rows_min_o)
+        return true;
+    return qv_conv3d_forbid(
+        q,
+        "%lld outputs are fewer than %lld, where copying rows for a product starts "
+        "paying here",
+        (long long)d->o, (long long)t->rows_min_o);
+}
+
+/* The first legal one that pays. note[QV_REASON_BYTES]: what decided, where something was close. */
+static qv_lowering
+choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
+       const char *why_not_direct, char *note)
+{
+    char words[QV_REASON_BYTES] = "";
+    const struct qv_conv3d_question q = { d, NULL, note, QV_REASON_BYTES };
+    const struct qv_conv3d_question q_depth = { d, NULL, words, sizeof words };
+    bool by_depth = legal >> QV_LOWERING_BY_DEPTH & 1, direct = legal >> QV_LOWERING_DIRECT & 1;
+    if (legal >> QV_LOWERING_STILL & 1)
+        return QV_LOWERING_STILL;
+    if (legal >> QV_LOWERING_POINTWISE & 1 && (!direct || rows_pay(&q, t)))
+        return QV_LOWERING_POINTWISE;
+    if (legal >> QV_LOWERING_PATCHIFY & 1 && (!direct || rows_pay(&q, t)))
+        return QV_LOWERING_PATCHIFY;
+    if (legal >> QV_LOWERING_FRAMES & 1)
+        return QV_LOWERING_FRAMES;
+    if (direct && by_depth && by_depth_pays(&q_depth, t))
+        return QV_LOWERING_BY_DEPTH;
+    append(note, *note && *words ? "; " : "");
+    append(note, words);
+    if (direct)
+        return QV_LOWERING_DIRECT;
+    append(note, "not direct: ");
+    append(note, why_not_direct);
+    return QV_LOWERING_BY_DEPTH;
+}
+
+qv_status
+qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps,
+                 const struct qv_conv3d_thresholds *thresholds, int forced,
+                 struct qv_conv3d_decision *out, qv_error *err)
+{
+    struct qv_conv3d_decision it;
+    char reasons[QV_LOWERING_COUNT][QV_REASON_BYTES], note[QV_REASON_BYTES] = "";
+    qv_status st = qv_conv3d_check(desc, err);
+    if (st)
+        return st;
+    if (forced < -1 || forced >= QV_LOWERING_COUNT)
+        return qv_fail(err, QV_EINVAL, "conv3d: no lowering has the number %d", forced);
+    memset(&it, 0, sizeof it);
+    for (int i = 0; i < QV_LOWERING_COUNT; i++)
+        if (qv_conv3d_legal(desc, caps, (qv_lowering)i, reasons[i], sizeof reasons[i]))
+            it.legal |= 1u << i;
+    if (forced >= 0 && !(it.legal >> forced & 1))
+        return qv_fail(err, QV_EINVAL, "conv3d: lowering \"%s\" is not legal here: %s",
+                       qv_lowering_name((qv_lowering)forced), reasons[forced]);
+    if (!it.legal)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "conv3d: no lowering is legal; direct: %s; by depth: %s",
+                       reasons[QV_LOWERING_DIRECT], reasons[QV_LOWERING_BY_DEPTH]);
+    it.lowering = forced >= 0
+                      ? (qv_lowering)forced
+                      : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT], note);
+    append(it.reason, forced >= 0 ? "forced; " : "");
+    append(it.reason, reasons[it.lowering]);
+    append(it.reason, *note ? "; " : "");
+    append(it.reason, note);
+    *out = it;
+    return QV_OK;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Include after _GNU_SOURCE is defined. */
+#ifndef QV_CORES_H
+#define QV_CORES_H
+
+#include <sched.h>
+#include <unistd.h>
+
+/* That this process may use, at least 1. */
+static inline int
+qv_usable_cores(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set))
+        return CPU_COUNT(&set);
+#endif
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* Backends in libraries of their own, so that what they are linked with is loaded only where it is
+ * used, and may be missing where it is not. */
+#define _POSIX_C_SOURCE 200809L
+#include "backend.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/installed.h"
+
+#define CUDA_LIBRARY "libqwenvit_cuda.so"
+/* The NVIDIA driver's, without which nothing else needs to be loaded: cuBLASLt alone takes a third
+ * of a second. */
+#define CUDA_DRIVER "libcuda.so.1"
+
+/* ---- where it is ------------------------------------------------------------------------------*/
+
+static qv_status
+find_library(const char *folder, char *path, size_t size, qv_error *err)
+{
+    static const char *const names[] = { CUDA_LIBRARY, QV_BACKENDS_FROM_LIB "/" CUDA_LIBRARY,
+                                         QV_BACKENDS_FROM_BIN "/" CUDA_LIBRARY };
+    if (folder) {
+        snprintf(path, size, "%s/%s", folder, CUDA_LIBRARY);
+        return !access(path, R_OK) ? QV_OK
+                                   : qv_fail(err, QV_ENODEVICE, "there is no %s in %s",
+                                             CUDA_LIBRARY, qv_path_tail(folder));
+    }
+    if (qv_find_installed(names, sizeof names / sizeof *names, QV_BACKENDS_DIR "/" CUDA_LIBRARY,
+                          R_OK, path, size))
+        return QV_OK;
+    return qv_fail(err, QV_ENODEVICE,
+                   "%s is not installed: it is neither beside this program or library nor in "
+                   "%s (the Debian package qwenvit-cuda has it, and a build with QV_CUDA=ON)",
+                   CUDA_LIBRARY, QV_BACKENDS_DIR);
+}
+
+/* ---- opening it -------------------------------------------------------------------------------*/
+
+/* What to do about the linker's words, which name a library and no way to get it. */
+static const char *
+advice(const char *words)
+{
+    static const struct {
+        const char *name, *advice;
+    } known[] = {
+        { "cudnn", ": cuDNN 9.15 or newer is needed (NVIDIA's package libcudnn9)" },
+        { "cublas", ": cuBLAS of the CUDA version that the name ends in is needed (NVIDIA's "
+                    "package libcublas)" },
+        { "GLIBC", ": it was built on a newer system than this" },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(words, known[i].name))
+            return known[i].advice;
+    return "";
+}
+
+static qv_status
+load(const char *folder, const struct qv_backend **out, qv_error *err)
+{
+    char path[PATH_MAX];
+    const char *own = NULL;
+    qv_status status = find_library(folder, path, sizeof path, err);
+    if (status)
+        return status;
+    if (!dlopen(CUDA_DRIVER, RTLD_NOW | RTLD_LOCAL))
+        return qv_fail(err, QV_ENODEVICE, "there is no NVIDIA driver here: %s", dlerror());
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *words = dlerror();
+        return qv_fail(err, QV_ENODEVICE, "%s cannot be opened: %.200s%s", qv_path_tail(path),
+                       words, advice(words));
+    }
+    const struct qv_backend *(*entry)(const char *, const char **) = NULL;
+    *(void **)&entry = dlsym(library, "qv_backend_entry"); /* as POSIX wants it written */
+    if (!entry)
+        return qv_fail(err, QV_ENODEVICE, "%s is no backend of qwenvit: it has no qv_backend_entry",
+                       qv_path_tail(path));
+    *out = entry(QV_BUILD_ID, &own);
+    if (*out)
+        return QV_OK;
+    return qv_fail(err, QV_ENODEVICE,
+                   "%s is of build %s, and this is build " QV_BUILD_ID
+                   ": both must be of one build",
+                   qv_path_tail(path), own);
+}
+
+/* Once in a process, and never closed, whatever it turns out to be: CUDA keeps threads and what it
+ * calls at exit. */
+static qv_status
+open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const struct qv_backend *opened;
+    qv_status status = QV_OK;
+    pthread_mutex_lock(&lock);
+    if (!opened)
+        status = load(options->backends, &opened, err);
+    const struct qv_backend *backend = opened;
+    pthread_mutex_unlock(&lock);
+    return status ? status : backend->open(options, out, err);
+}
+
+const struct qv_backend qv_backend_library_cuda = { .name = "cuda", .open = open_cuda };

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "options.h"
+
+static qv_status
+no_backend(const char *name, qv_error *err)
+{
+    char built[64] = "";
+    for (const struct qv_backend *const *b = qv_backends; *b; b++) {
+        strncat(built, *built ? ", " : "", sizeof built - strlen(built) - 1);
+        strncat(built, (*b)->name, sizeof built - strlen(built) - 1);
+    }
+    static const char *const known[] = { "cpu", "cuda", "metal", "ref" };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i]))
+            return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (it has: %s)", name,
+                           built);
+    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (there are: %s)", name, built);
+}
+
+/* A better backend than the one that will be taken, and why it is not. */
+static void
+pass_over(qv_context *ctx, const char *name, const char *why)
+{
+    size_t used = strlen(ctx->passed_over);
+    snprintf(ctx->passed_over + used, sizeof ctx->passed_over - used, "%s%s: %s", used ? "; " : "",
+             name, why);
+}
+
+qv_status
+qv_context_open(const qv_context_options *options, qv_context **out, qv_error *err)
+{
+    static const qv_context_options defaults;
+    if (!out)
+        return qv_fail(err, QV_EINVAL, "out is NULL");
+    const qv_context_options *o = options ? options : &defaults;
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved context options must be 0");
+    const char *name = o->backend ? o->backend : "auto";
+    bool automatic = !strcmp(name, "auto");
+    const struct qv_backend *only = automatic ? NULL : qv_backend_find(name);
+    if (!automatic && !only)
+        return no_backend(name, err);
+    struct qv_device_options device = { o->device, o->threads, o->tf32, o->stream, 0, o->backends };
+    qv_status status = qv_op_parse_kinds(o->naive, &device.naive, err);
+    if (status)
+        return status;
+    qv_context *ctx = calloc(1, sizeof *ctx);
+    if (!ctx)
+        return qv_fail(err, QV_ENOMEM, "no memory for a context");
+    status = QV_ENODEVICE;
+    qv_error failure = { 0 };
+    for (const struct qv_backend *const *b = qv_backends; *b && status == QV_ENODEVICE; b++) {
+        if (only && *b != only)
+            continue;
+        status = (*b)->open(&device, &ctx->dev, &failure);
+        if (status)
+            pass_over(ctx, (*b)->name, failure.text);
+    }
+    if (status) {
+        free(ctx);
+        return qv_fail(err, status, "%s", failure.text);
+    }
+    ctx->backend = ctx->dev->backend; /* not *b where that opened a library */
+    ctx->backend->caps(ctx->dev, &ctx->caps);
+    ctx->in_order = o->stream != NULL;
+    if (device.naive && !ctx->caps.has_naive)
+        status =
+            qv_fail(err, QV_EINVAL, "naive: backend %s has no naive kernels", ctx->backend->name);
+    if (!status)
+        status =
+            qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
+    if (status)
+        qv_context_close(&ctx);
+    else
+        *out = ctx;
+    return status;
+}
+
+void
+qv_context_close(qv_context **ctx)
+{
+    if (!ctx || !*ctx)
+        return;
+    qv_kernels_free(*ctx);
+    qv_tune_close(&(*ctx)->tune);
+    (*ctx)->backend->close((*ctx)->dev);
+    free(*ctx);
+    *ctx = NULL;
+}
+
+void
+qv_context_get_info(const qv_context *ctx, qv_context_info *out)
+{
+    *out = (qv_context_info){ .backend = ctx->backend->name,
+                              .threads = ctx->caps.threads,
+                              .dtype = ctx->caps.dtype };
+    memcpy(out->device, ctx->caps.device, sizeof out->device);
+    memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
+    memcpy(out->passed_over, ctx->passed_over, sizeof out->passed_over);
+    const char *device = ctx->caps.warning, *tune = ctx->tune.warning;
+    snprintf(out->warning, sizeof out->warning, "%s%s%s", device, *device && *tune ? "; " : "",
+             tune);
+}
+
+/* ---- memory for the caller ------------------------------------------------------------------- */
+
+qv_status
+qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
+{
+    if (!ctx || !out)
+        return qv_fail(err, QV_EINVAL, "%s is NULL", ctx ? "out" : "context");
+    if (!bytes)
+        return qv_fail(err, QV_EINVAL, "0 bytes were asked for: at least 1");
+    return ctx->backend->lock_pages ? ctx->backend->lock_pages(ctx->dev, bytes, out, err)
+                                    : qv_host_alloc_pages(bytes, out, err);
+}
+
+void
+qv_host_free(qv_context *ctx, void *p)
+{
+    if (!ctx || !p)
+        return;
+    if (ctx->backend->unlock_pages)
+        ctx->backend->unlock_pages(ctx->dev, p);
+    else
+        free(p);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+#include "capacity.h"
+
+/* Segments in a chunk cost on some devices whether they are used or not (cuDNN's ragged attention
+ * twice the time for 512 as for 64), so there is room for those of usual pictures, which have 256
+ * patches at least, and in a second step for the smallest there are. */
+enum { USUAL_SEGMENT_ROWS = 96, LEAST_SEGMENTS = 8 };
+
+static int64_t
+at_least(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t
+round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+int64_t
+qv_capacity_rung(const struct qv_caps *caps, int64_t merge, int64_t rows)
+{
+    int64_t step = round_up(caps->rung_rows, merge * merge), eighth = step;
+    rows = at_least(rows, caps->least_rows);
+    while (eighth * 16 <= rows)
+        eighth *= 2;
+    return round_up(rows, eighth);
+}
+
+static int64_t
+usual_segments(int64_t rows)
+{
+    return at_least(rows / USUAL_SEGMENT_ROWS, LEAST_SEGMENTS);
+}
+
+int64_t
+qv_capacity_windows(const struct qv_config *c, const int64_t g[3])
+{
+    const int64_t cells = qv_config_window_cells(c), side = cells * c->merge;
+    return cells ? g[0] * ((g[1] + side - 1) / side) * ((g[2] + side - 1) / side) : 0;
+}
+
+/* Those at the edges are smaller: 20x38 patches are 15 windows of 8x8, 10x10 patches are 4. There is
+ * room for windows of half the size. */
+static int64_t
+usual_windows(const struct qv_config *c, int64_t rows)
+{
+    const int64_t side = qv_config_window_cells(c) * c->merge, area = side * side;
+    return area > 0 ? at_least(2 * rows / area, LEAST_SEGMENTS) : 0;
+}
+
+struct qv_capacity
+qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
+{
+    const int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
+    rows = qv_capacity_rung(caps, c->merge, rows ? rows : own);
+    return (struct qv_capacity){ .rows = rows,
+                                 .segments = usual_segments(rows),
+                                 .windows = usual_windows(c, rows) };
+}
+
+struct qv_capacity
+qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c, const int64_t grid_thw[3])
+{
+    const int64_t chunk = qv_capacity_rung(caps, c->merge, caps->chunk_rows);
+    const int64_t segment = grid_thw[1] * grid_thw[2], rows = grid_thw[0] * segment;
+    const int64_t windows = qv_capacity_windows(c, grid_thw);
+    if (rows <= chunk) {
+        struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
+        const int64_t most = rung.rows / (c->merge * c->merge);
+        if (grid_thw[0] > rung.segments)
+            rung.segments = most;
+        if (windows > rung.windows)
+            rung.windows = most;
+        return rung;
+    }
+    const int64_t pairs = at_least(chunk / segment, 1);
+    return (struct qv_capacity){ .rows = pairs * segment,
+                                 .segments = pairs,
+                                 .segment_rows = segment,
+                                 .windows = pairs * (windows / grid_thw[0]) };
+}
+
+bool
+qv_capacity_is_small(const struct qv_capacity *pack, const struct qv_config *c,
+                     const int64_t grid_thw[3])
+{
+    return grid_thw[0] <= pack->segments && grid_thw[0] * grid_thw[1] * grid_thw[2] <= pack->rows &&
+           qv_capacity_windows(c, grid_thw) <= pack->windows;
+}
+
+struct qv_capacity_bits
+qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge, int64_t head_dim)
+{
+    const struct qv_same_bits *same = dtype == QV_BF16 ? &caps->same_bf16 : &caps->same_f32;
+    struct qv_capacity_bits bits = { .by_place = caps->bits_by_place,
+                                     .gemm_rows = same->gemm_rows,
+                                     .rows = same->gemm_rows,
+                                     .dense = same->head_dim && same->head_dim != head_dim };
+    if (bits.rows > 0) /* a merger's products have a row for so many patches */
+        bits.rows *= merge * merge;
+    if (bits.rows > 0 && bits.rows <= qv_capacity_rung(caps, merge, 1))
+        bits.rows = bits.gemm_rows = 0; /* no rung is so small */
+    return bits;
+}
+
+bool
+qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
+                      const struct qv_capacity *b)
+{
+    if (bits->by_place)
+        return false;
+    if (a->rows == b->rows && a->segments == b->segments && a->segment_rows == b->segment_rows)
+        return true;
+    bool gemms = bits->rows != QV_NOT_SEEN && a->rows >= bits->rows && b->rows >= bits->rows;
+    return (gemms || a->rows == b->rows) && !(bits->dense && (a->segment_rows || b->segment_rows));
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+/* Chunks through a plan: items in, tokens out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "plan.h"
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+qv_status
+qv_item_check(const qv_model *model, qv_input input, const qv_item *item, size_t i, qv_error *err)
+{
+    const struct qv_config *c = &model->config;
+    const int64_t *g = item->grid_thw;
+    char what[40];
+    snprintf(what, sizeof what, "item %zu", i);
+    qv_status status = qv_model_check_grid(model, g, what, err);
+    if (status)
+        return status;
+    if (item->reserved[0] || item->reserved[1])
+        return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", what);
+    if (!item->data)
+        return qv_fail(err, QV_EINVAL, "%s: data is NULL", what);
+    if (input == QV_INPUT_PATCHES)
+        return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
+                                        what, (long long)item->n_frames)
+                              : QV_OK;
+    int64_t frames = qv_item_frames(c, item), most = item->picture ? 1 : g[0] * c->temporal;
+    int64_t least = item->picture ? 1 : (g[0] - 1) * c->temporal + 1;
+    if (frames < least || frames > most)
+        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s take %lld", what,
+                       (long long)frames, (long long)g[0], item->picture ? " of a picture" : "",
+                       (long long)most);
+    return QV_OK;
+}
+
+/* What is over, where an item makes it too much. */
+static qv_status
+too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
+{
+    return qv_fail(err, QV_EINVAL,
+                   "item %zu (grid_thw %lld,%lld,%lld) makes it %lld %s; this plan takes %lld in a "
+                   "chunk",
+                   i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit,
+                   (long long)most);
+}
+
+qv_status
+qv_plan_check_items(const qv_plan *plan, const qv_item *items, size_t n, int64_t *rows,
+                    qv_error *err)
+{
+    const struct qv_capacity *capacity = &plan->capacity;
+    int64_t segments = 0, windows = 0;
+    *rows = 0;
+    if (!items || !n)
+        return qv_fail(err, QV_EINVAL, "items is NULL, or there are none");
+    for (size_t i = 0; i < n; i++) {
+        const int64_t *g = items[i].grid_thw;
+        qv_status status = qv_item_check(plan->model, plan->options.input, &items[i], i, err);
+        if (status)
+            return status;
+        if (capacity->segment_rows && g[1] * g[2] != capacity->segment_rows)
+            return qv_fail(err, QV_EINVAL,
+                           "item %zu: a frame pair has %lld patches; this plan's segment_rows is "
+                           "%lld",
+                           i, (long long)(g[1] * g[2]), (long long)capacity->segment_rows);
+        segments += g[0];
+        if (segments > capacity->segments)
+            return too_much(i, g, segments, "segments", capacity->segments, err);
+        windows += qv_capacity_windows(&plan->model->config, g);
+        if (windows > capacity->windows)
+            return too_much(i, g, windows, "windows", capacity->windows, err);
+        *rows += g[0] * g[1] * g[2];
+        if (*rows > capacity->rows)
+            return too_much(i, g, *rows, "patches", capacity->rows, err);
+    }
+    return QV_OK;
+}
+
+/* ---- input ----------------------------------------------------------------------------------- */
+
+/* Frames of an item behind those before; an odd last one twice. */
+static qv_status
+upload_frames(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_error *err)
+{
+    const struct qv_config *c = &plan->model->config;
+    qv_context *ctx = plan->model->ctx;
+    int64_t n = qv_item_frames(c, item), missing = qv_item_input_frames(c, item) - n;
+    size_t frame =
+        (size_t)(item->grid_thw[1] * item->grid_thw[2] * c->patch * c->patch * c->in_channels);
+    qv_status status = ctx->backend->upload(ctx->dev, *at, item->data, (size_t)n * frame, err);
+    at->offset += (size_t)n * frame;
+    for (; missing > 0 && !status; missing--, at->offset += frame)
+        status =
+            ctx->backend->upload(ctx->dev, *at, (const char *)item->data + (size_t)(n - 1) * frame,
+                                 frame, err);
+    return status;
+}
+
+static qv_status
+upload_rows(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_error *err)
+{
+    const int64_t *g = item->grid_thw;
+    qv_context *ctx = plan->model->ctx;
+    size_t bytes =
+        (size_t)(g[0] * g[1] * g[2] * qv_config_row_dim(&plan->model->config)) * sizeof(float);
+    qv_status status = ctx->backend->upload(ctx->dev, *at, item->data, bytes, err);
+    at->offset += bytes;
+    return status;
+}
+
+/* Of all rows, for operations look up those beyond the items' too, and what another plan left in the
+ * arena leads anywhere. */
+static qv_status
+upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
+{
+    const struct qv_tables *t = &plan->tables;
+    qv_context *ctx = plan->model->ctx;
+    const size_t rows = (size_t)plan->capacity.rows, items = (size_t)t->n_items;
+    const struct {
+        int slot;
+        const void *data;
+        size_t bytes;
+    } uploads[] = {
+        { SLOT_PLACES, t->places, items * sizeof *t->places },
+        { SLOT_NORMS, t->norms, items * sizeof *t->norms },
+        { SLOT_COORDS, t->coords, rows * sizeof *t->coords },
+        { SLOT_INDEX, t->index, rows * sizeof *t->index },
+        { SLOT_WEIGHT, t->weight, (size_t)t->n_rows * sizeof *t->weight },
+        { SLOT_SEGMENTS, t->segments, plan->slot_bytes[SLOT_SEGMENTS] },
+        { SLOT_WINDOWS, t->windows, plan->slot_bytes[SLOT_WINDOWS] },
+        { SLOT_ORDER, t->order, plan->slot_bytes[SLOT_ORDER] },
+        { SLOT_BACK, t->back, plan->slot_bytes[SLOT_BACK] },
+    };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
+        if (plan->slot_bytes[uploads[i].slot]) /* else no operation of the list asks for it */
+            status = ctx->backend->upload(ctx->dev, qv_plan_operand(plan, chunk, uploads[i].slot),
+                                          uploads[i].data, uploads[i].bytes, err);
+    return status;
+}
+
+static qv_status
+upload_input(struct qv_plan *plan, int chunk, const qv_item *items, size_t n, qv_error *err)
+{
+    struct qv_buffer at = qv_plan_operand(plan, chunk, SLOT_INPUT);
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < n && !status; i++)
+        status = plan->options.input == QV_INPUT_FRAMES ? upload_frames(plan, &items[i], &at, err)
+                                                        : upload_rows(plan, &items[i], &at, err);
+    return status ? status : upload_tables(plan, chunk, err);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Shows a layer's rows that are items', in f32. */
+static qv_status
+show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_call *call,
+           int64_t chunk_rows, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    int y = qv_op_output(&step->op);
+    struct qv_view view = qv_op_view(&step->op, y);
+    int64_t all = view.rows * view.cols / step->layer_cols; /* convert's are one row */
+    int64_t rows = all * chunk_rows / plan->capacity.rows, values = rows * step->layer_cols;
+    size_t bytes = (size_t)values * qv_dtype_bytes(view.dtype);
+    float *values_f32 = malloc((size_t)values * sizeof *values_f32);
+    void *raw = malloc(bytes);
+    qv_status status = QV_OK;
+    if (!values_f32 || !raw)
+        status = qv_fail(err, QV_ENOMEM, "no memory to show layer %s", step->layer);
+    if (!status)
+        status = ctx->backend->download(ctx->dev, raw, call->operands[y], bytes, err);
+    for (int64_t i = 0; i < values && !status; i++)
+        values_f32[i] = (float)qv_load(raw, view.dtype, i);
+    if (!status)
+        plan->options.hook(plan->options.hook_user, step->layer, values_f32, rows,
+                           step->layer_cols);
+    free(values_f32);
+    free(raw);
+    return status;
+}
+
+/* Enqueues a chunk's list. */
+static qv_status
+enqueue(struct qv_plan *plan, int chunk, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    if (plan->recordings[chunk])
+        return ctx->backend->replay(ctx->dev, plan->recordings[chunk], err);
+    return ctx->backend->run(ctx->dev, qv_plan_calls(plan, chunk), plan->steps.n, err);
+}
+
+/* The list; step by step where someone looks on. */
+static qv_status
+run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    const struct qv_step *steps = plan->steps.steps;
+    const struct qv_call *calls = qv_plan_calls(plan, chunk);
+    if (!plan->options.hook && !plan->probe)
+        return enqueue(plan, chunk, err);
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < plan->steps.n && !status; i++) {
+        status = ctx->backend->run(ctx->dev, &calls[i], 1, err);
+        if (!status)
+            status = ctx->backend->sync(ctx->dev, err);
+        if (!status && plan->probe)
+            plan->probe(plan->probe_user, &steps[i], &calls[i]);
+        if (!status && plan->options.hook && steps[i].layer[0])
+            status = show_layer(plan, &steps[i], &calls[i], rows, err);
+    }
+    return status;
+}
+
+void
+qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
+{
+    plan->probe = probe;
+    plan->probe_user = user;
+}
+
+size_t
+qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
+{
+    *steps = plan->steps.steps;
+    *calls = qv_plan_calls(plan, 0);
+    return plan->steps.n;
+}
+
+void
+qv_plan_routine(const qv_plan *plan, size_t step, char text[QV_ROUTINE_BYTES])
+{
+    const qv_context *ctx = plan->model->ctx;
+    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text,
+                           QV_ROUTINE_BYTES);
+}
+
+qv_status
+qv_plan_work(qv_plan *plan, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    qv_status status = ctx->backend->mark(ctx->dev, QV_MARK_BEGIN, err);
+    if (!status)
+        status = enqueue(plan, 0, err);
+    return status ? status : ctx->backend->mark(ctx->dev, QV_MARK_END, err);
+}
+
+qv_status
+qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
+{
+    if (!plan)
+        return qv_fail(err, QV_EINVAL, "plan is NULL");
+    if (plan->model->describe)
+        return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
+    int64_t rows;
+    qv_status status = qv_plan_check_items(plan, items, n, &rows, err);
+    if (status)
+        return status;
+    int chunk = qv_arena_free_chunk(plan->arena);
+    if (chunk < 0)
+        return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
+                       plan->arena->n_chunks > 1 ? "the chunk before the last" : "the chunk");
+    qv_context *ctx = plan->model->ctx;
+    qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, items, n);
+    status = upload_input(plan, chunk, items, n, err);
+    if (!status)
+        status = run(plan, chunk, rows, err);
+    if (!status)
+        status = ctx->backend->mark(ctx->dev, QV_MARK_CHUNK + chunk, err);
+    if (status)
+        return status;
+    struct qv_pending *pending = &plan->pending[plan->n_pending++];
+    *pending = (struct qv_pending){ chunk, n, rows };
+    for (size_t i = 0; i < n; i++) {
+        const int64_t *g = items[i].grid_thw;
+        plan->item_rows[(size_t)chunk * (size_t)plan->capacity.segments + i] = g[0] * g[1] * g[2];
+    }
+    plan->arena->chunks[chunk] = plan;
+    return QV_OK;
+}
+
+/* ---- output ---------------------------------------------------------------------------------- */
+
+/* A run of rows of the chunk's tokens, and where it goes in the output. */
+struct run {
+    int64_t from, n, to;
+};
+
+static void *
+row_of(const struct qv_plan *plan, void *rows, int64_t row)
+{
+    size_t bytes =
+        (size_t)(row * plan->model->config.out_hidden) * qv_dtype_bytes(plan->shape.output);
+    return rows ? (char *)rows + bytes : NULL;
+}
+
+/* Every output wanted goes to the device's memory, in the order of the caller's stream. */
+static bool
+stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
+{
+    qv_context *ctx = plan->model->ctx;
+    size_t bytes =
+        (size_t)(rows * plan->model->config.out_hidden) * qv_dtype_bytes(plan->shape.output);
+    bool all = ctx->in_order;
+    for (int64_t i = 0; i < 1 + plan->model->config.n_deepstack && all; i++) {
+        struct qv_memory there;
+        const void *to = i ? out->deepstack[i - 1] : out->tokens;
+        all = !to || ctx->backend->wrap(ctx->dev, to, bytes, &there);
+        if (to && all)
+            qv_unwrap(ctx->dev, &there);
+    }
+    return all;
+}
+
+static qv_status
+download(struct qv_plan *plan, int chunk, const struct run *r, const qv_tokens *out, qv_error *err)
+{
+    const struct qv_config *c = &plan->model->config;
+    qv_context *ctx = plan->model->ctx;
+    size_t row = (size_t)c->out_hidden * qv_dtype_bytes(plan->shape.output);
+    qv_status status = QV_OK;
+    for (int64_t i = 0; i < 1 + c->n_deepstack && !status; i++) {
+        void *to = row_of(plan, i ? out->deepstack[i - 1] : out->tokens, r->to);
+        struct qv_buffer from = qv_plan_operand(plan, chunk, SLOT_TOKENS + (int)i);
+        from.offset += (size_t)r->from * row;
+        if (to)
+            status = ctx->backend->download(ctx->dev, to, from, (size_t)r->n * row, err);
+    }
+    return status;
+}
+
+/* first_rows NULL: all items one behind the other, from row 0 on. */
+static qv_status
+pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *rows, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    const int64_t area = plan->model->config.merge * plan->model->config.merge;
+    const struct qv_pending oldest = plan->pending[0];
+    const int64_t *item_rows =
+        plan->item_rows + (size_t)oldest.chunk * (size_t)plan->capacity.segments;
+    struct run r = { .n = oldest.rows / area };
+    *rows = r.n;
+    qv_status status = QV_OK;
+    if (!stays_on_device(plan, out, first_rows ? 1 : r.n))
+        status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
+    if (!first_rows && !status)
+        status = download(plan, oldest.chunk, &r, out, err);
+    for (size_t i = 0; first_rows && i < oldest.n_items && !status; i++, r.from += r.n) {
+        r.n = item_rows[i] / area;
+        r.to = first_rows[i];
+        status = download(plan, oldest.chunk, &r, out, err);
+    }
+    if (status)
+        return status;
+    plan->arena->chunks[oldest.chunk] = NULL;
+    plan->n_pending--;
+    memmove(plan->pending, plan->pending + 1, (size_t)plan->n_pending * sizeof *plan->pending);
+    return QV_OK;
+}
+
+qv_status
+qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
+{
+    int64_t rows;
+    return pull(plan, out, first_rows, &rows, err);
+}
+
+qv_status
+qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
+{
+    if (!plan || !out)
+        return qv_fail(err, QV_EINVAL, "plan or out is NULL");
+    if (!plan->n_pending)
+        return qv_fail(err, QV_ESTATE, "nothing to pull: no chunk was pushed");
+    int64_t area = plan->model->config.merge * plan->model->config.merge;
+    int64_t rows = plan->pending[0].rows / area;
+    if (out->capacity < rows)
+        return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
+                       (long long)out->capacity, (long long)rows);
+    qv_status status = pull(plan, out, NULL, &rows, err);
+    if (!status)
+        out->n = rows;
+    return status;
+}

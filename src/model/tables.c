@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+#include "tables.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+qv_status
+qv_tables_open(const struct qv_capacity *capacity, struct qv_tables *out, qv_error *err)
+{
+    const size_t rows = (size_t)capacity->rows, n = (size_t)capacity->segments;
+    const size_t windows = (size_t)capacity->windows;
+    struct qv_tables t = { .places = calloc(n, sizeof *t.places),
+                           .norms = calloc(n, sizeof *t.norms),
+                           .coords = calloc(rows, sizeof *t.coords),
+                           .index = calloc(rows, sizeof *t.index),
+                           .weight = calloc(rows, sizeof *t.weight),
+                           .segments = calloc(QV_SEGMENT_LISTS * (n + 1), sizeof *t.segments),
+                           .windows = calloc(QV_SEGMENT_LISTS * (windows + 1), sizeof *t.windows),
+                           .order = calloc(rows, sizeof *t.order),
+                           .back = calloc(rows, sizeof *t.back) };
+    bool ok = t.places && t.norms && t.coords && t.index && t.weight && t.segments && t.windows &&
+              t.order && t.back;
+    *out = t;
+    return ok ? QV_OK
+              : qv_fail(err, QV_ENOMEM, "no memory for the tables of %zu rows, %zu segments", rows,
+                        n);
+}
+
+void
+qv_tables_close(struct qv_tables *t)
+{
+    free(t->places);
+    free(t->norms);
+    free(t->coords);
+    free(t->index);
+    free(t->weight);
+    free(t->segments);
+    free(t->windows);
+    free(t->order);
+    free(t->back);
+    *t = (struct qv_tables){ 0 };
+}
+
+int64_t
+qv_item_frames(const struct qv_config *c, const qv_item *item)
+{
+    return item->n_frames ? item->n_frames : item->picture ? 1 : item->grid_thw[0] * c->temporal;
+}
+
+int64_t
+qv_item_input_frames(const struct qv_config *c, const qv_item *item)
+{
+    return item->picture ? 1 : item->grid_thw[0] * c->temporal;
+}
+
+/* mean = std = 1/2 in all: (2u - 255) / 255, where 2u - 255 is exact in bf16 and 1/255 is the GEMM's
+ * alpha. Else normalised in f32 and rounded once. */
+static struct qv_item_norm
+norm_of(const struct qv_config *c, const qv_preprocess *p)
+{
+    struct qv_item_norm norm;
+    bool exact = qv_config_pixels_are_exact(c);
+    for (int i = 0; i < 3; i++) {
+        norm.scale[i] = (float)(exact ? 2 : 1 / (255 * p->std[i]));
+        norm.shift[i] = (float)(exact ? -255 : -p->mean[i] / p->std[i]);
+    }
+    return norm;
+}
+
+/* Segment i of a list that has slots of them: rows from `first` on. */
+static void
+put_segment(int32_t *list, int64_t slots, int64_t i, const struct qv_config *c, int64_t first,
+            int64_t rows)
+{
+    const int64_t lists[QV_SEGMENT_LISTS] = { first, rows, first * 3 * c->hidden,
+                                              first * c->hidden };
+    for (int at = 0; at < QV_SEGMENT_LISTS; at++)
+        list[at * (slots + 1) + i] = (int32_t)lists[at];
+}
+
+/* Slots beyond the last are empty, and begin where it ends. */
+static void
+put_empty_segments(int32_t *list, int64_t slots, int64_t used, const struct qv_config *c,
+                   int64_t first)
+{
+    for (int64_t i = used; i <= slots; i++)
+        put_segment(list, slots, i, c, first, 0);
+}
+
+/* The patches of one cell, whose merged row is `to`, and which without windows would be `from`. */
+static void
+put_cell(struct qv_tables *t, const struct qv_config *c, int64_t grid_w, int64_t pair, int64_t cell,
+         int64_t from, int64_t to)
+{
+    const int64_t m = c->merge, across = grid_w / m, row = cell / across * m,
+                  col = cell % across * m;
+    t->back[from] = (int32_t)to;
+    for (int64_t i = 0; i < m * m; i++) {
+        t->order[to * m * m + i] = (int32_t)(from * m * m + i);
+        t->coords[to * m * m + i] =
+            (struct qv_coords){ (int32_t)t->n_items, (int32_t)pair, (int32_t)(row + i / m),
+                                (int32_t)(col + i % m) };
+    }
+}
+
+/* A frame pair in window order: windows, and the cells of each, from left to right and down; those at
+ * the right and lower edges are smaller (transformers' get_vision_window_index). */
+static void
+add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
+            const int64_t g[3], int64_t pair)
+{
+    const int64_t side = qv_config_window_cells(c), area = c->merge * c->merge;
+    const int64_t down = g[1] / c->merge, across = g[2] / c->merge, first = t->n_rows / area;
+    int64_t to = first;
+    for (int64_t top = 0; top < down; top += side)
+        for (int64_t left = 0; left < across; left += side) {
+            const int64_t bottom = top + side < down ? top + side : down;
+            const int64_t right = left + side < across ? left + side : across;
+            put_segment(t->windows, capacity->windows, t->n_windows++, c, to * area,
+                        (bottom - top) * (right - left) * area);
+            for (int64_t y = top; y < bottom; y++)
+                for (int64_t x = left; x < right; x++, to++)
+                    put_cell(t, c, g[2], pair, y * across + x, first + y * across + x, to);
+        }
+}
+
+/* The pairs of one item lie behind one another, and differ in their number alone. */
+static void
+add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
+         const qv_item *item, int64_t side)
+{
+    const int64_t *g = item->grid_thw, pair_rows = g[1] * g[2], first = t->n_rows;
+    for (int64_t pair = 0; pair < g[0]; pair++) {
+        int64_t at = t->n_rows;
+        put_segment(t->segments, capacity->segments, t->n_segments++, c, at, pair_rows);
+        if (c->window)
+            add_windows(t, capacity, c, g, pair);
+        else if (pair == 0)
+            qv_block_coords(g[1], g[2], c->merge, t->n_items, 0, t->coords + at);
+        else
+            for (int64_t i = 0; i < pair_rows; i++) {
+                t->coords[at + i] = t->coords[first + i];
+                t->coords[at + i].pair = (int32_t)pair;
+            }
+        if (side && pair == 0) {
+            qv_geometry_interpolation(g[1], g[2], c->merge, side, t->index + at, t->weight + at);
+        } else if (side) {
+            memcpy(t->index + at, t->index + first, (size_t)pair_rows * sizeof *t->index);
+            memcpy(t->weight + at, t->weight + first, (size_t)pair_rows * sizeof *t->weight);
+        }
+        t->n_rows += pair_rows;
+    }
+}
+
+void
+qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
+               const qv_item *items, size_t n)
+{
+    int64_t used = 0, side = qv_config_position_side(c); /* used: of the input, in patches */
+    t->n_rows = t->n_segments = t->n_windows = t->n_items = 0;
+    for (size_t i = 0; i < n; i++) {
+        const qv_item *item = &items[i];
+        int64_t patches = item->grid_thw[1] * item->grid_thw[2];
+        int64_t frame = item->picture ? 0 : patches;
+        t->places[i] = (struct qv_item_place){ (int32_t)used, (int32_t)(frame * c->temporal),
+                                               (int32_t)frame, (int32_t)item->grid_thw[2] };
+        t->norms[i] = norm_of(c, item->picture ? &c->image : &c->video);
+        add_item(t, capacity, c, item, side);
+        t->n_items++;
+        used += qv_item_input_frames(c, item) * patches;
+    }
+    /* rows beyond the items' look at what is there: the first patch of the first, the first position */
+    const size_t beyond = (size_t)(capacity->rows - t->n_rows);
+    memset(t->coords + t->n_rows, 0, beyond * sizeof *t->coords);
+    memset(t->index + t->n_rows, 0, beyond * sizeof *t->index);
+    const int64_t tokens = t->n_rows / (c->merge * c->merge);
+    if (c->window) { /* else nothing looks there */
+        memset(t->order + t->n_rows, 0, beyond * sizeof *t->order);
+        memset(t->back + tokens, 0, (size_t)(capacity->rows - tokens) * sizeof *t->back);
+    }
+    put_empty_segments(t->segments, capacity->segments, t->n_segments, c, t->n_rows);
+    put_empty_segments(t->windows, capacity->windows, t->n_windows, c, t->n_rows);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A family of towers as data: what its checkpoints call things, what its config leaves out, and how
+ * its blocks are made. One short file a family, listed in families.c; tower.c makes tensors of it,
+ * and steps.c operations.
+ */
+#ifndef QV_TOWERS_FAMILY_H
+#define QV_TOWERS_FAMILY_H
+
+#include "qwenvit.h"
+
+enum qv_norm_kind {
+    QV_NORM_LAYER, /* mean and variance, weight and bias */
+    QV_NORM_RMS,   /* root of the mean square, weight alone */
+};
+
+/* Names in checkpoints, below the tower's prefix and without ".weight", ".bias". Those of a block are
+ * below `block`.N, those of a merger below `merger` or `deepstack`.N. NULL: the family has none. */
+struct qv_tensor_names {
+    const char *patch_embed, *positions;
+    const char *block, *norm1, *qkv[3], *proj, *norm2, *fc1[2], *fc2; /* qkv: as one or as three; */
+    const char *merger, *deepstack, *merger_norm, *merger_fc1, *merger_fc2; /* fc1: gate and up */
+};
+
+/* One of the vision config's integers, and transformers' class default for it. The second name is the
+ * one that transformers' attribute_map takes as well. */
+struct qv_config_key {
+    const char *key, *alias;
+    size_t offset; /* of its int64_t in struct qv_config */
+    int64_t min, max, preset;
+    bool of_hidden; /* it is a multiple of the hidden size, which stands before it */
+};
+
+struct qv_family {
+    /* model_type of the whole model, NULL at the end; with "_vision" behind, of the tower */
+    const char *model_types[4];
+    const struct qv_tensor_names *names;
+    const struct qv_config_key *keys; /* a key NULL at the end */
+    const char *act;                  /* hidden_act where config.json leaves it out */
+    enum qv_norm_kind norm;
+    double norm_eps;       /* transformers' modules have it as a constant */
+    bool bias;             /* of the linear layers in blocks and mergers */
+    bool patch_embed_bias; /* of the Conv3d */
+    bool windows;          /* attention stays within windows, but for fullatt_block_indexes */
+    qv_act merger_act;
+    qv_processor processor; /* of clips: its defaults are in preprocess.c */
+    /* clips have 128 to 768 tokens, counted as their processor does, whatever the files say: so
+     * transformers' processors of Omni models */
+    bool own_clip_sizes;
+    /* deepstack_visual_indexes where config.json leaves it out; -1: there is no DeepStack at all */
+    int64_t n_deepstack, deepstack[3];
+};
+
+/* NULL at the end. */
+extern const struct qv_family *const qv_families[];
+
+/* What several families share. */
+extern const struct qv_tensor_names qv_names_qwen3;     /* in qwen3_vl.c */
+extern const struct qv_config_key qv_keys_qwen3[];      /* in qwen3_vl.c */
+extern const struct qv_config_key qv_keys_qwen2_5_vl[]; /* in qwen2_5_vl.c */
+
+extern const struct qv_family qv_family_qwen2_vl;
+extern const struct qv_family qv_family_qwen2_5_vl;
+extern const struct qv_family qv_family_qwen2_5_omni;
+extern const struct qv_family qv_family_qwen3_vl;
+extern const struct qv_family qv_family_qwen3_omni;
+extern const struct qv_family qv_family_qwen3_5;
+extern const struct qv_family qv_family_qwen4_exp;
+
+/* Whether an MLP is act(gate) * up, of one product with both. */
+static inline bool
+qv_family_is_gated(const struct qv_family *family)
+{
+    return family->names->fc1[1] != NULL;
+}
+
+/* Of a model_type, of the model or of the tower; NULL: not known. *name: the model's. */
+const struct qv_family *qv_family_find(const char *model_type, const char **name);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+#include "part.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "conv3d/lower.h"
+#include "dtype.h"
+#include "error.h"
+
+const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
+                                          "vision_tower.", "",        NULL };
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static qv_status
+find(struct qv_checkpoint *checkpoint, const char *prefix, const char *name, struct qv_found *out,
+     qv_error *err)
+{
+    char full[160];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return qv_checkpoint_find(checkpoint, full, &out->tensor, &out->file, err);
+}
+
+/* "patch_embed.proj.weight" is also known as "patch_embed.linear_proj.weight". */
+static qv_status
+find_either_name(struct qv_checkpoint *checkpoint, const char *prefix, const char *name,
+                 struct qv_found *out, qv_error *err)
+{
+    static const char proj[] = "patch_embed.proj.";
+    qv_status status = find(checkpoint, prefix, name, out, err);
+    if (!status && !out->tensor && !strncmp(name, proj, sizeof proj - 1)) {
+        char other[96];
+        snprintf(other, sizeof other, "patch_embed.linear_proj.%s", name + sizeof proj - 1);
+        status = find(checkpoint, prefix, other, out, err);
+    }
+    return status;
+}
+
+qv_status
+qv_part_find_prefix(struct qv_checkpoint *checkpoint, const char *dir,
+                    const struct qv_tensor_spec *patch_embed, const char **prefix, qv_error *err)
+{
+    *prefix = NULL;
+    for (const char *const *p = qv_tower_prefixes; *p; p++) {
+        struct qv_found found = { 0 };
+        qv_status status = find_either_name(checkpoint, *p, patch_embed->names[0], &found, err);
+        if (status)
+            return status;
+        if (found.tensor && *prefix)
+            return qv_fail(err, QV_EFORMAT,
+                           "%s: there are two vision towers, %s%s and %s%s: which one is meant?",
+                           dir, *prefix, patch_embed->names[0], *p, patch_embed->names[0]);
+        if (found.tensor)
+            *prefix = *p;
+    }
+    if (*prefix)
+        return QV_OK;
+    return qv_fail(err, QV_EFORMAT,
+                   "%s: no tensor %s%s (nor with another known prefix): this checkpoint holds no "
+                   "Qwen-VL vision tower",
+                   dir, qv_tower_prefixes[0], patch_embed->names[0]);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static void
+print_shape(const int64_t *shape, int n, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? "," : "", (long long)shape[i]);
+}
+
+static bool
+shape_is(const struct qv_safetensor *t, const int64_t *shape, int n)
+{
+    return t->n_dims == n && !memcmp(t->shape, shape, (size_t)n * sizeof *shape);
+}
+
+static qv_status
+check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
+            struct qv_tensor_part *part, qv_error *err)
+{
+    const struct qv_safetensor *t = part->weight.tensor;
+    int64_t first[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
+    int64_t last[] = { c->hidden, c->temporal, c->patch, c->patch, c->in_channels };
+    int64_t flat[] = { spec->n, spec->k };
+    int dims = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS ? 1 : 2;
+    part->channels_last = spec->conv3d && shape_is(t, last, 5) && !shape_is(t, first, 5);
+    if (shape_is(t, flat, dims) || part->channels_last || (spec->conv3d && shape_is(t, first, 5)))
+        return QV_OK;
+    char found[128], wanted[128];
+    print_shape(t->shape, t->n_dims, found, sizeof found);
+    print_shape(spec->conv3d ? first : flat, spec->conv3d ? 5 : dims, wanted, sizeof wanted);
+    return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
+                   qv_safetensors_path(part->weight.file), t->name, found, wanted);
+}
+
+static bool
+can_be_loaded(const struct qv_safetensor *t)
+{
+    switch (t->dtype) {
+    case QV_F32:
+    case QV_F16:
+    case QV_BF16: return true;
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return false;
+}
+
+/* ---- matrices quantised in groups ------------------------------------------------------------ */
+
+static bool
+is_quantised(const struct qv_safetensor *t, const struct qv_tensor_spec *spec)
+{
+    return spec->form == QV_TENSOR_MATRIX && !strcmp(t->dtype_name, "U32");
+}
+
+/* How many bits and how large groups are, the shapes say; MLX's config.json is not needed. */
+static qv_status
+check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, qv_error *err)
+{
+    const struct qv_safetensor *w = part->weight.tensor, *s = part->scales.tensor,
+                               *b = part->biases.tensor;
+    char found[128], scales[128];
+    print_shape(w->shape, w->n_dims, found, sizeof found);
+    print_shape(s->shape, s->n_dims, scales, sizeof scales);
+    bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == spec->n &&
+                s->shape[0] == spec->n && s->shape[1] > 0 && spec->k % s->shape[1] == 0 &&
+                shape_is(b, s->shape, 2);
+    for (int bits = 4; bits <= 8 && fits && !part->bits; bits *= 2)
+        if (w->shape[1] * 32 == spec->k * bits)
+            part->bits = bits;
+    if (!part->bits)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: tensor %s is quantised as [%s] with scales [%s]; of [%lld,%lld], as "
+                       "config.json asks for, 4 or 8 bits in groups can be loaded",
+                       qv_safetensors_path(part->weight.file), w->name, found, scales,
+                       (long long)spec->n, (long long)spec->k);
+    part->group = spec->k / s->shape[1];
+    part->dtype = QV_F32;
+    if (!can_be_loaded(s) || s->dtype != b->dtype)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "%s: tensor %s is %s and its biases are %s; both must be F32, F16 or BF16",
+                       qv_safetensors_path(part->scales.file), s->name, s->dtype_name,
+                       b->dtype_name);
+    return QV_OK;
+}
+
+static qv_status
+find_quantised(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
+               const struct qv_tensor_spec *spec, const char *name, struct qv_tensor_part *part,
+               qv_error *err)
+{
+    static const char *const suffixes[2] = { "scales", "biases" };
+    struct qv_found *const to[2] = { &part->scales, &part->biases };
+    for (int i = 0; i < 2; i++) {
+        char full[112];
+        int stem = (int)(strlen(name) - strlen("weight"));
+        snprintf(full, sizeof full, "%.*s%s", stem, name, suffixes[i]);
+        qv_status status = find(checkpoint, prefix, full, to[i], err);
+        if (status)
+            return status;
+        if (!to[i]->tensor)
+            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s, but %s is quantised (U32)", dir,
+                           prefix, full, part->weight.tensor->name);
+    }
+    return check_quantised(spec, part, err);
+}
+
+/* q * scale + bias in f32: out[rows, k] of packed[rows, k*bits/32]. */
+static void
+dequantise(const struct qv_tensor_part *part, int64_t k, int64_t rows, const uint32_t *packed,
+           const void *scales, const void *biases, float *out)
+{
+    const int per_word = 32 / part->bits;
+    const uint32_t mask = (1u << part->bits) - 1;
+    const qv_dtype dtype = part->scales.tensor->dtype;
+    for (int64_t i = 0; i < rows * k; i++) {
+        const int shift = (int)(i % per_word) * part->bits;
+        const float q = (float)(packed[i / per_word] >> shift & mask);
+        const int64_t group = i / part->group;
+        out[i] = q * (float)qv_load(scales, dtype, group) + (float)qv_load(biases, dtype, group);
+    }
+}
+
+static qv_status
+read_quantised(const struct qv_tensor_part *part, int64_t k, int64_t row, int64_t rows, char *raw,
+               float *out, qv_error *err)
+{
+    const struct qv_found *const found[3] = { &part->weight, &part->scales, &part->biases };
+    const size_t group_bytes =
+        (size_t)(k / part->group) * qv_dtype_bytes(part->scales.tensor->dtype);
+    const size_t row_bytes[3] = { (size_t)(k * part->bits / 8), group_bytes, group_bytes };
+    char *at[3] = { raw, raw + (size_t)rows * row_bytes[0],
+                    raw + (size_t)rows * (row_bytes[0] + group_bytes) };
+    for (int i = 0; i < 3; i++) {
+        qv_status status =
+            qv_safetensors_read(found[i]->file, found[i]->tensor, (uint64_t)row * row_bytes[i],
+                                at[i], (size_t)rows * row_bytes[i], err);
+        if (status)
+            return status;
+    }
+    dequantise(part, k, rows, (const uint32_t *)(const void *)at[0], at[1], at[2], out);
+    return QV_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+qv_status
+qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
+             const struct qv_config *config, const struct qv_tensor_spec *spec, int i,
+             struct qv_tensor_part *out, qv_error *err)
+{
+    const char *name = spec->names[i];
+    *out = (struct qv_tensor_part){ 0 };
+    qv_status status = find_either_name(checkpoint, prefix, name, &out->weight, err);
+    const struct qv_safetensor *t = out->weight.tensor;
+    if (status)
+        return status;
+    if (!t)
+        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", dir, prefix, name);
+    out->dtype = t->dtype;
+    if (is_quantised(t, spec))
+        return find_quantised(checkpoint, dir, prefix, spec, name, out, err);
+    if (!can_be_loaded(t))
+        return qv_fail(err, QV_EUNSUPPORTED, "%s: tensor %s is %s; F32, F16 and BF16 can be loaded",
+                       qv_safetensors_path(out->weight.file), t->name, t->dtype_name);
+    return check_shape(config, spec, out, err);
+}
+
+qv_status
+qv_part_read(const struct qv_tensor_part *part, const struct qv_config *c, int64_t k, int64_t row,
+             int64_t rows, void *raw, void *canonical, void **values, qv_error *err)
+{
+    if (part->bits) {
+        *values = canonical;
+        return read_quantised(part, k, row, rows, raw, canonical, err);
+    }
+    const size_t element = qv_dtype_bytes(part->dtype), row_bytes = (size_t)k * element;
+    qv_status status =
+        qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes, raw,
+                            (size_t)rows * row_bytes, err);
+    *values = raw;
+    if (!status && part->channels_last) {
+        qv_conv3d_channels_last_to_first(raw, rows, c->temporal * c->patch * c->patch,
+                                         c->in_channels, element, canonical);
+        *values = canonical;
+    }
+    return status;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A tensor in a checkpoint, as it is found in the wild: under several names and prefixes, the patch
+ * embedding in several layouts, matrices quantised in groups as MLX writes them. Most tensors of a
+ * tower are one such part.
+ */
+#ifndef QV_TOWERS_PART_H
+#define QV_TOWERS_PART_H
+
+#include "files/safetensors.h"
+#include "tower.h"
+
+/* Before names of towers' tensors; NULL at the end. */
+extern const char *const qv_tower_prefixes[];
+
+struct qv_found {
+    const struct qv_safetensor *tensor;
+    const struct qv_safetensors *file;
+};
+
+struct qv_tensor_part {
+    struct qv_found weight;
+    qv_dtype dtype;     /* of the values that are read */
+    bool channels_last; /* a patch embedding [O, T, P, P, C] */
+    /* Quantised: weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias of
+     * its group. bits 0: it is not. */
+    int bits;
+    int64_t group;
+    struct qv_found scales, biases; /* [n, k/group] */
+};
+
+/* Which prefix a checkpoint uses, by where its patch embedding is. QV_EFORMAT: none, or several. */
+qv_status qv_part_find_prefix(struct qv_checkpoint *checkpoint, const char *dir,
+                              const struct qv_tensor_spec *patch_embed, const char **prefix,
+                              qv_error *err);
+
+/* Part i of a tensor. QV_EFORMAT (missing, or of another shape, naming both), QV_EUNSUPPORTED (dtype). */
+qv_status qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
+                       const struct qv_config *config, const struct qv_tensor_spec *spec, int i,
+                       struct qv_tensor_part *out, qv_error *err);
+
+/* Rows row .. row+rows, k values each: *values is in raw or in canonical, which have room for 4 bytes a
+ * value. */
+qv_status qv_part_read(const struct qv_tensor_part *part, const struct qv_config *config, int64_t k,
+                       int64_t row, int64_t rows, void *raw, void *canonical, void **values,
+                       qv_error *err);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+#include "preprocess.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "files/json.h"
+
+#define MAX_PIXELS ((int64_t)1 << 40)
+#define MAX_FRAMES ((int64_t)1 << 20)
+
+struct processor {
+    bool clips;
+    /* min_pixels and max_pixels are known too, and win over `size` */
+    bool old_pixels;
+    /* takes the frames that it is given unless it is asked to sample, and says so in its file; here
+     * it is always asked */
+    bool may_not_sample;
+    const char *part, *part_prefix; /* of processor_config.json, which comes first */
+    const char *files[3];           /* the first that is there */
+    qv_preprocess preset;           /* transformers' class defaults; patches are the tower's */
+};
+
+static const struct processor pictures = {
+    .old_pixels = true,
+    .part = "image_processor",
+    .part_prefix = "image_processor.",
+    .files = { "preprocessor_config.json" },
+    .preset = { .min_pixels = 56 * 56,
+                .max_pixels = 28 * 28 * 1280,
+                .mean = { 0.48145466, 0.4578275, 0.40821073 },
+                .std = { 0.26862954, 0.26130258, 0.27577711 } },
+};
+
+/* Qwen2VLVideoProcessor has no fps of its own: 2 is what its users ask for, and qwen-vl-utils'. */
+static const struct processor clips[] = {
+    [QV_PROCESSOR_QWEN3_VL] = { .clips = true,
+                                .part = "video_processor",
+                                .part_prefix = "video_processor.",
+                                .files = { "video_preprocessor_config.json",
+                                           "preprocessor_config.json" },
+                                .preset = { .min_pixels = 128 * 32 * 32,
+                                            .max_pixels = 768 * 32 * 32,
+                                            .mean = { 0.5, 0.5, 0.5 },
+                                            .std = { 0.5, 0.5, 0.5 },
+                                            .fps = 2.0,
+                                            .min_frames = 4,
+                                            .max_frames = 768,
+                                            .processor = QV_PROCESSOR_QWEN3_VL } },
+    [QV_PROCESSOR_QWEN2_VL] = { .clips = true,
+                                .old_pixels = true,
+                                .may_not_sample = true,
+                                .part = "video_processor",
+                                .part_prefix = "video_processor.",
+                                .files = { "video_preprocessor_config.json",
+                                           "preprocessor_config.json" },
+                                .preset = { .min_pixels = 128 * 28 * 28,
+                                            .max_pixels = 768 * 28 * 28,
+                                            .mean = { 0.48145466, 0.4578275, 0.40821073 },
+                                            .std = { 0.26862954, 0.26130258, 0.27577711 },
+                                            .fps = 2.0,
+                                            .min_frames = 4,
+                                            .max_frames = 768,
+                                            .processor = QV_PROCESSOR_QWEN2_VL } },
+};
+
+/* What the processor may leave out or do otherwise, and we would not know how. */
+static qv_status
+check_steps(const struct qv_json_object *o, const struct processor *which, qv_error *err)
+{
+    static const struct {
+        const char *key;
+        bool right, clips_only, sampling;
+    } steps[] = {
+        { "do_resize", true, false, false },      { "do_rescale", true, false, false },
+        { "do_normalize", true, false, false },   { "do_convert_rgb", true, false, false },
+        { "do_sample_frames", true, true, true }, { "cap_pixels_per_frame", false, true, false },
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        const json_t *found = qv_json_get(o, steps[i].key);
+        if (!found || (steps[i].clips_only && !which->clips))
+            continue;
+        if (!json_is_boolean(found))
+            return qv_json_wrong(o, steps[i].key, found, "it must be true or false", err);
+        const bool either = steps[i].sampling && which->may_not_sample;
+        if (!either && json_is_true(found) != steps[i].right)
+            return qv_json_unsupported(o, steps[i].key, found,
+                                       steps[i].right ? "only true is supported"
+                                                      : "only false is supported",
+                                       err);
+    }
+
+    const json_t *factor = qv_json_get(o, "rescale_factor");
+    if (factor && !(fabs(json_number_value(factor) - 1.0 / 255.0) <= 1e-9))
+        return qv_json_unsupported(o, "rescale_factor", factor,
+                                   "only 1/255 = 0.00392156862745098 is supported", err);
+    const json_t *resample = qv_json_get(o, "resample");
+    if (resample && (!json_is_integer(resample) || json_integer_value(resample) != 3))
+        return qv_json_unsupported(o, "resample", resample, "only 3 (bicubic) is supported", err);
+    const json_t *num_frames = which->clips ? qv_json_get(o, "num_frames") : NULL;
+    if (num_frames)
+        return qv_json_unsupported(o, "num_frames", num_frames, "only fps is supported", err);
+    return QV_OK;
+}
+
+static qv_status
+check_patch(const struct qv_json_object *o, const char *key, const char *tower_key, int64_t tower,
+            int *value, qv_error *err)
+{
+    int64_t found = tower;
+    const qv_status s = qv_json_int(o, key, 1, 256, &found, err);
+    if (s)
+        return s;
+    if (found != tower)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s%s is %lld, but config.json's %s is %lld; they must "
+                       "be the same",
+                       qv_path_tail(o->file), o->prefix, key, (long long)found, tower_key,
+                       (long long)tower);
+    *value = (int)found;
+    return QV_OK;
+}
+
+static qv_status
+read_pixels(const struct qv_json_object *o, bool old_pixels, qv_preprocess *p, qv_error *err)
+{
+    static const char *const keys[2] = { "shortest_edge", "longest_edge" };
+    static const char *const old_keys[2] = { "min_pixels", "max_pixels" };
+    int64_t *const values[2] = { &p->min_pixels, &p->max_pixels };
+    struct qv_json_object size;
+    qv_status s = qv_json_child(o, "size", "size.", &size, err);
+    for (int i = 0; i < 2 && !s; i++) {
+        const bool old = old_pixels && qv_json_get(o, old_keys[i]);
+        if (old)
+            s = qv_json_int(o, old_keys[i], 1, MAX_PIXELS, values[i], err);
+        else if (size.json && !qv_json_get(&size, keys[i]))
+            s = qv_json_wrong(&size, keys[i], NULL, "size must have shortest_edge and longest_edge",
+                              err);
+        else
+            s = qv_json_int(&size, keys[i], 1, MAX_PIXELS, values[i], err);
+    }
+    if (!s && p->min_pixels > p->max_pixels)
+        s = qv_fail(err, QV_EFORMAT,
+                    "%s: %ssize.shortest_edge (least pixels, %lld) is above size.longest_edge "
+                    "(most pixels, %lld)",
+                    qv_path_tail(o->file), o->prefix, (long long)p->min_pixels,
+                    (long long)p->max_pixels);
+    return s;
+}
+
+static qv_status
+read_frames(const struct qv_json_object *o, qv_preprocess *p, qv_error *err)
+{
+    qv_status s = qv_json_real(o, "fps", 1e-6, 1000.0, &p->fps, err);
+    if (!s)
+        s = qv_json_int(o, "min_frames", 1, MAX_FRAMES, &p->min_frames, err);
+    if (!s)
+        s = qv_json_int(o, "max_frames", 1, MAX_FRAMES, &p->max_frames, err);
+    if (!s && p->min_frames > p->max_frames)
+        s = qv_fail(err, QV_EFORMAT, "%s: %smin_frames is %lld, above max_frames (%lld)",
+                    qv_path_tail(o->file), o->prefix, (long long)p->min_frames,
+                    (long long)p->max_frames);
+    return s;
+}
+
+static qv_status
+read_numbers(const struct qv_json_object *o, const struct qv_config *c,
+             const struct processor *which, qv_preprocess *p, qv_error *err)
+{
+    qv_status s = check_steps(o, which, err);
+    if (!s)
+        s = check_patch(o, "patch_size", "patch_size", c->patch, &p->patch_size, err);
+    if (!s)
+        s = check_patch(o, "temporal_patch_size", "temporal_patch_size", c->temporal,
+                        &p->temporal_patch_size, err);
+    if (!s)
+        s = check_patch(o, "merge_size", "spatial_merge_size", c->merge, &p->merge_size, err);
+    if (!s)
+        s = read_pixels(o, which->old_pixels, p, err);
+    if (!s)
+        s = qv_json_reals(o, "image_mean", -1e3, 1e3, p->mean, 3, err);
+    if (!s)
+        s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, 3, err);
+    if (!s && which->clips)
+        s = read_frames(o, p, err);
+    return s;
+}
+
+/* A file of the folder; *root is NULL if it is not there. free(*path), json_decref(*root). */
+static qv_status
+read_optional(const char *dir, const char *name, char **path, json_t **root, qv_error *err)
+{
+    *root = NULL;
+    *path = qv_path_join(dir, name);
+    if (!*path)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
+}
+
+/* As get_video_processor_dict and its twin for pictures do: the part of processor_config.json, else
+ * the first file. None at all is class defaults here, a failure there. */
+static qv_status
+read_processor(const char *dir, const struct processor *which, const struct qv_config *c,
+               qv_preprocess *out, qv_error *err)
+{
+    json_t *root = NULL;
+    char *path = NULL;
+    struct qv_json_object o = { 0 };
+    qv_status s = read_optional(dir, "processor_config.json", &path, &root, err);
+    if (!s) {
+        const struct qv_json_object top = { root, path, "", true };
+        s = qv_json_child(&top, which->part, which->part_prefix, &o, err);
+    }
+    for (int i = 0; !s && !o.json && which->files[i]; i++) {
+        json_decref(root);
+        free(path);
+        s = read_optional(dir, which->files[i], &path, &root, err);
+        o = (struct qv_json_object){ root, path, "", true };
+    }
+    *out = which->preset;
+    if (!s)
+        s = read_numbers(&o, c, which, out, err);
+    json_decref(root);
+    free(path);
+    return s;
+}
+
+qv_status
+qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
+{
+    qv_status s = read_processor(dir, &pictures, c, &c->image, err);
+    if (!s)
+        s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
+    if (!s && c->family->own_clip_sizes) {
+        const int64_t side = c->patch * c->merge;
+        c->video.min_pixels = 128 * side * side;
+        c->video.max_pixels = 768 * side * side;
+    }
+    return s;
+}

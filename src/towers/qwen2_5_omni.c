@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* The tower inside of Qwen2.5-Omni (transformers, models/qwen2_5_omni): that of Qwen2.5-VL, with q, k
+ * and v apart. */
+#include "config.h"
+
+static const struct qv_tensor_names names = {
+    .patch_embed = "patch_embed.proj",
+    .block = "blocks",
+    .norm1 = "norm1",
+    .qkv = { "attn.q", "attn.k", "attn.v" },
+    .proj = "attn.proj",
+    .norm2 = "norm2",
+    .fc1 = { "mlp.gate_proj", "mlp.up_proj" },
+    .fc2 = "mlp.down_proj",
+    .merger = "merger",
+    .merger_norm = "ln_q",
+    .merger_fc1 = "mlp.0",
+    .merger_fc2 = "mlp.2",
+};
+
+const struct qv_family qv_family_qwen2_5_omni = {
+    .model_types = { "qwen2_5_omni" },
+    .names = &names,
+    .keys = qv_keys_qwen2_5_vl,
+    .act = "silu",
+    .processor = QV_PROCESSOR_QWEN2_VL,
+    .own_clip_sizes = true,
+    .norm = QV_NORM_RMS,
+    .norm_eps = 1e-6,
+    .bias = true,
+    .windows = true,
+    .merger_act = QV_ACT_GELU_ERF,
+    .n_deepstack = -1,
+};

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* The tower inside of Qwen3-Omni (transformers, models/qwen3_omni_moe): that of Qwen3-VL, whose
+ * mergers have other names. */
+#include "config.h"
+
+static const struct qv_tensor_names names = {
+    .patch_embed = "patch_embed.proj",
+    .positions = "pos_embed.weight",
+    .block = "blocks",
+    .norm1 = "norm1",
+    .qkv = { "attn.qkv" },
+    .proj = "attn.proj",
+    .norm2 = "norm2",
+    .fc1 = { "mlp.linear_fc1" },
+    .fc2 = "mlp.linear_fc2",
+    .merger = "merger",
+    .deepstack = "merger_list",
+    .merger_norm = "ln_q",
+    .merger_fc1 = "mlp.0",
+    .merger_fc2 = "mlp.2",
+};
+
+const struct qv_family qv_family_qwen3_omni = {
+    .model_types = { "qwen3_omni_moe" },
+    .names = &names,
+    .keys = qv_keys_qwen3,
+    .act = "gelu_pytorch_tanh",
+    .processor = QV_PROCESSOR_QWEN2_VL,
+    .own_clip_sizes = true,
+    .norm = QV_NORM_LAYER,
+    .norm_eps = 1e-6,
+    .bias = true,
+    .patch_embed_bias = true,
+    .merger_act = QV_ACT_GELU_ERF,
+    .n_deepstack = 3,
+    .deepstack = { 8, 16, 24 },
+};

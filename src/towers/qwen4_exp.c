@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* Qwen4-exp: the tower of Qwen3-VL without DeepStack (transformers, models/qwen4_exp). */
+#include "family.h"
+
+const struct qv_family qv_family_qwen4_exp = {
+    .model_types = { "qwen4_exp" },
+    .names = &qv_names_qwen3,
+    .keys = qv_keys_qwen3,
+    .act = "gelu_pytorch_tanh",
+    .norm = QV_NORM_LAYER,
+    .norm_eps = 1e-6,
+    .bias = true,
+    .patch_embed_bias = true,
+    .merger_act = QV_ACT_GELU_ERF,
+    .processor = QV_PROCESSOR_QWEN3_VL,
+    .n_deepstack = -1,
+};

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A Qwen vision tower as a list of operations (transformers' models are the definition). Reads from
+ * top to bottom as a chunk flows:
+ *
+ *   rows    = patches of the frames, those of all items one behind the other
+ *   x       = conv3d(rows) + position embedding, where the family has one
+ *   x      += proj(attention(rope(qkv(norm1(x)))))      } depth times; attention stays
+ *   x      += fc2(gelu(fc1(norm2(x))))                  } within a segment
+ *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
+ *   DeepStack's mergers do the same after their block, with the norm after the merge.
+ *
+ * A gated MLP is fc2(silu(gate) * up), of one product with both. Where attention stays within windows,
+ * rows come in window order from the first operation on, so that a window is a segment and a frame
+ * pair still is one; the last operation puts the tokens back.
+ */
+#include "steps.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+
+/* The chunk being built: sizes by name, and the list that grows. */
+struct builder {
+    const struct qv_config *c;
+    const struct qv_tower *tower;
+    const struct qv_tower_shape *s;
+    struct qv_steps *out;
+    int64_t rows, merged_rows; /* patches and tokens of the chunk */
+    int x;                     /* where the residual stream is */
+};
+
+static struct qv_step *
+append(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
+{
+    static struct qv_step lost; /* what is written to it after ENOMEM is not read */
+    struct qv_steps *list = b->out;
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 64;
+        struct qv_step *grown = realloc(list->steps, capacity * sizeof *grown);
+        if (!grown) {
+            list->status = QV_ENOMEM;
+            return &lost;
+        }
+        list->steps = grown;
+        list->capacity = capacity;
+    }
+    struct qv_step *step = &list->steps[list->n++];
+    memset(step, 0, sizeof *step);
+    step->op = op;
+    memcpy(step->operands, operands, sizeof step->operands);
+    return step;
+}
+#define OPERANDS(...)                                                                              \
+    (const int[QV_MAX_OPERANDS])                                                                   \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+static void
+completes(struct builder *b, const char *layer, int64_t index, int64_t cols)
+{
+    struct qv_step *step = &b->out->steps[b->out->n - 1];
+    if (b->out->status)
+        return;
+    if (index < 0)
+        snprintf(step->layer, sizeof step->layer, "%s", layer);
+    else
+        snprintf(step->layer, sizeof step->layer, "%s.%lld", layer, (long long)index);
+    step->layer_cols = cols;
+}
+
+static int
+tensor(int id)
+{
+    return id == QV_NO_TENSOR ? QV_NO_OPERAND : qv_weight_operand((size_t)id);
+}
+
+static void
+norm(struct builder *b, int64_t rows, int64_t cols, int x, struct qv_norm w, int y)
+{
+    const struct qv_family *family = b->c->family;
+    struct qv_op op = { .kind = QV_OP_norm };
+    op.u.norm = (struct qv_op_norm){
+        .rows = rows, .cols = cols, .eps = family->norm_eps, .rms = family->norm == QV_NORM_RMS
+    };
+    qv_op_set_dtype(&op, b->s->dtype);
+    append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), y));
+}
+
+/* y = act(x w^T + bias) + residual */
+static void
+linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int residual, int y)
+{
+    const struct qv_tensor_spec *weight = &b->tower->tensors[w.weight];
+    struct qv_op op = { .kind = QV_OP_gemm };
+    op.u.gemm = (struct qv_op_gemm){ .m = rows,
+                                     .n = qv_tensor_rows(weight),
+                                     .k = weight->k + weight->pad_k,
+                                     .alpha = 1,
+                                     .bias = w.bias != QV_NO_TENSOR,
+                                     .act = act,
+                                     .addend_rows = residual == QV_NO_OPERAND ? 0 : rows };
+    qv_op_set_dtype(&op, b->s->dtype);
+    append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
+}
+
+/* x += product */
+static void
+add_linear(struct builder *b, int from, struct qv_linear w)
+{
+    int y = !b->s->addend_apart ? b->x : b->x == SLOT_X ? SLOT_X2 : SLOT_X;
+    linear(b, b->rows, from, w, QV_ACT_NONE, b->x, y);
+    b->x = y;
+}
+
+static void
+convert(struct builder *b, int64_t n, qv_dtype from, qv_dtype to, int x, int y)
+{
+    struct qv_op op = { .kind = QV_OP_convert };
+    op.u.convert = (struct qv_op_convert){ .n = n, .x_dtype = from, .y_dtype = to };
+    append(b, op, OPERANDS(x, y));
+}
+
+/* y[i] = x[index[i]], in another dtype */
+static void
+gather(struct builder *b, int64_t rows, int64_t cols, qv_dtype from, qv_dtype to, int x, int index,
+       int y)
+{
+    struct qv_op op = { .kind = QV_OP_gather };
+    op.u.gather = (struct qv_op_gather){
+        .rows = rows, .cols = cols, .x_rows = rows, .x_dtype = from, .y_dtype = to
+    };
+    append(b, op, OPERANDS(x, index, y));
+}
+
+static void
+position_embedding(struct builder *b)
+{
+    struct qv_op op = { .kind = QV_OP_interpolate };
+    if (b->tower->positions == QV_NO_TENSOR)
+        return;
+    op.u.interpolate = (struct qv_op_interpolate){ .rows = b->rows,
+                                                   .cols = b->c->hidden,
+                                                   .table_rows = b->c->n_positions };
+    qv_op_set_dtype(&op, b->s->dtype);
+    append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
+}
+
+/* Frames, or pixel_values, to patch rows in the model's dtype; returns where they are. */
+static int
+patch_rows(struct builder *b)
+{
+    const struct qv_config *c = b->c;
+    struct qv_op op = { .kind = QV_OP_rows };
+    if (b->s->input == QV_INPUT_PATCHES && b->s->windows) {
+        gather(b, b->rows, qv_config_row_dim(c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
+               SLOT_ROWS);
+        return SLOT_ROWS;
+    }
+    if (b->s->input == QV_INPUT_PATCHES) {
+        if (b->s->dtype == QV_F32)
+            return SLOT_INPUT;
+        convert(b, b->rows * qv_config_row_dim(c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
+        return SLOT_ROWS;
+    }
+    op.u.rows = (struct qv_op_rows){ .rows = b->rows,
+                                     .patch = c->patch,
+                                     .temporal = c->temporal,
+                                     .channels = c->in_channels,
+                                     .items = b->s->segments,
+                                     .patches = b->rows * c->temporal };
+    qv_op_set_dtype(&op, b->s->dtype);
+    append(b, op, OPERANDS(SLOT_INPUT, SLOT_PLACES, SLOT_NORMS, SLOT_COORDS, SLOT_ROWS));
+    return SLOT_ROWS;
+}
+
+/* The Conv3d's operations as decided, between our slots. */
+static void
+patch_embed(struct builder *b, const struct qv_conv3d_list *list)
+{
+    int slots[QV_CONV3D_BUFFERS] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
+                                     [QV_CONV3D_INPUT] = patch_rows(b),
+                                     [QV_CONV3D_WEIGHT] = tensor(b->tower->patch_embed.weight),
+                                     [QV_CONV3D_BIAS] = tensor(b->tower->patch_embed.bias),
+                                     [QV_CONV3D_ADDEND] = SLOT_POS,
+                                     [QV_CONV3D_OUTPUT] = SLOT_X };
+    for (int i = 0; i < list->n; i++) {
+        int operands[QV_MAX_OPERANDS];
+        for (int j = 0; j < QV_MAX_OPERANDS; j++)
+            operands[j] = slots[list->steps[i].operands[j].buffer];
+        append(b, list->steps[i].op, operands);
+    }
+    completes(b, "patch_embed", -1, b->c->hidden);
+}
+
+/* q, k and v are views of packed rows [3, heads, head_dim]; q and k of one view to rope. */
+static void
+attention(struct builder *b, const struct qv_block *block, bool within_windows)
+{
+    const struct qv_config *c = b->c;
+    int64_t head_dim = qv_config_head_dim(c), width = c->heads * head_dim;
+    struct qv_op rope = { .kind = QV_OP_rope }, attend = { .kind = QV_OP_attention };
+    rope.u.rope = (struct qv_op_rope){ .rows = b->rows,
+                                       .heads = 2 * c->heads,
+                                       .head_dim = head_dim,
+                                       .positions = QV_MOST_POSITIONS,
+                                       .x_stride = 3 * width };
+    int64_t side = qv_config_window_cells(c) * c->merge;
+    attend.u.attention = (struct qv_op_attention){ .rows = b->rows,
+                                                   .segments = b->s->segments,
+                                                   .segment_rows = b->s->segment_rows,
+                                                   .heads = c->heads,
+                                                   .head_dim = head_dim,
+                                                   .scale = 1 / sqrt((double)head_dim),
+                                                   .q_stride = 3 * width,
+                                                   .k_stride = 3 * width,
+                                                   .v_stride = 3 * width };
+    if (within_windows) {
+        attend.u.attention.segments = b->s->windows;
+        attend.u.attention.segment_rows = 0;
+        attend.u.attention.longest = side * side < b->rows ? side * side : b->rows;
+    }
+    int list = within_windows ? SLOT_WINDOWS : b->s->segment_rows ? QV_NO_OPERAND : SLOT_SEGMENTS;
+    qv_op_set_dtype(&rope, b->s->dtype);
+    qv_op_set_dtype(&attend, b->s->dtype);
+
+    norm(b, b->rows, c->hidden, b->x, block->norm1, SLOT_A);
+    linear(b, b->rows, SLOT_A, block->qkv, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
+    append(b, rope,
+           OPERANDS(qv_weight_operand(b->tower->cosines), qv_weight_operand(b->tower->sines),
+                    SLOT_COORDS, SLOT_B));
+    struct qv_step *step = append(b, attend, OPERANDS(list, SLOT_B, SLOT_B, SLOT_B, SLOT_A));
+    for (int i = 0; i < 3; i++)
+        step->offsets[1 + i] = i * width * (int64_t)qv_dtype_bytes(b->s->dtype);
+    add_linear(b, SLOT_A, block->proj);
+}
+
+/* act(gate) * up, both columns of what fc1 gave. */
+static void
+gate(struct builder *b)
+{
+    int64_t cols = b->c->intermediate + b->c->mlp_padding;
+    struct qv_op op = { .kind = QV_OP_gate };
+    op.u.gate = (struct qv_op_gate){
+        .rows = b->rows, .cols = cols, .act = b->c->act, .a_stride = 2 * cols, .b_stride = 2 * cols
+    };
+    qv_op_set_dtype(&op, b->s->dtype);
+    struct qv_step *step = append(b, op, OPERANDS(SLOT_B, SLOT_B, SLOT_A));
+    step->offsets[1] = cols * (int64_t)qv_dtype_bytes(b->s->dtype);
+}
+
+static void
+mlp(struct builder *b, const struct qv_block *block)
+{
+    const bool gated = qv_family_is_gated(b->c->family);
+    norm(b, b->rows, b->c->hidden, b->x, block->norm2, SLOT_A);
+    linear(b, b->rows, SLOT_A, block->fc1, gated ? QV_ACT_NONE : b->c->act, QV_NO_OPERAND, SLOT_B);
+    if (gated)
+        gate(b);
+    add_linear(b, gated ? SLOT_A : SLOT_B, block->fc2);
+}
+
+/* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. Nothing waits for a
+ * DeepStack's output, so what follows its norm may run on the side stream, beside the next blocks. */
+static void
+merge(struct builder *b, int64_t merger)
+{
+    const struct qv_merger *m = &b->tower->mergers[merger];
+    int64_t merged_cols = b->c->hidden * b->c->merge * b->c->merge;
+    bool convert_out = b->s->output != b->s->dtype, side = merger && b->s->side;
+    bool put_back = b->s->windows;
+    int a = side ? SLOT_SIDE_A : SLOT_A, inner = side ? SLOT_SIDE_B : SLOT_B;
+    int out = SLOT_TOKENS + (int)merger, merged = side ? SLOT_SIDE_MERGED : SLOT_MERGED;
+    int y = convert_out || put_back ? merged : out;
+
+    if (m->norm_merged)
+        norm(b, b->merged_rows, merged_cols, b->x, m->norm, a);
+    else
+        norm(b, b->rows, b->c->hidden, b->x, m->norm, a);
+    size_t n = b->out->n;
+    linear(b, b->merged_rows, a, m->fc1, b->c->family->merger_act, QV_NO_OPERAND, inner);
+    linear(b, b->merged_rows, inner, m->fc2, QV_ACT_NONE, QV_NO_OPERAND, y);
+    if (put_back)
+        gather(b, b->merged_rows, b->c->out_hidden, b->s->dtype, b->s->output, y, SLOT_BACK, out);
+    completes(b, merger ? "deepstack_merger_list" : "merger", merger - 1, b->c->out_hidden);
+    if (convert_out && !put_back)
+        convert(b, b->merged_rows * b->c->out_hidden, b->s->dtype, b->s->output, y, out);
+    if (!side || b->out->status)
+        return;
+    b->out->steps[n - 1].waits = true; /* for the merger before, whose input it overwrites */
+    for (; n < b->out->n; n++)
+        b->out->steps[n].side = true;
+}
+
+qv_conv3d_desc
+qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
+{
+    bool scaled = s->input == QV_INPUT_FRAMES && qv_config_pixels_are_exact(c);
+    return (qv_conv3d_desc){ .n = s->rows,
+                             .d = c->temporal,
+                             .h = c->patch,
+                             .w = c->patch,
+                             .c = c->in_channels,
+                             .o = c->hidden,
+                             .kernel = { c->temporal, c->patch, c->patch },
+                             .stride = { c->temporal, c->patch, c->patch },
+                             .dilation = { 1, 1, 1 },
+                             .groups = 1,
+                             .dtype = s->dtype,
+                             .layout = QV_LAYOUT_PATCH_ROWS,
+                             .merge = 1,
+                             .bias = c->family->patch_embed_bias,
+                             .alpha = scaled ? 1 / 255.0 : 1,
+                             .addend_rows = c->n_positions ? s->rows : 0 };
+}
+
+qv_status
+qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
+               const struct qv_tower_shape *s, const struct qv_conv3d_list *patch_embed_list,
+               struct qv_steps *out, qv_error *err)
+{
+    struct builder b = { c, tower, s, out, s->rows, s->rows / (c->merge * c->merge), SLOT_X };
+
+    position_embedding(&b);
+    patch_embed(&b, patch_embed_list);
+    for (int64_t i = 0; i < c->depth; i++) {
+        attention(&b, &tower->blocks[i], s->windows && !c->full_attention[i]);
+        mlp(&b, &tower->blocks[i]);
+        completes(&b, "blocks", i, c->hidden);
+        for (int64_t t = 0; t < c->n_deepstack; t++)
+            if (c->deepstack[t] == i)
+                merge(&b, 1 + t);
+    }
+    merge(&b, 0);
+    if (out->status)
+        return qv_fail(err, out->status, "no memory for the list of operations");
+    return QV_OK;
+}
