@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_media: clips and pictures in, resized RGB frames out, as transformers' Qwen3-VL
- * processors make them. No tower in here. Needs the FFmpeg libraries.
+ * qwenvit_media: clips and pictures in, resized RGB frames out, as transformers' Qwen-VL processors
+ * make them. No tower in here. Needs the FFmpeg libraries.
  *
  * Conventions and thread rules as in qwenvit.h: different clips may be used by different threads.
  */
@@ -17,12 +17,27 @@ extern "C" {
 typedef struct qv_clip qv_clip;
 typedef struct qv_decoder qv_decoder;
 
+/* Whose frames, sizes and pixels. */
+typedef enum qv_like {
+    QV_LIKE_TRANSFORMERS = 0, /* the model's processors */
+    /* The Python package qwen-vl-utils, whose pictures and clips the processors take as they are.
+     * Numbers left out are its own, whatever the checkpoint says: 2 fps, 4 to 768 frames, an even
+     * number, 128 to 768 tokens a frame, fewer in long clips, 4 to 16384 a picture. */
+    QV_LIKE_QWEN_VL_UTILS,
+    QV_LIKE_MAX = 0x7fff
+} qv_like;
+
+/* In brackets: what the fields are called in qwen-vl-utils where that differs. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
-    int64_t num_frames; /* exactly so many instead; excludes fps */
+    int64_t num_frames; /* [nframes] exactly so many instead; excludes fps */
     int64_t min_frames, max_frames;
-    int64_t min_pixels, max_pixels; /* of T*H*W for clips, H*W for pictures */
-    bool cap_pixels;                /* per-frame cap of qwen-vl-utils: 768 tokens a frame */
+    int64_t min_pixels, max_pixels; /* as the processor counts them; H*W for pictures, and of each
+                                       frame where `like` is QV_LIKE_QWEN_VL_UTILS */
+    int64_t total_pixels; /* QV_LIKE_QWEN_VL_UTILS alone: of all frame pairs together; 0: 115200
+                             tokens, which is its MODEL_SEQ_LEN of 128000 times 0.9 */
+    qv_like like;
+    bool cap_pixels; /* QV_LIKE_TRANSFORMERS alone: its cap_pixels_per_frame */
     /* For decoding; 0: as many as there are cores, where they make the same frames of damaged data
      * whatever their number: so H.264, VP9, AV1 and others, but one for HEVC, MPEG-1, 2 and 4, VP8
      * and PNG. HEVC takes more if asked; of a clip without damage they make the same. */
@@ -35,17 +50,27 @@ typedef struct qv_clip_options {
     int64_t decode_memory;
     double decode_seconds;
     qv_decoder *decoder; /* that makes the process; NULL: one is started for this clip alone */
-    uint64_t reserved[8];
+    /* Linux: the file is these bytes, which are copied, and not at the path, which is then a name for
+     * error texts. NULL: at the path. */
+    const void *bytes;
+    size_t n_bytes;
+    /* The clip lies inside of the file, as in a tar shard: from byte `offset` on, so many (0: to its end). */
+    int64_t offset, length;
+    uint64_t reserved[2];
 } qv_clip_options;
 
 typedef struct qv_clip_info {
     bool picture; /* one still image: the image rules apply */
+    qv_like like; /* as the options said */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after display rotation */
     int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file */
     int64_t n_frames;      /* sampled; before pairing (one odd frame pairs with itself) */
+    double sampled_fps;    /* n_frames / source_frames * source_fps; 0 for pictures. A frame pair is
+                              temporal_patch_size / sampled_fps seconds: second_per_grid_ts of
+                              transformers' Qwen2_5_VLProcessor */
     int width, height;     /* after smart_resize */
     int64_t grid_thw[3];
 } qv_clip_info;
@@ -57,10 +82,11 @@ QV_API qv_preprocess qv_preprocess_default(bool picture);
  * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
  * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
  * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process.
- * Does not wait until the program runs. QV_EBACKEND where there is none, QV_ENOMEM.
+ * Does not wait until the program runs. One that does not answer for 60 s is ended: what uses it then
+ * fails with QV_EBACKEND, at once. QV_EBACKEND where there is none, QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* After its clips are closed. */
+/* After its clips are closed. Takes 60 s at most, usually no time. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*
@@ -94,8 +120,9 @@ QV_API double qv_clip_busy_seconds(qv_clip *clip);
 
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 
-/* Size after transformers' smart_resize, for clips (min/max count T*H*W; num_frames = sampled) and
- * for pictures (num_frames = 0: H*W). QV_EINVAL for an aspect ratio above 200 or sizes below 1. */
+/* Size after transformers' smart_resize, for clips (num_frames = sampled; p->processor says how
+ * pixels are counted) and for pictures (num_frames = 0: H*W). QV_EINVAL for an aspect ratio above
+ * 200 or sizes below 1. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);

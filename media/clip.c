@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A clip: opens the file, decides which frames are read and at which size, and takes them from its
- * decoder (serve.c), which runs in a process of its own, or for trusted files in a thread.
+ * A clip: opens the file, has it decided which frames are read and at which size (choose.c), and
+ * takes them from its decoder (serve.c), which runs in a process of its own, or for trusted files in
+ * a thread.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@
 
 #define RING_FRAMES 16
 #define RING_BYTES (64 << 20)
-#define CAP_TOKENS 768 /* qwen-vl-utils' VIDEO_MAX_TOKEN_NUM */
 #define PAGE 4096
+#define MAX_PIXELS ((int64_t)1 << 40) /* as in preprocessor files */
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
@@ -29,16 +29,16 @@ struct qv_clip {
     char *path;
     qv_clip_info info;
     int64_t *indices; /* [info.n_frames], ascending, may repeat */
-    int64_t memory;   /* of the decoder's process */
+    int64_t memory;   /* limit of the process that decodes, bytes */
     double patience_s;
 
-    /* the far end */
+    /* the far end, which decodes: a thread or a process (serve.c) */
     qvm_session far;
     qv_decoder *decoder, *own_decoder;
     pid_t pid; /* 0: a thread */
     pthread_t thread;
     bool has_thread;
-    int socket; /* to it */
+    int socket; /* to the far end */
     uint8_t *shared;
     qvm_request start; /* how the shared memory is laid out */
     size_t frame_bytes;
@@ -66,17 +66,40 @@ check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->min_frames < 0 || o->max_frames < 0 || o->max_frames > QVM_MAX_SAMPLED)
         return qv_fail(err, QV_EINVAL, "%s: min_frames %lld, max_frames %lld; 1 to %d", path,
                        (long long)o->min_frames, (long long)o->max_frames, QVM_MAX_SAMPLED);
-    if (o->min_pixels < 0 || o->max_pixels < 0)
-        return qv_fail(err, QV_EINVAL, "%s: min_pixels %lld, max_pixels %lld; at least 1", path,
-                       (long long)o->min_pixels, (long long)o->max_pixels);
+    if (o->min_pixels < 0 || o->max_pixels < 0 || o->min_pixels > MAX_PIXELS ||
+        o->max_pixels > MAX_PIXELS)
+        return qv_fail(err, QV_EINVAL, "%s: min_pixels %lld, max_pixels %lld; 1 to %lld", path,
+                       (long long)o->min_pixels, (long long)o->max_pixels, (long long)MAX_PIXELS);
+    if (o->like != QV_LIKE_TRANSFORMERS && o->like != QV_LIKE_QWEN_VL_UTILS)
+        return qv_fail(err, QV_EINVAL, "%s: like is %d; see qv_like", path, (int)o->like);
+    if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
+                       path);
+    if (o->total_pixels < 0 || (o->total_pixels && o->like != QV_LIKE_QWEN_VL_UTILS))
+        return qv_fail(
+            err, QV_EINVAL,
+            "%s: total_pixels %lld; at least 1, and with the rules of qwen-vl-utils alone", path,
+            (long long)o->total_pixels);
     if (o->threads < 0)
         return qv_fail(err, QV_EINVAL, "%s: %d threads; at least 1, or 0 for FFmpeg's choice", path,
                        o->threads);
     if (o->decode_memory < 0 || !(o->decode_seconds >= 0.0 && o->decode_seconds <= 1e6))
         return qv_fail(err, QV_EINVAL, "%s: decode_memory %lld, decode_seconds %g; above 0, or 0",
                        path, (long long)o->decode_memory, o->decode_seconds);
+#ifdef QVM_CLIENT
+    if (o->trusted)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "%s: trusted; this build decodes in processes of their own alone", path);
+#endif
     if (o->trusted && o->decoder)
         return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
+    if (o->offset < 0 || o->length < 0 || (o->bytes && (o->offset || o->length)))
+        return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
+                       (long long)o->offset, (long long)o->length);
+    if (!o->bytes != !o->n_bytes)
+        return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
+                       o->bytes ? "empty" : "NULL");
     for (size_t i = 0; i < sizeof o->reserved / sizeof o->reserved[0]; i++)
         if (o->reserved[i])
             return qv_fail(err, QV_EINVAL, "%s: clip options: reserved field %zu is not zero", path,
@@ -84,82 +107,39 @@ check_options(const char *path, const qv_clip_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* ---- decisions ------------------------------------------------------------------------------- */
-
-static qv_status
-sample(qv_clip *clip, const qv_preprocess *p, const qv_clip_options *o, qv_error *err)
-{
-    qv_clip_info *info = &clip->info;
-    const int64_t least = o->min_frames ? o->min_frames : p->min_frames;
-    const int64_t most = o->max_frames ? o->max_frames : p->max_frames;
-    const double fps = o->fps > 0.0 ? o->fps : p->fps;
-    info->n_frames = 1;
-    if (!info->picture)
-        info->n_frames = qv_sample_frames(info->source_frames, info->source_fps, fps, o->num_frames,
-                                          least, most, NULL);
-    if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; 1 to %d", clip->path,
-                       (long long)info->n_frames, QVM_MAX_SAMPLED);
-    clip->indices = calloc((size_t)info->n_frames, sizeof *clip->indices);
-    if (!clip->indices)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", clip->path,
-                       (long long)info->n_frames);
-    if (!info->picture)
-        qv_sample_frames(info->source_frames, info->source_fps, fps, o->num_frames, least, most,
-                         clip->indices);
-    return QV_OK;
-}
-
-/* transformers' resize(cap_pixels_per_frame=True). */
-static int64_t
-capped_pixels(const qv_preprocess *p, int64_t n_frames)
-{
-    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
-    int64_t pixels = CAP_TOKENS * factor * factor;
-    if (pixels > p->max_pixels / n_frames)
-        pixels = p->max_pixels / n_frames;
-    const int64_t least = (int64_t)((double)p->min_pixels * 1.05);
-    return (pixels < least ? least : pixels) * n_frames;
-}
-
-static qv_status
-choose_size(qv_clip *clip, const qv_preprocess *preprocess, const qv_clip_options *o, qv_error *err)
-{
-    qv_clip_info *info = &clip->info;
-    qv_preprocess p = *preprocess;
-    if (o->min_pixels)
-        p.min_pixels = o->min_pixels;
-    if (o->max_pixels)
-        p.max_pixels = o->max_pixels;
-    if (o->cap_pixels && !info->picture)
-        p.max_pixels = capped_pixels(&p, info->n_frames);
-    int64_t height, width;
-    qv_error inner;
-    qv_status status = qv_smart_resize(info->picture ? 0 : info->n_frames, info->source_height,
-                                       info->source_width, &p, &height, &width, &inner);
-    if (status) /* options are right: then it is the file's shape */
-        return qv_fail(err, p.min_pixels > 0 && p.max_pixels >= p.min_pixels ? QV_EFORMAT : status,
-                       "%s: %s", clip->path, inner.text);
-    if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EINVAL,
-                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
-                       "max_pixels",
-                       clip->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
-    info->height = (int)height;
-    info->width = (int)width;
-    info->grid_thw[0] = (info->n_frames + p.temporal_patch_size - 1) / p.temporal_patch_size;
-    info->grid_thw[1] = height / p.patch_size;
-    info->grid_thw[2] = width / p.patch_size;
-    return QV_OK;
-}
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
+/* The bytes in a file without a name. */
 static qv_status
-open_file(qv_clip *clip, qv_error *err)
+open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
+{
+#ifdef __linux__
+    void *at = MAP_FAILED;
+    clip->far.clip = qvm_shared_memory();
+    if (clip->far.clip >= 0 && n <= INT64_MAX && qvm_shared_memory_size(clip->far.clip, (int64_t)n))
+        at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->far.clip, 0);
+    if (at == MAP_FAILED)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->path, n,
+                       strerror(errno));
+    memcpy(at, bytes, n);
+    munmap(at, n);
+    return QV_OK;
+#else
+    (void)bytes;
+    return qv_fail(err, QV_EUNSUPPORTED,
+                   "%s: %zu bytes in memory; on this system only files are "
+                   "read",
+                   clip->path, n);
+#endif
+}
+
+static qv_status
+open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
 {
     const char *path = clip->path;
     struct stat info;
+    if (o->bytes)
+        return open_bytes(clip, o->bytes, o->n_bytes, err);
     if (stat(path, &info))
         return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
@@ -167,6 +147,10 @@ open_file(qv_clip *clip, qv_error *err)
     if (info.st_size == 0)
         return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
                        path);
+    if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: a clip of %lld bytes from byte %lld on; the file has %lld", path,
+                       (long long)o->length, (long long)o->offset, (long long)info.st_size);
     clip->far.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (clip->far.clip < 0)
         return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
@@ -178,7 +162,11 @@ open_file(qv_clip *clip, qv_error *err)
 static void *
 serve(void *user)
 {
+#ifdef QVM_CLIENT /* without FFmpeg: check_options lets nobody come here */
+    (void)user;
+#else
     qvm_serve(user);
+#endif
     return NULL;
 }
 
@@ -202,7 +190,7 @@ start_process(qv_clip *clip, qv_decoder *shared, qv_error *err)
     }
     if (!status)
         status = qvm_session_start(clip->decoder, &clip->far, clip->memory, &clip->pid, &inner);
-    close_fd(&clip->far.socket); /* so that its end is heard */
+    close_fd(&clip->far.socket); /* or it would not show here that the process has ended */
     return status ? qv_fail(err, status, "%s: %s", clip->path, inner.text) : QV_OK;
 }
 
@@ -221,12 +209,12 @@ start_far_end(qv_clip *clip, const qv_clip_options *o, qv_error *err)
                             : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", clip->path);
 }
 
-/* Ends it, and if somebody wants to know waits for it: waitpid's status, 0 for a thread. */
+/* Ends the far end. With `ask`, waits for that: waitpid's status, -1 if nobody knows. Else 0. */
 static int
 end_far_end(qv_clip *clip, bool ask)
 {
     int how = 0;
-    close_fd(&clip->socket); /* a thread hears that */
+    close_fd(&clip->socket); /* a thread ends once it sees that */
     if (clip->has_thread)
         pthread_join(clip->thread, NULL);
     else
@@ -240,9 +228,9 @@ end_far_end(qv_clip *clip, bool ask)
     return how;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- what the far end says ------------------------------------------------------------------- */
 
-/* Why nothing more comes from it. Frames that came before are good. */
+/* The error for a far end that has gone or is silent. Frames that came before are good. */
 static qv_status
 explain_end(qv_clip *clip, bool silent, qv_error *err)
 {
@@ -261,57 +249,37 @@ explain_end(qv_clip *clip, bool silent, qv_error *err)
                    clip->path, WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Not its fault: it is well, and this end fails. */
+/* The socket fails here; the far end is well, and is ended. */
 static qv_status
-lose_it(qv_clip *clip, qv_error *err)
+lose_it(qv_clip *clip, int why, qv_error *err)
 {
-    const int why = errno;
     end_far_end(clip, false);
     return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", clip->path,
                    strerror(why));
 }
 
-/* That it has gone shows in what it said last. What else it does not get, both would wait for. */
+/* A far end that has gone is no error yet: what it sent last is still to be read, and says why. Any
+ * other failure is, or both ends would wait for ever. */
 static qv_status
 tell(qv_clip *clip, const qvm_request *request, qv_error *err)
 {
     if (qvm_send(clip->socket, request, sizeof *request) || errno == EPIPE || errno == ECONNRESET)
         return QV_OK;
-    return lose_it(clip, err);
+    return lose_it(clip, errno, err);
 }
 
-/* The next event, whole. A thread is waited for as long as it takes: it cannot be ended. */
+/* The next event, whole. A thread cannot be ended, so it is waited for as long as it takes. */
 static qv_status
 receive_event(qv_clip *clip, qvm_event *event, qv_error *err)
 {
-    const double until_s = qvm_seconds() + clip->patience_s;
-    size_t n = 0;
-    while (n < sizeof *event) {
-        struct pollfd wait = { .fd = clip->socket, .events = POLLIN };
-        const double left_s = until_s - qvm_seconds();
-        const int ready = poll(&wait, 1,
-                               !clip->pid   ? -1
-                               : left_s > 0 ? (int)(left_s * 1e3) + 1
-                                            : 0);
-        if (ready < 0 && errno == EINTR)
-            continue;
-        if (ready < 0)
-            return lose_it(clip, err);
-        if (!ready)
-            return explain_end(clip, true, err);
-        const ssize_t got = recv(clip->socket, (char *)event + n, sizeof *event - n, MSG_DONTWAIT);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (got < 0 && errno != ECONNRESET)
-            return lose_it(clip, err);
-        if (got <= 0)
-            return explain_end(clip, false, err);
-        n += (size_t)got;
-    }
-    return QV_OK;
+    const double until_s = clip->pid ? qvm_seconds() + clip->patience_s : INFINITY;
+    const int code = qvm_receive_until(clip->socket, event, sizeof *event, until_s);
+    if (code == ETIMEDOUT || code == ECONNRESET)
+        return explain_end(clip, code == ETIMEDOUT, err);
+    return code ? lose_it(clip, code, err) : QV_OK;
 }
 
-/* Ends a text and takes from it what a terminal would obey. */
+/* Terminates a text and replaces control characters, which a terminal would obey. */
 static void
 make_printable(char *text, size_t size)
 {
@@ -325,7 +293,7 @@ static bool
 are_facts_possible(const qv_clip_info *f)
 {
     unsigned char picture;
-    memcpy(&picture, &f->picture, 1); /* as a bool it must not be read before */
+    memcpy(&picture, &f->picture, 1); /* to read another value as a bool is undefined */
     if (picture > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
         f->source_height < 1 || f->source_height > QVM_MAX_SIDE)
         return false;
@@ -336,7 +304,7 @@ are_facts_possible(const qv_clip_info *f)
                        isfinite(f->duration_s));
 }
 
-/* Takes what an event tells, if it may come now. */
+/* Takes what an event tells; false if it cannot come now, or tells what cannot be. */
 static bool
 accept_event(qv_clip *clip, qvm_event *e)
 {
@@ -359,7 +327,7 @@ accept_event(qv_clip *clip, qvm_event *e)
     }
 }
 
-/* Waits for something to be told. */
+/* Waits for an event that is more than a sign of life. */
 static qv_status
 next_event(qv_clip *clip, qvm_event *event, qv_error *err)
 {
@@ -386,9 +354,13 @@ next_event(qv_clip *clip, qvm_event *event, qv_error *err)
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static qv_status
-ask_for_facts(qv_clip *clip, int threads, qv_error *err)
+ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
 {
-    const qvm_request open = { .kind = QVM_OPEN, .threads = threads };
+    const qvm_request open = { .kind = QVM_OPEN,
+                               .threads = o->threads,
+                               .like = (int32_t)o->like,
+                               .offset = o->offset,
+                               .length = o->length };
     qvm_event event;
     qv_status status = tell(clip, &open, err);
     if (!status)
@@ -398,7 +370,7 @@ ask_for_facts(qv_clip *clip, int threads, qv_error *err)
     return status;
 }
 
-/* Frames follow the numbers, in slots that begin on pages. */
+/* Shared memory holds the frame numbers, and behind them slots for frames, which begin on pages. */
 static qv_status
 ask_for_frames(qv_clip *clip, qv_error *err)
 {
@@ -430,11 +402,11 @@ static qv_status
 open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
           const qv_clip_options *o, qv_error *err)
 {
-    qv_status status = open_file(clip, err);
+    qv_status status = open_file(clip, o, err);
     if (!status)
         status = start_far_end(clip, o, err);
     if (!status)
-        status = ask_for_facts(clip, o->threads, err);
+        status = ask_for_facts(clip, o, err);
     if (status)
         return status;
     const bool picture = clip->info.picture;
@@ -442,9 +414,7 @@ open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
     const qv_preprocess *p = picture ? image : video;
     if (!p)
         p = &standard;
-    status = sample(clip, p, o, err);
-    if (!status)
-        status = choose_size(clip, p, o, err);
+    status = qvm_choose(clip->path, p, o, &clip->info, &clip->indices, err);
     return status ? status : ask_for_frames(clip, err);
 }
 

@@ -6,28 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ffmpeg_compat.h"
 #include "media.h"
 
 /* ---- display rotation ------------------------------------------------------------------------ */
-
-static const int32_t *
-stream_matrix(const AVStream *stream)
-{
-    size_t size = 0;
-    const uint8_t *data = NULL;
-#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
-    const AVPacketSideData *side =
-        av_packet_side_data_get(stream->codecpar->coded_side_data,
-                                stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
-    if (side) {
-        data = side->data;
-        size = side->size;
-    }
-#else
-    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
-#endif
-    return data && size >= 9 * sizeof(int32_t) ? (const int32_t *)(const void *)data : NULL;
-}
 
 /* EXIF orientation where FFmpeg passes it on as text only (WebP; JPEG has a matrix too). */
 static qvm_turn
@@ -47,9 +29,11 @@ qvm_turn
 qvm_find_turn(const AVFrame *frame, const AVStream *stream)
 {
     const AVFrameSideData *side = av_frame_get_side_data(frame, AV_FRAME_DATA_DISPLAYMATRIX);
-    const int32_t *matrix = side && side->size >= 9 * sizeof(int32_t)
-                                ? (const int32_t *)(const void *)side->data
-                                : stream_matrix(stream);
+    const size_t bytes = 9 * sizeof(int32_t);
+    const void *found = side && side->size >= bytes
+                            ? side->data
+                            : qvm_stream_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, bytes);
+    const int32_t *matrix = found;
     qvm_turn turn = { false, false, false };
     if (!matrix)
         return exif_turn(frame);
@@ -112,16 +96,6 @@ is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
     return frame->color_range == AVCOL_RANGE_JPEG || format->nb_components < 3; /* gray */
 }
 
-static bool
-is_interlaced(const AVFrame *frame)
-{
-#if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(58, 7, 100)
-    return frame->flags & AV_FRAME_FLAG_INTERLACED;
-#else
-    return frame->interlaced_frame;
-#endif
-}
-
 static void
 drop_contexts(qvm_converter *c)
 {
@@ -153,7 +127,7 @@ static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
-    const bool fields = c->colour == QVM_CLIP && is_interlaced(frame) && frame->height > 1;
+    const bool fields = c->colour == QVM_CLIP && qvm_is_interlaced(frame) && frame->height > 1;
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
         return qv_fail(err, QV_EFORMAT, "frames of pixel format %d cannot be converted",
                        frame->format);
@@ -226,6 +200,37 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
+/* One of four channels of colour and transparency; palettes and gray are something else to PIL. */
+static const AVComponentDescriptor *
+find_alpha(const AVPixFmtDescriptor *format)
+{
+    const bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA &&
+                       !(format->flags & AV_PIX_FMT_FLAG_PAL) && format->nb_components == 4;
+    return alpha ? &format->comp[3] : NULL;
+}
+
+/* PIL's paste of a picture over white with its own alpha as the mask. */
+static void
+put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const AVComponentDescriptor *alpha = find_alpha(format);
+    if (!alpha || !frame->data[alpha->plane])
+        return;
+    const bool wide = alpha->depth > 8; /* then its upper byte */
+    const int upper = wide && !(format->flags & AV_PIX_FMT_FLAG_BE) ? 1 : 0;
+    for (int y = 0; y < frame->height; y++) {
+        const uint8_t *a = frame->data[alpha->plane] + (int64_t)y * frame->linesize[alpha->plane] +
+                           alpha->offset + upper;
+        uint8_t *to = rgb + y * stride;
+        for (int i = 0; i < 3 * frame->width; i++) {
+            const int opaque = a[(int64_t)(i / 3) * alpha->step];
+            const int sum = 255 * (255 - opaque) + to[i] * opaque + 128;
+            to[i] = (uint8_t)(((sum >> 8) + sum) >> 8);
+        }
+    }
+}
+
 qv_status
 qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *out, qv_error *err)
 {
@@ -238,6 +243,8 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         status = scale(c, frame, err);
     if (status)
         return status;
+    if (c->on_white)
+        put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
     *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;

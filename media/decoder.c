@@ -17,13 +17,49 @@
 
 #include "media.h"
 
-enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
+#ifdef MSG_CMSG_CLOEXEC
+#define CLOSE_ON_EXEC MSG_CMSG_CLOEXEC
+#else
+#define CLOSE_ON_EXEC 0 /* macOS; nothing is executed here */
+#endif
 
-/* The next order; fds[0] is -1 if none came with it. False: nobody gives any more. */
+enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
+enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
+
+/* ---- orders ---------------------------------------------------------------------------------- */
+
+static void
+close_fds(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* The descriptors that came with a message, if they are a session's; else none stays open, and
+ * fds[0] is -1. Of those that found no room here (MSG_CTRUNC) the system keeps none. */
+static void
+take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
+{
+    int came[sizeof(union qvm_control) / sizeof *fds], n = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        const size_t bytes = c->cmsg_len - CMSG_LEN(0);
+        memcpy(came + n, CMSG_DATA(c), bytes);
+        n += (int)(bytes / sizeof *came);
+    }
+    fds[0] = -1;
+    if (n == QVM_SESSION_FDS && !(message->msg_flags & MSG_CTRUNC))
+        memcpy(fds, came, QVM_SESSION_FDS * sizeof *fds);
+    else
+        close_fds(came, n);
+}
+
+/* The next order and the descriptors of its session; fds[0] is -1 if it has none. False: there
+ * are no more. */
 static bool
 take_order(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
 {
-    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
     union qvm_control control;
     struct iovec data = { order, sizeof *order };
     struct msghdr message = { .msg_iov = &data,
@@ -32,16 +68,16 @@ take_order(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
                               .msg_controllen = sizeof control.bytes };
     ssize_t n;
     do
-        n = recvmsg(socket, &message, 0);
+        n = recvmsg(socket, &message, CLOSE_ON_EXEC);
     while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof *order)
+    if (n < 0)
         return false;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(bytes))
-        memcpy(fds, CMSG_DATA(c), bytes);
-    else
-        fds[0] = -1;
-    return true;
+    take_fds(&message, fds);
+    if (n == (ssize_t)sizeof *order)
+        return true;
+    if (fds[0] >= 0)
+        close_fds(fds, QVM_SESSION_FDS);
+    return false;
 }
 
 /* ---- in a process for a clip ----------------------------------------------------------------- */
@@ -112,28 +148,12 @@ end_process(pid_t pid)
     return how;
 }
 
-/* Its number, or -1. */
-static pid_t
-use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
-{
-    if (s->pid < 0)
-        *s = make_spare();
-    if (s->pid < 0)
-        return -1;
-    const bool sent = qvm_order_send(s->socket, order, fds);
-    close(s->socket);
-    if (!sent)
-        end_process(s->pid);
-    return sent ? s->pid : -1;
-}
-
 /* Ends a process whose end nobody waits for: giving back its memory takes milliseconds. It is
  * waited for once the next ones are dropped. */
 static void
 drop_process(pid_t pid)
 {
-    enum { MOST = 16 };
-    static pid_t dropped[MOST];
+    static pid_t dropped[MOST_DROPPED];
     static unsigned next;
     if (waitpid(pid, NULL, WNOHANG))
         return;
@@ -141,7 +161,78 @@ drop_process(pid_t pid)
     if (dropped[next])
         end_process(dropped[next]);
     dropped[next] = pid;
-    next = (next + 1) % MOST;
+    next = (next + 1) % MOST_DROPPED;
+}
+
+/* The processes that serve a clip: orders may name these and no others. 0: room for one more. */
+static pid_t serving[MOST_SERVING];
+
+static pid_t *
+find_serving(pid_t pid)
+{
+    for (int i = 0; i < MOST_SERVING; i++)
+        if (serving[i] == pid)
+            return &serving[i];
+    return NULL;
+}
+
+/* Takes a number back; false if it was not given out. */
+static bool
+strike(pid_t pid)
+{
+    pid_t *at = pid > 0 ? find_serving(pid) : NULL;
+    if (at)
+        *at = 0;
+    return at != NULL;
+}
+
+/* Gives the spare process an order, if it lives: then it is no spare any more, and its number is
+ * returned. Else it is ended, and -1. */
+static pid_t
+give_order(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+{
+    const pid_t pid = s->pid;
+    const bool sent = qvm_order_send(s->socket, order, fds);
+    close(s->socket);
+    s->pid = -1;
+    if (!sent)
+        end_process(pid);
+    return sent ? pid : -1;
+}
+
+/* The number of the process that serves the session from now on, or -1. One that was ended while it
+ * waited (by a system without memory, say) costs no clip. */
+static pid_t
+use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+{
+    pid_t *at = find_serving(0), pid = -1;
+    if (fds[0] < 0 || !at)
+        return -1;
+    for (int tries = 0; tries < 8 && pid < 0; tries++) {
+        if (s->pid < 0)
+            *s = make_spare();
+        if (s->pid < 0)
+            return -1;
+        pid = give_order(s, order, fds);
+    }
+    if (pid > 0)
+        *at = pid;
+    return pid;
+}
+
+/* The answer to an order; what cannot be done is -1. */
+static int32_t
+obey(struct spare *spare, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+{
+    switch ((qvm_order_kind)order->kind) {
+    case QVM_SERVE: return use_spare(spare, order, fds);
+    case QVM_KILL: return strike(order->pid) ? end_process(order->pid) : -1;
+    case QVM_DROP:
+        if (strike(order->pid))
+            drop_process(order->pid);
+        return 0;
+    }
+    return -1;
 }
 
 int
@@ -154,26 +245,21 @@ main(void)
         return 2;
     }
     qvm_warm_up();
+    qvm_sandbox_prepare();
     struct spare spare = make_spare();
     qvm_order order;
     int fds[QVM_SESSION_FDS];
     while (take_order(STDIN_FILENO, &order, fds)) {
-        if (order.kind == QVM_DROP) {
-            drop_process(order.pid);
-            continue;
-        }
-        const bool wanted = order.kind == QVM_SERVE && fds[0] >= 0;
-        const int32_t answer =
-            wanted ? (int32_t)use_spare(&spare, &order, fds) : end_process(order.pid);
-        if (!qvm_send(STDIN_FILENO, &answer, sizeof answer))
+        const int32_t answer = obey(&spare, &order, fds);
+        if (fds[0] >= 0)
+            close_fds(fds, QVM_SESSION_FDS);
+        if (order.kind != QVM_DROP && !qvm_send(STDIN_FILENO, &answer, sizeof answer))
             break;
-        for (int i = 0; wanted && i < QVM_SESSION_FDS; i++)
-            close(fds[i]);
-        if (wanted)
+        if (spare.pid < 0)
             spare = make_spare();
     }
     if (spare.pid > 0) {
-        close(spare.socket); /* it hears that */
+        close(spare.socket); /* it ends once it sees that */
         end_process(spare.pid);
     }
     return 0;

@@ -6,11 +6,12 @@
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/pixdesc.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include "../src/error.h"
+#include "error.h"
 #include "qwenvit_media.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -48,7 +49,7 @@ typedef struct qvm_resize_ops {
 
 typedef struct qvm_resizer qvm_resizer;
 
-typedef enum qvm_level { QVM_PLAIN, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
+typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
 /* Tables and scratch for one pair of sizes, for up to `parts` threads at a time. */
 qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_level level,
@@ -62,17 +63,54 @@ void qvm_resizer_run(qvm_resizer *resizer, int part, const uint8_t *src, int64_t
 /* resize_x86.c: takes over what this machine does better for this many horizontal taps. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
-/* ---- sampling.c ----------------------------------------------------------------------------- */
+/* ---- resample.c: as qwen-vl-utils resizes ----------------------------------------------------- */
+
+typedef enum qvm_arithmetic { QVM_TORCH_FLOAT, QVM_PIL } qvm_arithmetic;
+
+typedef struct qvm_resampler qvm_resampler;
+
+/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+qv_status qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w,
+                               qvm_arithmetic arithmetic, qvm_resampler **out, qv_error *err);
+void qvm_resampler_free(qvm_resampler **resampler);
+/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
+                       uint8_t *dst);
+
+/* ---- choose.c: which frames, at which size --------------------------------------------------- */
+
+/* Whose rules. The options stand in `p` already where both have them. */
+typedef struct qvm_rules {
+    /* How many frames of a clip; its info has what the file says. */
+    qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
+                       int64_t *n, qv_error *err);
+    /* Which: indices[n], ascending, below total. */
+    void (*fill)(int64_t total, int64_t n, int64_t *indices);
+    /* The size of n_frames frames, or of a picture. */
+    qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
+                      int64_t *height, int64_t *width, qv_error *err);
+} qvm_rules;
+
+/* Takes what the file says in `info` and adds what is decided; free(*indices), whatever came of it. */
+qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
+                     qv_clip_info *info, int64_t **indices, qv_error *err);
+
+/* ---- sampling.c: transformers' rules --------------------------------------------------------- */
+
+extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
 
 int64_t qvm_round_half_even(double x);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
-/* How a long job hears that it is not wanted any more, and tells that it goes on. */
+/* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
+ * of a stream, of colours and of resizing. */
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called once a packet */
     void *user;
+    qv_like like;
+    int64_t offset, length; /* where in the file it lies; length 0: to the end */
 } qvm_watch;
 
 typedef struct qvm_source {
@@ -125,6 +163,7 @@ typedef enum qvm_colour { QVM_CLIP, QVM_PICTURE, QVM_JPEG, QVM_WEBP } qvm_colour
 
 typedef struct qvm_converter {
     qvm_colour colour;
+    bool on_white;             /* transparent pictures; else as if they were not */
     struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
     int width, height, format, range, colorspace; /* that these are for */
     bool fields;
@@ -146,53 +185,55 @@ void qvm_converter_close(qvm_converter *converter);
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
 bool qvm_picture_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
 
-/* ---- decode.c: a file -> what it is, and the frames that are asked for, resized ---------------- */
+/* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
 
-typedef struct qvm_decoder {
+typedef struct qvm_reader {
     int fd, threads;
     const qvm_watch *watch;
     qvm_source source;
     qvm_converter converter;
     qvm_resizer *resizer;
-    int resizer_size[4]; /* of the frames that it takes and makes: height, width */
-    AVFrame *frame;      /* being received */
-    AVFrame *last;       /* the last one that came, number n_decoded - 1 */
-    qvm_image image;     /* made of frame number n_image, */
-    int64_t n_image;     /* -1: of none */
+    qvm_resampler *resampler; /* instead, for qwen-vl-utils */
+    int resizer_size[4];      /* of the frames that it takes and makes: height, width */
+    AVFrame *frame;           /* being received */
+    AVFrame *last;            /* the last one that came, number n_decoded - 1 */
+    qvm_image image;          /* made of frame number n_image, */
+    int64_t n_image;          /* -1: of none */
     int64_t n_decoded;
     int64_t n_corrupt; /* concealed by the decoder */
     int64_t n_missing; /* asked for behind the end */
     bool single;       /* damage was seen: decoding with one thread */
     bool at_end;
-} qvm_decoder;
+} qvm_reader;
 
 /* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
  * grid). Call close, whatever came of it. */
-qv_status qvm_decoder_open(qvm_decoder *decoder, int fd, int threads, const qvm_watch *watch,
-                           qv_clip_info *info, qv_error *err);
+qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
+                          qv_clip_info *info, qv_error *err);
 /* Frame number `index`, not below that of the last call, or the last one there is, as
  * dst[height, width, 3]. When stopped, dst may stay as it is. */
-qv_status qvm_decoder_read(qvm_decoder *decoder, int64_t index, int height, int width, uint8_t *dst,
-                           qv_error *err);
+qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
+                          qv_error *err);
 /* Frames concealed, lost or replaced so far. */
-int64_t qvm_decoder_damaged(const qvm_decoder *decoder);
-void qvm_decoder_close(qvm_decoder *decoder);
+int64_t qvm_reader_damaged(const qvm_reader *reader);
+void qvm_reader_close(qvm_reader *reader);
 
-/* ---- serve.c: the far end of a clip, in a thread or in the program qwenvit-decoder --------------- */
+/* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
 
 /*
- * A clip and its decoder talk over a stream socket and share a memory file. The clip asks first
+ * A clip and its far end talk over a stream socket and share a memory file. The clip asks first
  * (QVM_OPEN), is told what the file is (QVM_FACTS), decides which frames at which size it wants,
- * writes their numbers to the shared memory and asks for them (QVM_START). The decoder fills slot
+ * writes their numbers to the shared memory and asks for them (QVM_START). The far end fills slot
  * after slot behind the numbers (QVM_FRAME each), and waits when none is free (QVM_FREE frees one).
- * QVM_END comes last, with the reason if it is early. What the decoder says is checked: it may be
- * in the hands of whoever made the file.
+ * QVM_END comes last, with the reason if it is early. What the far end says is checked: whoever
+ * made the file may have taken it over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads;                                 /* OPEN */
+    int32_t threads, like;                           /* OPEN */
+    int64_t offset, length;                          /* OPEN */
     int32_t height, width, n_slots;                  /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
 } qvm_request;
@@ -226,21 +267,38 @@ enum { QVM_SESSION_FDS = 3 };
 /* Runs until the last frame is taken, or the clip goes away. */
 void qvm_serve(const qvm_session *session);
 
+/* ---- talk.c: what both ends need ------------------------------------------------------------- */
+
 double qvm_seconds(void); /* monotonic */
 
 /* All n bytes, or false. */
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);
 
-/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it ------------------ */
+/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
+
+struct qv_decoder {
+    pid_t pid;
+    pid_t owner;       /* the process that started it: one that was forked off it must not use it */
+    double patience_s; /* how long it may take to answer, or to end */
+    int socket;
+    pthread_mutex_t lock; /* an order and its answer are one */
+    /* under the lock */
+    bool used;
+    char lost[96]; /* why it is not asked any more; empty: it is */
+};
 
 /* Memory in a file without a name, of no size yet; -1 with errno. */
 int qvm_shared_memory(void);
 /* Gives it its size, for good. False with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);
 
-/* A stream between here and there, which no other process inherits. False with errno. */
+/* A pair of connected stream sockets, which no other process inherits. False with errno. */
 bool qvm_stream(int *here, int *there);
+
+/* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
+ * another errno. until_s as qvm_seconds counts, or infinite. */
+int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 
 /* Has a process serve the session, with `memory` bytes as its limit. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
@@ -261,7 +319,8 @@ typedef struct qvm_order {
     int64_t memory; /* SERVE */
 } qvm_order;
 
-/* fds: three to go along, or NULL. */
+/* fds: three to go along, or NULL. False with errno: nothing was sent; EAGAIN: the other end has to
+ * listen first. */
 bool qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS]);
 /* Room for descriptors beside a message. */
 union qvm_control {
@@ -271,6 +330,8 @@ union qvm_control {
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
+/* Once, before processes are forked off that call qvm_sandbox: does what takes a while. */
+void qvm_sandbox_prepare(void);
 /* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd` but no standard
  * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
  * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */

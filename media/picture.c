@@ -3,7 +3,7 @@
 #include <libavcodec/avcodec.h>
 #include <string.h>
 
-#include "../src/files/atomic_file.h"
+#include "files/atomic_file.h"
 #include "media.h"
 
 static AVFrame *
@@ -67,7 +67,7 @@ qv_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_err
     if (!packet)
         return qv_fail(err, QV_ENOMEM, "%s: the PNG encoder failed at %dx%d", path, width, height);
 
-    const qv_status status = qv_write_whole(path, packet->data, (uint64_t)packet->size, err);
+    const qv_status status = qv_atomic_file_put(path, packet->data, (uint64_t)packet->size, err);
     av_packet_free(&packet);
     return status;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts and ends the program that decodes, and makes the memory that is shared with it. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
+#include <poll.h>
 #include <signal.h>
-#include <pthread.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +16,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "files/installed.h"
 #include "media.h"
 
 #define PROGRAM "qwenvit-decoder"
+#define PATIENCE_S 60.0 /* for what takes fractions of a second */
 
 #ifdef __APPLE__
 #include <crt_externs.h>
 #define environ (*_NSGetEnviron())
 #endif
-
-struct qv_decoder {
-    pid_t pid;
-    pid_t owner; /* the process that started it: one that was forked off it must not use it */
-    int socket;
-    bool used;
-    pthread_mutex_t lock; /* an order and its answer are one */
-};
 
 /* ---- means to talk --------------------------------------------------------------------------- */
 
@@ -59,7 +53,7 @@ qvm_shared_memory_size(int fd, int64_t bytes)
     if (ftruncate(fd, (off_t)bytes))
         return false;
 #ifdef __linux__
-    /* who shrinks it would end the process that reads it */
+    /* to read memory that the other side has cut off ends a process (SIGBUS) */
     return !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 #else
     return true; /* macOS sizes it once */
@@ -86,49 +80,43 @@ qvm_stream(int *here, int *there)
     return true;
 }
 
-/* ---- where the program is -------------------------------------------------------------------- */
-
-/* The folder of the running program, or of the library that this code is in, with the slash behind;
- * empty if unknown. */
-static void
-own_folder(bool program, char *out, size_t size)
+/* Until the socket is ready: 0, ETIMEDOUT if that is not in time, or another errno. */
+static int
+wait_for(int socket, short events, double until_s)
 {
-    static const char here;
-    Dl_info info;
-    *out = 0;
-    if (!program && dladdr(&here, &info) && info.dli_fname)
-        snprintf(out, size, "%s", info.dli_fname);
-#ifdef __linux__
-    if (program) {
-        const ssize_t n = readlink("/proc/self/exe", out, size - 1);
-        out[n > 0 ? n : 0] = 0;
+    struct pollfd wait = { .fd = socket, .events = events };
+    for (;;) {
+        const double left_s = until_s - qvm_seconds();
+        const int ready = poll(&wait, 1,
+                               isinf(until_s) ? -1
+                               : left_s > 0   ? (int)(left_s * 1e3) + 1
+                                              : 0);
+        if (ready > 0)
+            return 0;
+        if (!ready)
+            return ETIMEDOUT;
+        if (errno != EINTR)
+            return errno;
     }
-#endif
-    char *slash = strrchr(out, '/');
-    if (slash && *out == '/')
-        slash[1] = 0;
-    else
-        *out = 0;
 }
 
-/* Beside this code (a build folder), where an installed library or program has it, or where it was
- * meant to be installed. False: nowhere. */
-static bool
-find_program(char *path, size_t size)
+int
+qvm_receive_until(int socket, void *message, size_t n, double until_s)
 {
-    static const char *const below[] = { PROGRAM, QVM_LIBEXEC_FROM_LIB "/" PROGRAM,
-                                         QVM_LIBEXEC_FROM_BIN "/" PROGRAM };
-    char folder[PATH_MAX];
-    for (int program = 0; program < 2; program++) {
-        own_folder(program, folder, sizeof folder);
-        for (size_t i = 0; *folder && i < sizeof below / sizeof *below; i++) {
-            const int n = snprintf(path, size, "%s%s", folder, below[i]);
-            if (n > 0 && (size_t)n < size && !access(path, X_OK))
-                return true;
-        }
+    char *at = message;
+    while (n) {
+        const int code = wait_for(socket, POLLIN, until_s);
+        if (code)
+            return code;
+        const ssize_t got = recv(socket, at, n, MSG_DONTWAIT);
+        if (!got)
+            return ECONNRESET;
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        at += got > 0 ? got : 0;
+        n -= got > 0 ? (size_t)got : 0;
     }
-    snprintf(path, size, "%s", QVM_LIBEXEC "/" PROGRAM);
-    return !access(path, X_OK);
+    return 0;
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -172,10 +160,14 @@ spawn(const char *path, int socket, pid_t *pid)
 qv_status
 qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
 {
+    /* beside this code (a build folder), and where an installed library or program has it */
+    static const char *const names[] = { PROGRAM, QVM_LIBEXEC_FROM_LIB "/" PROGRAM,
+                                         QVM_LIBEXEC_FROM_BIN "/" PROGRAM };
     char found[PATH_MAX];
     if (!out)
         return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
-    if (!program && !find_program(found, sizeof found))
+    if (!program && !qv_find_installed(names, sizeof names / sizeof *names, QVM_LIBEXEC "/" PROGRAM,
+                                       X_OK, found, sizeof found))
         return qv_fail(err, QV_EBACKEND,
                        "the program " PROGRAM ", which decodes, is neither beside this one nor in "
                        "%s: qv_decoder_start takes its path, `trusted` does without",
@@ -188,29 +180,37 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
     }
     const int code = spawn(path, there, &d->pid);
-    close(there); /* so that its end is heard */
+    close(there); /* or it would not show here that the program has ended */
     if (code) {
         close(d->socket);
         free(d);
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", path, strerror(code));
     }
     d->owner = getpid();
+    d->patience_s = PATIENCE_S;
     pthread_mutex_init(&d->lock, NULL); /* allocates nothing */
     *out = d;
     return QV_OK;
 }
 
+/* A program that was used ends by itself, and its processes before, once it hears that no more
+ * orders come; shutdown says so even if a process that was forked off this one has the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
     qv_decoder *d = decoder ? *decoder : NULL;
     if (!d)
         return;
-    close(d->socket); /* it hears that, once it runs */
-    if (d->owner == getpid() && !d->used)
-        kill(d->pid, SIGKILL);
-    while (d->owner == getpid() && waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    if (d->owner == getpid()) {
+        char none;
+        shutdown(d->socket, SHUT_WR);
+        if (!d->used ||
+            qvm_receive_until(d->socket, &none, 1, qvm_seconds() + d->patience_s) != ECONNRESET)
+            kill(d->pid, SIGKILL);
+        while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    close(d->socket);
     pthread_mutex_destroy(&d->lock);
     free(d);
     *decoder = NULL;
@@ -235,26 +235,70 @@ qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS
     }
     ssize_t sent;
     do
-        sent = sendmsg(socket, &message, QVM_NOSIGNAL);
+        sent = sendmsg(socket, &message, QVM_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)sizeof *order;
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-/* The order's answer; -1 if there is none. */
-static int32_t
-ask(qv_decoder *d, const qvm_order *order, const int *fds)
+/* 0, or an errno: then nothing was sent. */
+static int
+send_order(const qv_decoder *d, const qvm_order *order, const int *fds, double until_s)
 {
-    int32_t answer = -1;
+    int code = 0;
+    while (!code && !qvm_order_send(d->socket, order, fds))
+        code = errno == EAGAIN ? wait_for(d->socket, POLLOUT, until_s) : errno;
+    return code;
+}
+
+/* Nobody asks it any more: what it says later would be taken for the answer to another order. */
+static void
+give_up(qv_decoder *d, int code)
+{
+    const bool ended = code == EPIPE || code == ECONNRESET;
+    if (code == ETIMEDOUT) {
+        kill(d->pid, SIGKILL);
+        snprintf(d->lost, sizeof d->lost, "has not answered for %g s, and was ended",
+                 d->patience_s);
+    } else {
+        snprintf(d->lost, sizeof d->lost, "%s%s",
+                 ended ? "has ended" : "cannot be heard: ", ended ? "" : strerror(code));
+    }
+}
+
+/* Under the lock: an order and its answer, 0 where it has none. */
+static qv_status
+exchange(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_error *err)
+{
+    const double until_s = qvm_seconds() + d->patience_s;
+    int code = send_order(d, order, fds, until_s);
+    if (code && code != ETIMEDOUT && code != EPIPE && code != ECONNRESET)
+        return qv_fail(err, QV_EBACKEND, "the program that decodes cannot be told: %s",
+                       strerror(code));
+    d->used = d->used || order->kind == QVM_SERVE;
+    *answer = 0;
+    if (!code && order->kind != QVM_DROP)
+        code = qvm_receive_until(d->socket, answer, sizeof *answer, until_s);
+    if (!code)
+        return QV_OK;
+    give_up(d, code);
+    return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
+}
+
+/* Takes patience_s at most, and no time once the decoder is lost. */
+static qv_status
+ask(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_error *err)
+{
     if (d->owner != getpid())
-        return -1;
+        return qv_fail(err, QV_EBACKEND,
+                       "the program that decodes was started by another process than this one");
     pthread_mutex_lock(&d->lock);
-    bool answered = qvm_order_send(d->socket, order, fds);
-    if (answered && order->kind != QVM_DROP)
-        answered = qvm_receive(d->socket, &answer, sizeof answer);
+    const qv_status status = *d->lost
+                                 ? qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost)
+                                 : exchange(d, order, fds, answer, err);
     pthread_mutex_unlock(&d->lock);
-    return answered ? answer : -1;
+    return status;
 }
 
 qv_status
@@ -262,25 +306,28 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
                   qv_error *err)
 {
     const int fds[QVM_SESSION_FDS] = { session->socket, session->clip, session->shared };
-    const int32_t got = ask(decoder, &(qvm_order){ .kind = QVM_SERVE, .memory = memory }, fds);
-    if (got <= 0)
-        return qv_fail(
-            err, QV_EBACKEND,
-            "the program that decodes has ended, makes no more processes, or was started "
-            "by another one");
-    decoder->used = true;
-    *pid = got;
+    const qvm_order order = { .kind = QVM_SERVE, .memory = memory };
+    int32_t answer;
+    const qv_status status = ask(decoder, &order, fds, &answer, err);
+    if (status)
+        return status;
+    if (answer <= 0)
+        return qv_fail(err, QV_EBACKEND, "the program that decodes makes no more processes");
+    *pid = answer;
     return QV_OK;
 }
 
 int
 qvm_session_end(qv_decoder *decoder, pid_t pid)
 {
-    return ask(decoder, &(qvm_order){ .kind = QVM_KILL, .pid = pid }, NULL);
+    int32_t how;
+    const qvm_order order = { .kind = QVM_KILL, .pid = pid };
+    return ask(decoder, &order, NULL, &how, NULL) ? -1 : how;
 }
 
 void
 qvm_session_drop(qv_decoder *decoder, pid_t pid)
 {
-    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = pid }, NULL);
+    int32_t none;
+    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = pid }, NULL, &none, NULL);
 }

@@ -9,31 +9,31 @@
 /* What threads make of damaged data depends on their timing. Frames that came before the first
  * damage do not: decoding starts over with one thread, and those are skipped. */
 static qv_status
-restart_single(qvm_decoder *d, qv_error *err)
+restart_single(qvm_reader *r, qv_error *err)
 {
-    qvm_source_close(&d->source);
-    d->single = true;
-    d->n_decoded = 0;
-    d->n_corrupt = 0;
-    return qvm_source_open(&d->source, d->fd, 1, d->watch, err);
+    qvm_source_close(&r->source);
+    r->single = true;
+    r->n_decoded = 0;
+    r->n_corrupt = 0;
+    return qvm_source_open(&r->source, r->fd, 1, r->watch, err);
 }
 
-/* Decodes one more frame into d->last; *got is false at the end of the file. */
+/* Decodes one more frame into r->last; *got is false at the end of the file. */
 static qv_status
-next_frame(qvm_decoder *d, bool *got, qv_error *err)
+next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
     for (;;) {
-        qv_status status = qvm_source_next(&d->source, d->frame, got, err);
+        qv_status status = qvm_source_next(&r->source, r->frame, got, err);
         if (status)
             return status;
         const bool corrupt =
-            *got && (d->frame->decode_error_flags || d->frame->flags & AV_FRAME_FLAG_CORRUPT);
-        if (!d->single && (corrupt || d->source.errors) && !atomic_load(d->watch->stop)) {
-            av_frame_unref(d->frame);
-            const int64_t resume = d->n_decoded;
-            status = restart_single(d, err);
-            while (!status && d->n_decoded < resume) {
-                status = next_frame(d, got, err);
+            *got && (r->frame->decode_error_flags || r->frame->flags & AV_FRAME_FLAG_CORRUPT);
+        if (!r->single && (corrupt || r->source.errors) && !atomic_load(r->watch->stop)) {
+            av_frame_unref(r->frame);
+            const int64_t resume = r->n_decoded;
+            status = restart_single(r, err);
+            while (!status && r->n_decoded < resume) {
+                status = next_frame(r, got, err);
                 if (!status && !*got)
                     return QV_OK;
             }
@@ -41,11 +41,11 @@ next_frame(qvm_decoder *d, bool *got, qv_error *err)
                 return status;
             continue;
         }
-        d->n_corrupt += corrupt;
+        r->n_corrupt += corrupt;
         if (*got) {
-            av_frame_unref(d->last);
-            av_frame_move_ref(d->last, d->frame);
-            d->n_decoded++;
+            av_frame_unref(r->last);
+            av_frame_move_ref(r->last, r->frame);
+            r->n_decoded++;
         }
         return QV_OK;
     }
@@ -70,32 +70,32 @@ find_colour(bool picture, enum AVCodecID codec)
 
 /* Reads what the file says about itself and its first frame. */
 static qv_status
-look_into(qvm_decoder *d, qv_clip_info *info, qv_error *err)
+look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
 {
-    qv_status status = qvm_source_open(&d->source, d->fd, d->threads, d->watch, err);
+    qv_status status = qvm_source_open(&r->source, r->fd, r->threads, r->watch, err);
     if (status)
         return status;
-    const char *format = d->source.format->iformat->name;
+    const char *format = r->source.format->iformat->name;
     snprintf(info->format, sizeof info->format, "%s", format);
     snprintf(info->codec, sizeof info->codec, "%s",
-             avcodec_get_name(d->source.stream->codecpar->codec_id));
-    info->picture = qvm_source_is_picture(&d->source);
+             avcodec_get_name(r->source.stream->codecpar->codec_id));
+    info->picture = qvm_source_is_picture(&r->source);
 
     bool got;
-    status = next_frame(d, &got, err);
+    status = next_frame(r, &got, err);
     if (status)
         return status;
-    if (!got && !d->source.errors)
+    if (!got && !r->source.errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
     if (!got)
         return qv_fail(err, QV_EFORMAT,
                        "no frame of the '%s' video can be decoded (%lld failures; frames above "
                        "16384x16384 pixels are refused)",
-                       info->codec, (long long)d->source.errors);
+                       info->codec, (long long)r->source.errors);
 
     info->source_frames = 1;
     if (!info->picture) {
-        status = qvm_count_frames(d->fd, d->threads, d->watch, &info->source_frames, err);
+        status = qvm_count_frames(r->fd, r->threads, r->watch, &info->source_frames, err);
         if (status)
             return status;
         if (info->source_frames < 1)
@@ -103,87 +103,104 @@ look_into(qvm_decoder *d, qv_clip_info *info, qv_error *err)
         info->picture = is_animation(format) && info->source_frames == 1;
     }
     if (!info->picture) {
-        const AVRational rate = d->source.stream->avg_frame_rate;
+        const AVRational rate = r->source.stream->avg_frame_rate;
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
-    d->converter.colour = find_colour(info->picture, d->source.codec->codec_id);
-    const qvm_turn turn = qvm_find_turn(d->last, d->source.stream);
+    r->converter.colour = find_colour(info->picture, r->source.codec->codec_id);
+    r->converter.on_white = info->picture && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
+    const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
     info->rotation = qvm_turn_degrees(turn);
-    info->source_width = turn.transpose ? d->last->height : d->last->width;
-    info->source_height = turn.transpose ? d->last->width : d->last->height;
+    info->source_width = turn.transpose ? r->last->height : r->last->width;
+    info->source_height = turn.transpose ? r->last->width : r->last->height;
     return QV_OK;
 }
 
 qv_status
-qvm_decoder_open(qvm_decoder *d, int fd, int threads, const qvm_watch *watch, qv_clip_info *info,
-                 qv_error *err)
+qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_clip_info *info,
+                qv_error *err)
 {
-    *d = (qvm_decoder){
+    *r = (qvm_reader){
         .fd = fd, .threads = threads, .watch = watch, .n_image = -1, .single = threads == 1
     };
     memset(info, 0, sizeof *info);
-    d->frame = av_frame_alloc();
-    d->last = av_frame_alloc();
-    if (!d->frame || !d->last)
+    r->frame = av_frame_alloc();
+    r->last = av_frame_alloc();
+    if (!r->frame || !r->last)
         return qv_fail(err, QV_ENOMEM, "no memory for frames");
-    return look_into(d, info, err);
+    return look_into(r, info, err);
+}
+
+static qv_status
+open_resizer(qvm_reader *r, const int size[4], qv_error *err)
+{
+    qvm_resizer_free(&r->resizer);
+    qvm_resampler_free(&r->resampler);
+    if (r->watch->like == QV_LIKE_TRANSFORMERS)
+        return qvm_resizer_create(size[0], size[1], size[2], size[3], 1, QVM_BEST, &r->resizer,
+                                  err);
+    return qvm_resampler_create(size[0], size[1], size[2], size[3],
+                                r->converter.colour == QVM_CLIP ? QVM_TORCH_FLOAT : QVM_PIL,
+                                &r->resampler, err);
 }
 
 /* A clip may change its frame size on the way; the output size stays. */
 static qv_status
-resize_into(qvm_decoder *d, int height, int width, uint8_t *dst, qv_error *err)
+resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
 {
-    const int size[4] = { d->image.height, d->image.width, height, width };
-    if (!d->resizer || memcmp(d->resizer_size, size, sizeof size)) {
-        qvm_resizer_free(&d->resizer);
-        qv_status status =
-            qvm_resizer_create(size[0], size[1], size[2], size[3], 1, QVM_BEST, &d->resizer, err);
+    const int size[4] = { r->image.height, r->image.width, height, width };
+    const bool open = r->resizer || r->resampler;
+    if (!open || memcmp(r->resizer_size, size, sizeof size)) {
+        qv_status status = open_resizer(r, size, err);
         if (status)
             return status;
-        memcpy(d->resizer_size, size, sizeof size);
+        memcpy(r->resizer_size, size, sizeof size);
     }
-    qvm_resizer_run(d->resizer, 0, d->image.rgb, d->image.stride, dst, 0, height);
+    if (r->resampler)
+        qvm_resampler_run(r->resampler, r->image.rgb, r->image.stride, dst);
+    else
+        qvm_resizer_run(r->resizer, 0, r->image.rgb, r->image.stride, dst, 0, height);
     return QV_OK;
 }
 
 qv_status
-qvm_decoder_read(qvm_decoder *d, int64_t index, int height, int width, uint8_t *dst, qv_error *err)
+qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *dst, qv_error *err)
 {
-    while (d->n_decoded <= index && !d->at_end && !atomic_load(d->watch->stop)) {
+    while (r->n_decoded <= index && !r->at_end && !atomic_load(r->watch->stop)) {
         bool got;
-        qv_status status = next_frame(d, &got, err);
+        qv_status status = next_frame(r, &got, err);
         if (status)
             return status;
-        d->at_end = !got;
+        r->at_end = !got;
     }
-    if (atomic_load(d->watch->stop))
+    if (atomic_load(r->watch->stop))
         return QV_OK;
-    d->n_missing += index >= d->n_decoded;
-    if (d->n_image != d->n_decoded - 1) {
-        const qvm_turn turn = qvm_find_turn(d->last, d->source.stream);
-        qv_status status = qvm_convert(&d->converter, d->last, turn, &d->image, err);
+    r->n_missing += index >= r->n_decoded;
+    if (r->n_image != r->n_decoded - 1) {
+        const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
+        qv_status status = qvm_convert(&r->converter, r->last, turn, &r->image, err);
         if (status)
             return status;
-        d->n_image = d->n_decoded - 1;
+        r->n_image = r->n_decoded - 1;
     }
-    return resize_into(d, height, width, dst, err);
+    return resize_into(r, height, width, dst, err);
 }
 
-/* Different views of the same trouble: the largest. */
+/* The counts overlap, so the largest. */
 int64_t
-qvm_decoder_damaged(const qvm_decoder *d)
+qvm_reader_damaged(const qvm_reader *r)
 {
-    int64_t n = d->source.errors > d->n_corrupt ? d->source.errors : d->n_corrupt;
-    return n > d->n_missing ? n : d->n_missing;
+    int64_t n = r->source.errors > r->n_corrupt ? r->source.errors : r->n_corrupt;
+    return n > r->n_missing ? n : r->n_missing;
 }
 
 void
-qvm_decoder_close(qvm_decoder *d)
+qvm_reader_close(qvm_reader *r)
 {
-    qvm_source_close(&d->source);
-    qvm_converter_close(&d->converter);
-    qvm_resizer_free(&d->resizer);
-    av_frame_free(&d->frame);
-    av_frame_free(&d->last);
+    qvm_source_close(&r->source);
+    qvm_converter_close(&r->converter);
+    qvm_resizer_free(&r->resizer);
+    qvm_resampler_free(&r->resampler);
+    av_frame_free(&r->frame);
+    av_frame_free(&r->last);
 }

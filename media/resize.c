@@ -162,7 +162,7 @@ axis_pack(qvm_axis *axis)
     return true;
 }
 
-/* ---- plain C kernels: reference and fallback ------------------------------------------------- */
+/* ---- kernels in portable C: reference and fallback ------------------------------------------- */
 
 static inline uint8_t
 to_byte(int32_t sum, int precision)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The resize kernels with AVX2 and AVX-512; equal to the plain C of resize.c bit for bit. */
+/* The resize kernels with AVX2 and AVX-512; equal to the portable C of resize.c bit for bit. */
 #include "media.h"
 
 #ifdef QVM_X86

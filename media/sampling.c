@@ -6,6 +6,8 @@
 
 #define DEFAULT_FPS 24.0 /* of a source that does not say */
 #define MAX_ASPECT 200.0
+#define QWEN3_FRAME_TOKENS 768 /* cap_pixels_per_frame: max_video_tokens of the two classes */
+#define QWEN2_CLIP_TOKENS 128000
 
 qv_preprocess
 qv_preprocess_default(bool picture)
@@ -60,6 +62,9 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
         return qv_fail(err, QV_EINVAL, "patch %d, temporal patch %d, merge %d; each at least 1",
                        p->patch_size, p->temporal_patch_size, p->merge_size);
+    if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL)
+        return qv_fail(err, QV_EINVAL, "smart_resize: processor %d; see qv_processor",
+                       (int)p->processor);
     if (p->min_pixels < 1 || p->max_pixels < p->min_pixels)
         return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; 1 <= min <= max",
                        (long long)p->min_pixels, (long long)p->max_pixels);
@@ -76,7 +81,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const int64_t temporal = p->temporal_patch_size;
     int64_t frames = num_frames, frames_bar = 1;
-    if (frames > 0) {
+    if (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL) {
         /* transformers refuses clips shorter than a temporal patch; here they are sized as one,
          * which is what they are padded to */
         frames = at_least(frames, temporal);
@@ -158,3 +163,115 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
         fill_indices(total_frames, n, indices);
     return n;
 }
+
+/* ---- clips of Qwen3-VL ----------------------------------------------------------------------- */
+
+static qv_status
+count_qwen3(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+            qv_error *err)
+{
+    (void)err;
+    *n = qv_sample_frames(info->source_frames, info->source_fps, p->fps, o->num_frames,
+                          p->min_frames, p->max_frames, NULL);
+    return QV_OK;
+}
+
+/* resize(cap_pixels_per_frame=True). */
+static int64_t
+cap_qwen3(const qv_preprocess *p, int64_t n_frames)
+{
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    int64_t pixels = QWEN3_FRAME_TOKENS * factor * factor;
+    if (pixels > p->max_pixels / n_frames)
+        pixels = p->max_pixels / n_frames;
+    return at_least(pixels, (int64_t)((double)p->min_pixels * 1.05)) * n_frames;
+}
+
+/* ---- clips of Qwen2-VL and Qwen2.5-VL -------------------------------------------------------- */
+
+/* As sample_frames counts, in reals until the end. A clip without a whole pair, which it fails on,
+ * is taken as it is. */
+static qv_status
+count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+            qv_error *err)
+{
+    const int64_t total = info->source_frames, pair = p->temporal_patch_size;
+    const int64_t whole = total / pair * pair;
+    *n = total;
+    if (total < pair)
+        return QV_OK;
+    if (o->num_frames) {
+        *n = qvm_round_half_even((double)o->num_frames / (double)pair) * pair;
+        return *n >= pair && *n <= total
+                   ? QV_OK
+                   : qv_fail(err, QV_EINVAL,
+                             "num_frames %lld becomes %lld, as this model takes frames in pairs; "
+                             "%lld to %lld of this clip's %lld",
+                             (long long)o->num_frames, (long long)*n, (long long)pair,
+                             (long long)whole, (long long)total);
+    }
+    const int64_t most = (p->max_frames < total ? p->max_frames : total) / pair * pair;
+    double wanted = (double)total / info->source_fps * p->fps;
+    wanted = fmin(fmax(wanted, (double)p->min_frames), (double)most);
+    *n = (int64_t)(wanted / (double)pair) * pair;
+    return *n >= pair
+               ? QV_OK
+               : qv_fail(err, QV_EINVAL,
+                         "fps %g, min_frames %lld and max_frames %lld leave less than a pair of "
+                         "%lld frames; at least %lld",
+                         p->fps, (long long)p->min_frames, (long long)p->max_frames,
+                         (long long)total, (long long)pair);
+}
+
+/*
+ * torch.arange(0, total, total / n).int(), with what it does to a float32: vectors of 8 begin with
+ * one that is rounded, and what is left is computed alone. Where it gives one more, behind the last
+ * frame, that is left out.
+ */
+static void
+fill_qwen2(int64_t total, int64_t n, int64_t *indices)
+{
+    enum { LANES = 8 };
+    const double step = n ? (double)total / (double)n : 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t first = i / LANES * LANES;
+        const double base = (double)(float)((double)first * step);
+        const bool whole = first + LANES <= n;
+        indices[i] = (int64_t)(float)(whole ? base + (double)(i - first) * step : (double)i * step);
+    }
+}
+
+/* resize(cap_pixels_per_frame=True): here an even share of a budget for the clip. */
+static int64_t
+cap_qwen2(const qv_preprocess *p, int64_t n_frames)
+{
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    const int64_t budget = (int64_t)((double)(QWEN2_CLIP_TOKENS * factor * factor) * 0.9);
+    const int64_t share = budget * p->temporal_patch_size / n_frames;
+    return at_least(p->max_pixels < share ? p->max_pixels : share,
+                    (int64_t)((double)p->min_pixels * 1.05));
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static qv_status
+size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
+                  const qv_clip_options *o, int64_t *height, int64_t *width, qv_error *err)
+{
+    qv_preprocess p = *preprocess;
+    if (o->cap_pixels && !info->picture)
+        p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, info->n_frames)
+                                                            : cap_qwen3(&p, info->n_frames);
+    qv_error inner;
+    const qv_status status =
+        qv_smart_resize(info->picture ? 0 : info->n_frames, info->source_height, info->source_width,
+                        &p, height, width, &inner);
+    if (!status)
+        return QV_OK;
+    /* options are right: then it is the file's shape */
+    const bool right = p.min_pixels > 0 && p.max_pixels >= p.min_pixels;
+    return qv_fail(err, right ? QV_EFORMAT : status, "%s", inner.text);
+}
+
+const qvm_rules qvm_qwen3_vl = { count_qwen3, fill_indices, size_transformers };
+const qvm_rules qvm_qwen2_vl = { count_qwen2, fill_qwen2, size_transformers };

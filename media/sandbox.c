@@ -2,7 +2,6 @@
 /* What a decoding process may still do: read the clip, fill the shared memory, and end. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,17 +9,18 @@
 #include "media.h"
 
 #ifdef __linux__
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#ifdef __s390__
+#define CLONE_FLAGS_AT 1 /* the number of the argument */
+#else
+#define CLONE_FLAGS_AT 0
 #endif
 #endif
 
@@ -52,85 +52,87 @@ close_from(int first)
         close(fd);
 }
 
-#ifdef ARCHITECTURE
+#ifdef __linux__
 
-/* What the C library, FFmpeg's threads, and the sanitizers' reports need. Nothing that opens a file,
- * makes a socket or a process, or changes a file (newfstatat: newer C libraries' fstat). */
+/* What the C library, FFmpeg's threads, and the sanitizers' reports need. Nothing that opens a
+ * file, makes a socket or a process, or changes a file (newfstatat: newer C libraries' fstat). */
+/* clang-format off */
 static const int allowed[] = {
-    SYS_read,          SYS_pread64,         SYS_lseek,        SYS_fstat,
-    SYS_newfstatat,    SYS_write,           SYS_writev,       SYS_close,
-    SYS_sendto,        SYS_recvfrom,        SYS_mmap,         SYS_munmap,
-    SYS_mprotect,      SYS_mremap,          SYS_madvise,      SYS_brk,
-    SYS_futex,         SYS_set_robust_list, SYS_rt_sigaction, SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,  SYS_sigaltstack,     SYS_sched_yield,  SYS_sched_getaffinity,
-    SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep,    SYS_gettimeofday,
-    SYS_getrandom,     SYS_getpid,          SYS_gettid,       SYS_tgkill,
-    SYS_sysinfo,       SYS_uname,           SYS_getrusage,    SYS_restart_syscall,
-    SYS_exit,          SYS_exit_group,      SYS_membarrier,
-#ifdef SYS_rseq
-    SYS_rseq,
-#endif
+    SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(fstat), SCMP_SYS(newfstatat),
+    SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
+    SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap), SCMP_SYS(madvise),
+    SCMP_SYS(brk), SCMP_SYS(futex), SCMP_SYS(set_robust_list), SCMP_SYS(rt_sigaction),
+    SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(sched_yield),
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_gettime), SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(getrandom), SCMP_SYS(getpid),
+    SCMP_SYS(gettid), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getrusage),
+    SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(membarrier),
+    SCMP_SYS(rseq),
 };
+/* clang-format on */
 
-enum {
-    N_ALLOWED = sizeof allowed / sizeof *allowed,
-    N_FRONT = 6,
-    N_BEHIND = 9,
-    N_FILTER = N_FRONT + N_ALLOWED + N_BEHIND
-};
+/* Stands in the filter for the number of the process that it is for. */
+#define ITSELF 0x7fffffff
 
-/* Any other call fails with EPERM, as if it were for root alone: libraries live with that. */
-static const char *
-filter_calls(void)
+/* What the kernel takes: libseccomp's work, done once. */
+static struct sock_fprog filter;
+
+static bool
+add_rules(scmp_filter_ctx rules)
 {
-    const struct sock_filter refuse = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    const struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_filter f[N_FILTER] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        /* "there is no such call": threads are then made by clone, whose flags can be seen */
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-    };
-    unsigned short n = N_FRONT;
-    for (unsigned i = 0; i < N_ALLOWED; i++) {
-        const unsigned char to_allow = (unsigned char)(N_ALLOWED - i + N_BEHIND - 2);
-        f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i],
-                                              to_allow, 0);
-    }
-    const struct sock_filter first_argument =
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
-    const struct sock_filter behind[N_BEHIND] = {
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 2, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 3, 0),
-        refuse,
-        first_argument, /* clone: of threads */
-        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 3, 2),
-        first_argument, /* tgkill: of ourselves, which abort() is */
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)getpid(), 1, 0),
-        refuse,
-        allow,
-    };
-    memcpy(f + n, behind, sizeof behind);
-    n += N_BEHIND;
-    const struct sock_fprog program = { n, f };
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        return "prctl(PR_SET_NO_NEW_PRIVS)";
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ? "prctl(PR_SET_SECCOMP)" : NULL;
+    const struct scmp_arg_cmp of_threads = { CLONE_FLAGS_AT, SCMP_CMP_MASKED_EQ, CLONE_THREAD,
+                                             CLONE_THREAD };
+    const struct scmp_arg_cmp of_itself = { 0, SCMP_CMP_EQ, ITSELF, 0 }; /* as abort() does */
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (seccomp_rule_add(rules, SCMP_ACT_ALLOW, allowed[i], 0))
+            return false;
+    /* no clone3: threads are then made by clone, whose flags can be seen */
+    return !seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) &&
+           !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, &of_threads) &&
+           !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &of_itself) &&
+           !seccomp_attr_set(rules, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 }
 
-#elif defined(__linux__)
+/* Any other call fails with EPERM, as if it were for root alone: libraries live with that. */
+void
+qvm_sandbox_prepare(void)
+{
+    scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+    const int fd = qvm_shared_memory();
+    if (rules && fd >= 0 && add_rules(rules) && !seccomp_export_bpf(rules, fd)) {
+        const off_t bytes = lseek(fd, 0, SEEK_END);
+        void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+        if (at != MAP_FAILED)
+            filter =
+                (struct sock_fprog){ (unsigned short)((size_t)bytes / sizeof *filter.filter), at };
+    }
+    close(fd);
+    seccomp_release(rules);
+}
 
 static const char *
 filter_calls(void)
 {
+    int named = 0;
+    for (int i = 0; i < filter.len; i++)
+        if (filter.filter[i].k == ITSELF) {
+            filter.filter[i].k = (unsigned)getpid();
+            named++;
+        }
     errno = ENOTSUP;
-    return "no filter of system calls for this processor";
+    if (named != 1)
+        return "libseccomp";
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        return "prctl(PR_SET_NO_NEW_PRIVS)";
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) ? "prctl(PR_SET_SECCOMP)" : NULL;
 }
 
 #else
+
+void
+qvm_sandbox_prepare(void)
+{
+}
 
 static const char *
 filter_calls(void)

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "media.h"
@@ -17,9 +16,9 @@
 
 struct server {
     const qvm_session *session;
-    qvm_decoder decoder;
+    qvm_reader reader;
     uint8_t *shared;
-    double said_s; /* when the clip heard of us last */
+    double said_s; /* when the last event was sent */
     double busy_s;
     atomic_bool stop;
     pthread_mutex_t lock;
@@ -28,46 +27,6 @@ struct server {
     qvm_request open, start; /* `kind` is -1 before they came */
     int64_t n_freed;
 };
-
-bool
-qvm_send(int socket, const void *message, size_t n)
-{
-    const char *at = message;
-    while (n) {
-        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            return false;
-        at += sent;
-        n -= (size_t)sent;
-    }
-    return true;
-}
-
-bool
-qvm_receive(int socket, void *message, size_t n)
-{
-    char *at = message;
-    while (n) {
-        const ssize_t got = recv(socket, at, n, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += got;
-        n -= (size_t)got;
-    }
-    return true;
-}
-
-double
-qvm_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
@@ -126,7 +85,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
     qvm_event event;
     memset(&event, 0, sizeof event);
     event.kind = kind;
-    event.damaged = qvm_decoder_damaged(&s->decoder);
+    event.damaged = qvm_reader_damaged(&s->reader);
     event.busy_s = s->busy_s;
     if (facts)
         event.facts = *facts;
@@ -135,7 +94,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         memcpy(event.text, error->text, sizeof event.text);
     }
     s->said_s = qvm_seconds();
-    qvm_send(s->session->socket, &event, sizeof event); /* who does not listen is heard to leave */
+    qvm_send(s->session->socket, &event, sizeof event); /* where it fails, the listener sees why */
 }
 
 static void
@@ -168,8 +127,7 @@ decode_frames(struct server *s, qv_error *err)
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
         const double began_s = qvm_seconds();
-        qv_status status =
-            qvm_decoder_read(&s->decoder, indices[i], r->height, r->width, slot, err);
+        qv_status status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
         s->busy_s += qvm_seconds() - began_s;
@@ -181,13 +139,16 @@ decode_frames(struct server *s, qv_error *err)
 static qv_status
 decode(struct server *s, qv_error *err)
 {
-    const qvm_watch watch = { &s->stop, say_alive, s };
+    qvm_watch watch = { .stop = &s->stop, .alive = say_alive, .user = s };
     qv_clip_info facts;
     if (!wait_for_request(s, &s->open))
         return QV_OK;
+    watch.like = (qv_like)s->open.like;
+    watch.offset = s->open.offset;
+    watch.length = s->open.length;
     const double began_s = qvm_seconds();
     qv_status status =
-        qvm_decoder_open(&s->decoder, s->session->clip, s->open.threads, &watch, &facts, err);
+        qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
     s->busy_s = qvm_seconds() - began_s;
     if (status)
         return status;
@@ -215,16 +176,16 @@ qvm_serve(const qvm_session *session)
         qv_fail(&error, QV_ENOMEM, "no thread can be started");
     say(&s, QVM_END, NULL, &error);
     /* what decoding holds is not needed while the clip empties the slots */
-    qvm_decoder_close(&s.decoder);
+    qvm_reader_close(&s.reader);
     if (s.shared)
         munmap(s.shared, (size_t)s.start.memory);
-    if (listening && !session->alone) {
+    if (session->alone) /* the listener goes with it, whatever it is about */
+        _exit(0);
+    if (listening) {
         shutdown(session->socket, SHUT_RDWR); /* wakes the listener; what was sent is kept */
         pthread_join(listener, NULL);
     }
     pthread_cond_destroy(&s.changed);
     pthread_mutex_destroy(&s.lock);
-    if (session->alone)
-        _exit(0);
     close(session->socket);
 }

@@ -23,7 +23,7 @@ static const char allowed_formats[] =
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
     "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
-/* The default choice; being ours, it also marks the decoders that this library has opened. */
+/* Chooses as FFmpeg does by default; hear_log knows our codec contexts by it. */
 static enum AVPixelFormat
 choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
 {
@@ -90,9 +90,14 @@ io_read(void *opaque, uint8_t *buffer, int size)
     qvm_source *source = opaque;
     if (is_stopped(source))
         return AVERROR_EXIT;
+    const qvm_watch *w = source->watch;
     ssize_t n;
+    if (w->length && size > w->length - source->at)
+        size = source->at < w->length ? (int)(w->length - source->at) : 0;
+    if (!size)
+        return AVERROR_EOF;
     do
-        n = pread(source->fd, buffer, (size_t)size, (off_t)source->at);
+        n = pread(source->fd, buffer, (size_t)size, (off_t)(w->offset + source->at));
     while (n < 0 && errno == EINTR);
     if (n < 0) {
         source->io_errno = errno;
@@ -109,12 +114,12 @@ io_seek(void *opaque, int64_t offset, int whence)
     struct stat info;
     if (fstat(source->fd, &info))
         return AVERROR(errno);
+    const qvm_watch *w = source->watch;
+    const int64_t bytes = w->length ? w->length : (int64_t)info.st_size - w->offset;
     whence &= ~AVSEEK_FORCE;
     if (whence & AVSEEK_SIZE)
-        return info.st_size;
-    const int64_t from = whence == SEEK_END   ? (int64_t)info.st_size
-                         : whence == SEEK_CUR ? source->at
-                                              : 0;
+        return bytes;
+    const int64_t from = whence == SEEK_END ? bytes : whence == SEEK_CUR ? source->at : 0;
     int64_t to;
     if (__builtin_add_overflow(from, offset, &to) || to < 0)
         return AVERROR(EINVAL);
@@ -164,7 +169,7 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 static qv_status
 open_format(qvm_source *source, qv_error *err)
 {
-    /* The name is kept from FFmpeg: what a file is, its bytes say. */
+    /* FFmpeg is told no name, by which it would guess: the content decides. */
     const AVInputFormat *found = NULL;
     int code = av_probe_input_buffer2(source->io, &found, "", NULL, 0, 0);
     if ((code < 0 && source->io_errno) || code == AVERROR(ENOMEM))
@@ -189,8 +194,10 @@ open_format(qvm_source *source, qv_error *err)
     source->format->io_open = io_refuse;
     code = avformat_open_input(&source->format, "", found, &options);
     av_dict_free(&options);
-    if (code == AVERROR(ENOMEM) && !source->io_errno)
-        return qv_fail(err, QV_ENOMEM, "no memory to open the container, or above 1000 streams");
+    if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always the file's doing */
+        return qv_fail(err, QV_EFORMAT,
+                       "what the container says of itself (streams, tables) takes more memory "
+                       "than there is, or than FFmpeg takes");
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
@@ -221,16 +228,27 @@ check_count(int64_t n, qv_error *err)
                               : QV_OK;
 }
 
+/* transformers takes the first video; qwen-vl-utils' readers what FFmpeg takes for the best. */
+static bool
+is_wanted(const qvm_source *source, int best, unsigned i)
+{
+    return best >= 0 ? i == (unsigned)best : !source->stream;
+}
+
 static qv_status
 choose_stream(qvm_source *source, qv_error *err)
 {
-    const AVFormatContext *format = source->format;
+    AVFormatContext *format = source->format;
+    const int best = source->watch->like == QV_LIKE_QWEN_VL_UTILS
+                         ? av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0)
+                         : -1;
     bool cover = false;
     for (unsigned i = 0; i < format->nb_streams; i++) {
         AVStream *stream = format->streams[i];
         const bool video = stream->codecpar->codec_type == AVMEDIA_TYPE_VIDEO;
         cover = cover || (video && (stream->disposition & AV_DISPOSITION_ATTACHED_PIC));
-        if (!source->stream && video && !(stream->disposition & AV_DISPOSITION_ATTACHED_PIC))
+        if (is_wanted(source, best, i) && video &&
+            !(stream->disposition & AV_DISPOSITION_ATTACHED_PIC))
             source->stream = stream;
         else
             stream->discard = AVDISCARD_ALL;
@@ -246,8 +264,8 @@ choose_stream(qvm_source *source, qv_error *err)
     return check_count(avformat_index_get_entries_count(source->stream), err);
 }
 
-/* Of damaged data these decoders' threads make other frames than one thread does, at times from run
- * to run, and say nothing of it. */
+/* Of damaged data these decoders make other frames with several threads than with one, at times
+ * from run to run, and do not report it. */
 static bool
 do_threads_differ(enum AVCodecID codec)
 {
@@ -262,7 +280,7 @@ do_threads_differ(enum AVCodecID codec)
     }
 }
 
-/* HEVC's differ too, but there they are worth much: who asks for them gets them. */
+/* HEVC's differ too, but gain much: they are used where the caller asks for them. */
 static int
 choose_threads(enum AVCodecID codec, int asked)
 {

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* Which frames of a clip are read, and at which size. */
+#include <stdlib.h>
+
+#include "media.h"
+
+/* The options over the checkpoint's numbers. */
+static qv_preprocess
+asked_for(const qv_preprocess *preset, const qv_clip_options *o)
+{
+    qv_preprocess p = *preset;
+    p.fps = o->fps > 0.0 ? o->fps : p.fps;
+    p.min_frames = o->min_frames ? o->min_frames : p.min_frames;
+    p.max_frames = o->max_frames ? o->max_frames : p.max_frames;
+    p.min_pixels = o->min_pixels ? o->min_pixels : p.min_pixels;
+    p.max_pixels = o->max_pixels ? o->max_pixels : p.max_pixels;
+    return p;
+}
+
+static qv_status
+choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
+              const qv_clip_options *o, qv_clip_info *info, int64_t **indices, qv_error *err)
+{
+    qv_error inner;
+    qv_status status = QV_OK;
+    info->n_frames = 1;
+    info->sampled_fps = 0.0;
+    if (!info->picture)
+        status = rules->count(info, p, o, &info->n_frames, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", path, inner.text);
+    if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; 1 to %d", path,
+                       (long long)info->n_frames, QVM_MAX_SAMPLED);
+    *indices = calloc((size_t)info->n_frames, sizeof **indices);
+    if (!*indices)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", path,
+                       (long long)info->n_frames);
+    if (info->picture)
+        return QV_OK;
+    rules->fill(info->source_frames, info->n_frames, *indices);
+    info->sampled_fps = (double)info->n_frames / (double)info->source_frames * info->source_fps;
+    return QV_OK;
+}
+
+static qv_status
+choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
+            const qv_clip_options *o, qv_clip_info *info, qv_error *err)
+{
+    int64_t height = 0, width = 0;
+    qv_error inner;
+    const qv_status status = rules->size(info, p, o, &height, &width, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", path, inner.text);
+    if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
+                       "max_pixels",
+                       path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+    info->height = (int)height;
+    info->width = (int)width;
+    info->grid_thw[0] = (info->n_frames + p->temporal_patch_size - 1) / p->temporal_patch_size;
+    info->grid_thw[1] = height / p->patch_size;
+    info->grid_thw[2] = width / p->patch_size;
+    return QV_OK;
+}
+
+qv_status
+qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
+           qv_clip_info *info, int64_t **indices, qv_error *err)
+{
+    const qv_preprocess p = asked_for(preset, o);
+    const qvm_rules *rules = o->like == QV_LIKE_QWEN_VL_UTILS       ? &qvm_qwen_vl_utils
+                             : p.processor == QV_PROCESSOR_QWEN2_VL ? &qvm_qwen2_vl
+                                                                    : &qvm_qwen3_vl;
+    if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
+        return qv_fail(err, QV_EINVAL, "%s: patch %d, temporal patch %d, merge %d; each at least 1",
+                       path, p.patch_size, p.temporal_patch_size, p.merge_size);
+    info->like = o->like;
+    qv_status status = choose_frames(path, rules, &p, o, info, indices, err);
+    return status ? status : choose_size(path, rules, &p, o, info, err);
+}
