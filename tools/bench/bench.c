@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "commit.h"
 #include "error.h"
 
@@ -20,16 +21,31 @@ bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_e
     return status;
 }
 
-void
-bench_close(struct bench *b)
-{
-    tool_close_context(&b->ctx, &b->info);
-}
-
 bool
 bench_talks(const struct bench *b)
 {
     return !b->o->json || b->o->json_file;
+}
+
+/* Says where a line has raised the roof by more than noise: shares before it are of a lower one. */
+static void
+tell_raised_roof(const struct bench *b)
+{
+    const double noise = 1.02;
+    for (int dtype = 0; dtype <= QV_F16; dtype++)
+        if (b->told_flops[dtype] > 0 && b->peak_flops[dtype] > noise * b->told_flops[dtype])
+            printf("the roof that was seen at last: %.3f TFLOP/s in %s\n",
+                   b->peak_flops[dtype] * 1e-12, qv_dtype_name((qv_dtype)dtype));
+    if (b->told_bytes > 0 && b->memory_bytes > noise * b->told_bytes)
+        printf("the roof that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
+}
+
+void
+bench_close(struct bench *b)
+{
+    if (bench_talks(b))
+        tell_raised_roof(b);
+    tool_close_context(&b->ctx, &b->info);
 }
 
 qv_status
@@ -45,9 +61,11 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
             printf(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
         printf("%s%s\n", *about ? "\n" : "", about);
     }
-    printf("%sroof: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (copy, read and written)\n",
+    printf("%sroof: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (a copy, read and written: %.1f)\n",
            first ? "" : "\n", b->peak_flops[dtype] * 1e-12, qv_dtype_name(dtype),
-           b->copy_bytes * 1e-9);
+           b->memory_bytes * 1e-9, b->copy_bytes * 1e-9);
+    b->told_flops[dtype] = b->peak_flops[dtype];
+    b->told_bytes = b->memory_bytes;
     return QV_OK;
 }
 
@@ -88,7 +106,7 @@ enough(const struct samples *s, int64_t repeats)
            (s->n >= repeats && s->spent_ms >= (double)(LEAST_MS_A_REPEAT * repeats));
 }
 
-/* A run that takes as long as all may counts, though it is the first. */
+/* The first run only warms up, unless it alone uses up the time for all of them. */
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
@@ -150,12 +168,28 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+static void
+raise_roof(struct bench *b, const struct bench_record *r)
+{
+    double seconds = r->times.median_ms * 1e-3;
+    if (r->computed || !(seconds > 0))
+        return;
+    if (r->flops / seconds > b->peak_flops[r->dtype])
+        b->peak_flops[r->dtype] = r->flops / seconds;
+    if (r->streams && r->bytes / seconds > b->memory_bytes)
+        b->memory_bytes = r->bytes / seconds;
+}
+
 double
 bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes, double ms)
 {
-    double least_s = fmax(b->peak_flops[dtype] > 0 ? flops / b->peak_flops[dtype] : 0,
-                          b->copy_bytes > 0 ? bytes / b->copy_bytes : 0);
-    return ms > 0 ? least_s / (ms * 1e-3) : 0;
+    const double noise = 1.05;
+    double seconds = ms * 1e-3;
+    double least_s = b->peak_flops[dtype] > 0 ? flops / b->peak_flops[dtype] : 0;
+    double moving_s = b->memory_bytes > 0 ? bytes / b->memory_bytes : 0;
+    if (moving_s > least_s && moving_s <= noise * seconds)
+        least_s = moving_s;
+    return seconds > 0 ? least_s / seconds : 0;
 }
 
 /* Units a second from units a run. */
@@ -168,18 +202,18 @@ rate(double units, double ms)
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    return json_pack("{s:s, s:s, s:i, s:b, s:f, s:f}", "backend", b->info.backend, "device",
+    return json_pack("{s:s, s:s, s:i, s:b, s:f, s:f, s:f}", "backend", b->info.backend, "device",
                      b->info.device, "threads", b->info.threads, "tuned", b->o->tune,
                      "roof_tflops_per_s", b->peak_flops[dtype] * 1e-12, "roof_gb_per_s",
-                     b->copy_bytes * 1e-9);
+                     b->memory_bytes * 1e-9, "copy_gb_per_s", b->copy_bytes * 1e-9);
 }
 
 static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
     double ms = r->times.median_ms;
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s}", "bench", b->name, "case", r->work, "way", r->way,
-                          "dtype", qv_dtype_name(r->dtype));
+    json_t *j = json_pack("{s:s, s:o, s:s, s:s}", "bench", b->name, "case", tool_json_text(r->work),
+                          "way", r->way, "dtype", qv_dtype_name(r->dtype));
     if (r->desc)
         json_object_update_new(j, json_pack("{s:b, s:s}", "chosen", r->chosen, "desc", r->desc));
     json_object_update_new(j, json_pack("{s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f}", "median_ms", ms,
@@ -219,6 +253,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
     const char *label = r->label ? r->label : r->way;
     double ms = r->times.median_ms;
+    raise_roof(b, r);
     if (bench_talks(b)) {
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
         printf("  %-22s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
@@ -228,6 +263,59 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
         fflush(stdout);
     }
     return bench_emit(b, r, err);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+/* What is wrong with a line is wrong with its file. */
+static qv_status
+blame(const char *file, int line, qv_status status, qv_error *err)
+{
+    qv_error why = *err;
+    return qv_fail(err, status == QV_EINVAL ? QV_EFORMAT : status, "%s:%d: %.400s", file, line,
+                   why.text);
+}
+
+qv_status
+bench_read_lines(const char *file, char *text, bench_line *take, void *user, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (int line = 1; text && !status; line++) {
+        char *end = strchr(text, '\n'), *next = end ? end + 1 : NULL;
+        if (end)
+            *end = 0;
+        text[strcspn(text, "#\r")] = 0;
+        text += strspn(text, " \t");
+        if (*text)
+            status = take(user, text, err);
+        if (status)
+            return blame(file, line, status, err);
+        text = next;
+    }
+    return status;
+}
+
+qv_status
+bench_read_list(const char *path, char **out, qv_error *err)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
+    char *text = malloc(MOST_BYTES);
+    size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
+    bool failed = ferror(f);
+    fclose(f);
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a list of shapes", path);
+    if (failed || n == MOST_BYTES || memchr(text, 0, n)) {
+        free(text);
+        return failed ? qv_fail(err, QV_EIO, "%s: cannot be read", path)
+                      : qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
+    }
+    text[n] = 0;
+    *out = text;
+    return QV_OK;
 }
 
 /* ---- which ----------------------------------------------------------------------------------- */

@@ -13,16 +13,18 @@ struct bench {
     const char *name; /* "conv3d" */
     qv_context *ctx;
     qv_context_info info;
-    double peak_flops[QV_F16 + 1]; /* a second, by dtype; 0: not measured */
+    double peak_flops[QV_F16 + 1]; /* the roof, a second, by dtype; 0: not measured */
+    double memory_bytes;           /* the roof: a second, by a copy or by reading alone */
     double copy_bytes;             /* a second, read and written */
-    char group[256];               /* the table that is being printed */
+    double told_flops[QV_F16 + 1], told_bytes; /* the roof as it was printed */
+    char group[256];                           /* the table that is being printed */
 };
 
 /* Opens the device of the options. */
 qv_status bench_open(struct bench *b, const struct tool_options *o, const char *name,
                      qv_error *err);
 void bench_close(struct bench *b);
-bool bench_talks(const struct bench *b); /* to a person: stdout does not belong to the records */
+bool bench_talks(const struct bench *b); /* prints tables: stdout is not used for JSON records */
 
 /* Measures the roof of a dtype and says what computes, how well, and `about` what follows. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
@@ -39,15 +41,15 @@ struct bench_times {
     double median_ms, p90_ms;
     int64_t repeats;
 };
-/* Sets *ms where it knows its time better than the host's clock does, as a mean of one run. */
+/* One run. Sets *ms if it can time itself better than the host's clock can (by the device's). */
 typedef qv_status bench_work(void *user, double *ms, qv_error *err);
 struct bench_run {
     bench_work *work;
     void *user;
     struct bench_times times; /* out */
 };
-/* Times works in turn, so that what disturbs one disturbs all: a run of each to warm up, then as
- * many as --repeats says, more of what is short, fewer of what takes many seconds. */
+/* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
+ * up, then --repeats runs, more if they are short, fewer if they take many seconds. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
 struct bench_record {
@@ -58,20 +60,33 @@ struct bench_record {
     qv_dtype dtype;
     struct bench_times times;
     double flops, bytes;
+    bool streams;     /* all bytes come from memory, none from a cache */
+    bool computed;    /* from other lines' times: it was not measured */
     const char *note; /* at the end of the line; may be NULL */
     json_t *extras;   /* more fields, or NULL; taken */
 };
 /* The heading of a table, unless it is the one that is being printed. */
 void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
-/* The line of a table, below a heading where a new one begins; and the JSON record. */
+/* The line of a table, below a heading where a new one begins; and the JSON record. A line that is
+ * faster than the roof raises it: what was seen once the device can do. */
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* The JSON record alone, where one is wanted. */
 qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err);
-/* Lower bound of the roof, as a share of the time. */
+/* The least time that the roof allows, as a share of the time. Bytes that moved faster than memory
+ * moves them came from a cache and set no bound: then it is that of the FLOPs alone. */
 double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
                         double ms);
 
+/* A list that a user wrote, a text file of up to a megabyte, with a 0 behind; the caller frees. */
+qv_status bench_read_list(const char *path, char **out, qv_error *err);
+/* Takes its text apart into lines; blank ones and those after # are none. What is wrong with a line
+ * is wrong with its file. */
+typedef qv_status bench_line(void *user, char *line, qv_error *err);
+qv_status bench_read_lines(const char *file, char *text, bench_line *take, void *user,
+                           qv_error *err);
+
 int bench_tower(const struct tool_options *o);
+qv_status bench_tower_pack(const struct tool_options *o, qv_error *err); /* --pack */
 int bench_conv3d(const struct tool_options *o);
 int bench_patch_embed(const struct tool_options *o);
 int bench_gemm(const struct tool_options *o);
@@ -79,9 +94,9 @@ int bench_preprocess(const struct tool_options *o);
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
 
-/* Calls that are timed by the device's own clock; ctx, calls and n are set, the rest is zero. Where
- * the device can record, the first run records them, as often in one recording as makes launching
- * it not count; until then calls may still be changed. */
+/* Calls that are timed by the device's own clock; the caller sets ctx, calls and n, the rest is zero.
+ * If the device can record, the first run records them, repeated so often that the time to launch
+ * the recording does not count; until then the calls may still be changed. */
 struct bench_list {
     qv_context *ctx;
     const struct qv_call *calls;
@@ -99,7 +114,7 @@ qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n
 qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
 
 /* A list of operations on an arena of its own, where operand i of every operation is the same
- * memory, filled with small random values. Packed weights are the caller's to put into calls. */
+ * memory, filled with small random values, tables with such as they may have. Packed weights are the caller's to put into calls. */
 struct bench_ops {
     qv_context *ctx;
     size_t n, n_kernels;
@@ -123,12 +138,54 @@ qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int6
 
 /* Random bytes, or values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
-
 /* A plan's operations one by one, each waited for: ms [qv_plan_steps] by the device's clock. A
  * chunk must have been pushed. */
 qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
 
-/* Fills in the roof of a dtype, if it is not known. */
+/* Fills in the roof of a dtype, if it is not known, and the copy rate. */
 qv_status bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err);
+
+/* ---- chunks.c: a plan's work on chunks, and what bounds it ------------------------------------ */
+
+/* The plan of these options, and how long it took to make: *new_ms, and *seen_ms where the model had
+ * just made it. */
+qv_status bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out,
+                          double *new_ms, double *seen_ms, qv_error *err);
+
+/* Pushes a chunk and pulls its tokens; *ms: of its work on the device, which is done once more. */
+qv_status bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens,
+                          double *ms, qv_error *err);
+
+/* What is in a chunk. */
+struct bench_chunk {
+    const qv_item *items;
+    size_t n;
+};
+
+/* The limit of chunks by one plan: the GEMMs of its list and the attention over each chunk's
+ * segments alone, each layer with its own weights, nothing between them. On the CPU, where there is
+ * no attention of a library's, it is counted as its two products at the rate of these GEMMs. */
+struct bench_limit {
+    struct bench_ops gemms, attention;
+    struct qv_memory *lists; /* of segments, each chunk's */
+    int64_t chunks;
+    bool counted;                  /* attention is not run */
+    double flops, attention_flops; /* of all chunks */
+    double bytes, between_bytes;   /* those of the limit; of everything else */
+};
+qv_status bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks,
+                           size_t n, struct bench_limit *out, qv_error *err);
+void bench_limit_close(qv_context *ctx, struct bench_limit *l);
+
+struct bench_bounds {
+    struct bench_times limit; /* of all chunks */
+    double gemm_ms, attention_ms, floor_ms;
+};
+enum { BENCH_LIMIT_RUNS = 2 };
+/* The runs that it takes, in out[BENCH_LIMIT_RUNS]; how many. And what they came to. */
+int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
+struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
+                                       const struct bench_run *runs);
+const char *bench_limit_note(const struct bench_limit *l); /* of its record; NULL: none */
 
 #endif

@@ -4,11 +4,10 @@
  * towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are made and
  * run once through the public API; what is timed is their work on the device.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "conv3d/ready.h"
 #include "dtype.h"
 #include "error.h"
@@ -120,7 +119,7 @@ close_way(struct way_run *w)
     qv_conv3d_free(&w->conv);
 }
 
-/* The run that takes x there is also the first. Points to itself: not to be moved. */
+/* Runs once, which also uploads x. The result points into itself, so it must not be moved. */
 static qv_status
 open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_error *err)
 {
@@ -195,19 +194,11 @@ run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error
     return status;
 }
 
-/* What is wrong with a line is wrong with its file. */
-static qv_status
-blame(const char *file, int line, qv_status status, qv_error *err)
-{
-    qv_error why = *err;
-    return qv_fail(err, status == QV_EINVAL ? QV_EFORMAT : status, "%s:%d: %.400s", file, line,
-                   why.text);
-}
-
 /* "name: description", with the dtypes asked for where it has none. */
 static qv_status
-run_line(struct bench *b, char *line, qv_error *err)
+run_line(void *user, char *line, qv_error *err)
 {
+    struct bench *b = user;
     qv_conv3d_desc desc;
     qv_dtype dtypes[2];
     char *colon = strchr(line, ':');
@@ -228,50 +219,6 @@ run_line(struct bench *b, char *line, qv_error *err)
             status = run_ways(b, line, &desc, err);
     }
     return status;
-}
-
-/* The lines of a list that is taken apart; blank ones and those after # are none. */
-static qv_status
-run_list(struct bench *b, const char *file, char *text, qv_error *err)
-{
-    qv_status status = QV_OK;
-    for (int line = 1; text && !status; line++) {
-        char *end = strchr(text, '\n'), *next = end ? end + 1 : NULL;
-        if (end)
-            *end = 0;
-        text[strcspn(text, "#\r")] = 0;
-        text += strspn(text, " \t");
-        if (*text)
-            status = run_line(b, text, err);
-        if (status)
-            return blame(file, line, status, err);
-        text = next;
-    }
-    return status;
-}
-
-/* A text file of up to a megabyte, with a 0 behind. */
-static qv_status
-read_list(const char *path, char **out, qv_error *err)
-{
-    enum { MOST_BYTES = 1 << 20 };
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
-    char *text = malloc(MOST_BYTES);
-    size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
-    bool failed = ferror(f);
-    fclose(f);
-    if (!text)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a list of shapes", path);
-    if (failed || n == MOST_BYTES || memchr(text, 0, n)) {
-        free(text);
-        return failed ? qv_fail(err, QV_EIO, "%s: cannot be read", path)
-                      : qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
-    }
-    text[n] = 0;
-    *out = text;
-    return QV_OK;
 }
 
 static qv_status
@@ -308,9 +255,10 @@ bench_conv3d(const struct tool_options *o)
     qv_error err = { 0 };
     qv_status status = bench_open(&b, o, "conv3d", &err);
     if (!status)
-        status = o->shapes ? read_list(o->shapes, &list, &err) : built_in_list(&list, &err);
+        status = o->shapes ? bench_read_list(o->shapes, &list, &err) : built_in_list(&list, &err);
     if (!status)
-        status = run_list(&b, o->shapes ? o->shapes : "built-in shapes", list, &err);
+        status =
+            bench_read_lines(o->shapes ? o->shapes : "built-in shapes", list, run_line, &b, &err);
     free(list);
     bench_close(&b);
     return status ? tool_fail(status, &err) : TOOL_DONE;
@@ -335,7 +283,8 @@ static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 #define MOST_RUN_MS 2000 /* of one run, where --rows does not ask for more */
 
-/* Frames whose patches are `rows`: pairs of 20 x 38, or one of two rows. False: there are none. */
+/* Frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches. False if
+ * neither is possible. */
 static bool
 as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
 {
@@ -408,7 +357,8 @@ open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
     struct qv_op op = { .kind = QV_OP_gemm };
     int64_t k = t->channels * t->temporal * t->patch * t->patch;
     size_t stride;
-    op.u.gemm = (struct qv_op_gemm){ .m = e->rows, .n = t->hidden, .k = k, .dtype = dtype };
+    op.u.gemm = (struct qv_op_gemm){ .m = e->rows, .n = t->hidden, .k = k };
+    qv_op_set_dtype(&op, dtype);
     op = bench_bare(op);
     qv_status status = bench_ops_open(e->b->ctx, &op, 1, &e->gemm, err);
     if (!status)
@@ -440,7 +390,7 @@ open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err
     return status;
 }
 
-/* In turn, for they are compared. */
+/* Alternately, because they are compared with one another. */
 static qv_status
 time_embed(struct embed *e, qv_error *err)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -35,11 +35,11 @@ struct gemm_bench {
     int64_t worst_step_from;
 };
 
-/* One product with each copy's weight, where the device records that; else with some of the copies,
- * the next time with the ones behind them. */
+/* A run is one product with each copy of the weight if the device can record that; else with a
+ * window of the copies, which moves on from run to run. */
 struct rotation {
     struct bench_list all;
-    struct bench_ops *ops; /* two rounds of all copies, so that a window may cross the end */
+    struct bench_ops *ops; /* all copies twice, so that a window may go past the last one */
     size_t copies, group, at;
 };
 
@@ -67,8 +67,8 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
                                      .alpha = 1,
                                      .bias = 1,
                                      .act = g->p->act,
-                                     .addend_rows = g->p->residual ? m : 0,
-                                     .dtype = dtype };
+                                     .addend_rows = g->p->residual ? m : 0 };
+    qv_op_set_dtype(&op, dtype);
     size_t n = 2 * (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
     if (!ops)
@@ -133,11 +133,12 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
                               .times = times,
                               .flops = ops->flops / parts,
                               .bytes = ops->bytes / parts,
+                              .streams = true,
                               .note = note,
-                              .extras =
-                                  json_pack("{s:s, s:I, s:I, s:I, s:f}", "model", g->model, "m",
-                                            (json_int_t)m, "n", (json_int_t)g->p->n, "k",
-                                            (json_int_t)g->p->k, "over_m1", ms / g->first_ms) };
+                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f}", "model",
+                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
+                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
+                                                  "over_m1", ms / g->first_ms) };
     if (m == FEW_ROWS)
         json_object_update_new(r.extras,
                                json_pack("{s:f, s:I}", "worst_step", g->worst_step,
@@ -189,7 +190,8 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 static qv_status
 read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 {
-    *out = (struct qv_config){ .hidden = 1024,
+    *out = (struct qv_config){ .family = &qv_family_qwen3_vl,
+                               .hidden = 1024,
                                .intermediate = 4096,
                                .out_hidden = 2560,
                                .merge = 2,
@@ -219,10 +221,11 @@ bench_gemm(const struct tool_options *o)
                              &err);
     if (!status) {
         int64_t h = c.hidden, wide = h * c.merge * c.merge;
+        bool gated = qv_family_is_gated(c.family); /* fc1: gate and up */
         const struct projection projections[] = {
             { "qkv", 3 * h, h, QV_ACT_NONE, false },
             { "proj", h, h, QV_ACT_NONE, true },
-            { "fc1", c.intermediate, h, c.act, false },
+            { "fc1", (1 + gated) * c.intermediate, h, gated ? QV_ACT_NONE : c.act, false },
             { "fc2", h, c.intermediate, QV_ACT_NONE, true },
             { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
             { "merger fc2", c.out_hidden, wide, QV_ACT_NONE, false },

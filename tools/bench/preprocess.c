@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
+#include "engine/block_order.h"
 #include "error.h"
 
 struct preprocess_bench {
@@ -154,31 +155,55 @@ time_resize(struct preprocess_bench *p, qv_error *err)
                   : report_frame(p, "resize", QV_U8, run.times, 0, (double)(src + dst), err);
 }
 
+enum { PAIR = 2 };
+
+/* A clip of one frame pair. */
+static qv_status
+upload_tables(const struct preprocess_bench *p, const struct qv_op_rows *op,
+              const struct bench_ops *ops, qv_error *err)
+{
+    int64_t grid_h = p->out_h / op->patch, grid_w = p->out_w / op->patch;
+    struct qv_item_place place = { 0, (int32_t)op->patches, (int32_t)op->rows, (int32_t)grid_w };
+    struct qv_item_norm norm = { { 2, 2, 2 }, { -255, -255, -255 } };
+    struct qv_coords *coords = malloc((size_t)op->rows * sizeof *coords);
+    if (!coords)
+        return qv_fail(err, QV_ENOMEM, "no memory for the coordinates of %lld rows",
+                       (long long)op->rows);
+    qv_block_coords(grid_h, grid_w, p->video.merge_size, 0, 0, coords);
+    const struct {
+        const void *data;
+        size_t bytes;
+    } tables[] = { { &place, sizeof place },
+                   { &norm, sizeof norm },
+                   { coords, (size_t)op->rows * sizeof *coords } };
+    qv_status status = QV_OK;
+    for (int i = 0; i < 3 && !status; i++)
+        status = p->b.ctx->backend->upload(p->b.ctx->dev, ops->calls[0].operands[1 + i],
+                                           tables[i].data, tables[i].bytes, err);
+    free(coords);
+    return status;
+}
+
 static qv_status
 time_rows(struct preprocess_bench *p, qv_error *err)
 {
-    enum { PAIR = 2 };
+    const int64_t patch = p->video.patch_size, rows = (p->out_h / patch) * (p->out_w / patch);
     struct qv_op op = { .kind = QV_OP_rows };
-    op.u.rows = (struct qv_op_rows){ .pairs = 1,
-                                     .grid_h = p->out_h / p->video.patch_size,
-                                     .grid_w = p->out_w / p->video.patch_size,
-                                     .patch = p->video.patch_size,
+    op.u.rows = (struct qv_op_rows){ .rows = rows,
+                                     .patch = patch,
                                      .temporal = PAIR,
-                                     .merge = p->video.merge_size,
                                      .channels = 3,
-                                     .scale0 = 2,
-                                     .scale1 = 2,
-                                     .scale2 = 2,
-                                     .shift0 = -255,
-                                     .shift1 = -255,
-                                     .shift2 = -255,
-                                     .dtype = p->b.info.dtype };
+                                     .items = 1,
+                                     .patches = PAIR * rows };
+    qv_op_set_dtype(&op, p->b.info.dtype);
     struct bench_ops ops;
     qv_status status = bench_ops_open(p->b.ctx, &op, 1, &ops, err);
     if (status)
         return status;
     struct bench_run run = { .work = bench_ops_run, .user = &ops };
-    status = bench_time(&p->b, &run, 1, err);
+    status = upload_tables(p, &op.u.rows, &ops, err);
+    if (!status)
+        status = bench_time(&p->b, &run, 1, err);
     run.times.median_ms /= PAIR;
     run.times.p90_ms /= PAIR;
     if (!status)

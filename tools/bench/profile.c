@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/atomic_file.h"
@@ -16,7 +16,7 @@ enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
 /* One operation of the chunk. */
 struct row {
-    char layer[40];
+    char layer[40], routine[QV_ROUTINE_BYTES];
     double flops, bytes, ms;
     double samples[MOST_CHUNKS];
 };
@@ -32,10 +32,11 @@ struct profile {
     const struct qv_step *steps;
     size_t n; /* steps */
     struct row *rows;
-    double *ms; /* of the last chunk, by step */
+    double *ms;   /* of the last chunk, by step */
+    qv_item item; /* a chunk, of frames as they were read last */
     uint8_t *frames;
     size_t frame_bytes;
-    int64_t n_frames, n_read, n_chunks;
+    int64_t n_frames, chunk_frames, n_read, n_chunks;
     qv_tokens tokens;
     double encode_ms[MOST_CHUNKS];
 };
@@ -59,40 +60,59 @@ static qv_status
 open_plan(struct profile *p, qv_error *err)
 {
     const struct tool_options *o = p->b.o;
-    qv_plan_options shape = { .grid_h = o->grid[1],
-                              .grid_w = o->grid[2],
-                              .chunk_pairs = o->grid[0] };
+    const int64_t *g = o->grid;
+    qv_plan_options options = { .rows = g[0] * g[1] * g[2], .segment_rows = g[1] * g[2] };
+    qv_status status = QV_OK;
     if (o->n_arguments) {
-        qv_status status =
-            qv_clip_open(o->arguments[0], &p->m.image, &p->m.video, &o->clip, &p->clip, err);
+        status = qv_clip_open(o->arguments[0], &p->m.image, &p->m.video, &o->clip, &p->clip, err);
         if (status)
             return status;
         qv_clip_get_info(p->clip, &p->clip_info);
-        shape = (qv_plan_options){ .grid_h = p->clip_info.grid_thw[1],
-                                   .grid_w = p->clip_info.grid_thw[2],
-                                   .still = p->clip_info.picture,
-                                   .image_norm = p->clip_info.picture };
+        g = p->clip_info.grid_thw;
+        status = qv_plan_options_for(p->model, g, &options, err);
     }
-    qv_status status = qv_plan_create(p->model, &shape, &p->plan, err);
+    if (!status)
+        status = qv_plan_create(p->model, &options, &p->plan, err);
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    p->frame_bytes = (size_t)(shape.grid_h * shape.grid_w * p->m.patch_size * p->m.patch_size *
-                              p->m.in_channels);
+    int64_t pairs = p->info.rows / (g[1] * g[2]);
+    p->item = (qv_item){ .grid_thw = { pairs < g[0] ? pairs : g[0], g[1], g[2] },
+                         .picture = p->clip_info.picture };
+    p->chunk_frames = p->item.grid_thw[0] * (p->item.picture ? 1 : p->m.temporal_patch_size);
+    p->frame_bytes = (size_t)(g[1] * g[2] * p->m.patch_size * p->m.patch_size * p->m.in_channels);
     return QV_OK;
 }
 
-/* Which layer each operation is a part of: those up to the one that completes it, and a merger's
- * change of dtype, which comes behind. */
+static qv_status
+open_data(struct profile *p, qv_error *err)
+{
+    size_t bytes = (size_t)p->chunk_frames * p->frame_bytes;
+    p->rows = calloc(p->n, sizeof *p->rows);
+    p->ms = calloc(p->n, sizeof *p->ms);
+    p->frames = malloc(bytes);
+    p->tokens.capacity = p->info.tokens;
+    p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
+    if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
+        return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
+    p->item.data = p->frames;
+    p->n_frames = p->chunk_frames;
+    bench_fill(p->frames, QV_U8, bytes);
+    return QV_OK;
+}
+
+/* Names what runs each operation, and the layer that it belongs to. In the list only a layer's last
+ * operation has its name; those before it belong to it too, and so does the conversion behind a merger. */
 static void
 name_layers(struct profile *p)
 {
     size_t first = 0;
     for (size_t i = 0; i < p->n; i++) {
         const struct qv_step *step = &p->steps[i];
-        p->rows[i].flops = qv_op_flops(&step->op);
+        p->rows[i].flops = qv_plan_flops(p->plan, step, &p->item, 1);
         p->rows[i].bytes = qv_op_bytes(&step->op);
-        bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_BESIDE_MERGED;
+        qv_plan_routine(p->plan, i, p->rows[i].routine);
+        bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_SIDE_MERGED;
         if (merged && first == i && i) {
             memcpy(p->rows[i].layer, p->rows[i - 1].layer, sizeof p->rows[i].layer);
             first = i + 1;
@@ -117,18 +137,10 @@ open_all(struct profile *p, const struct tool_options *o, qv_error *err)
         return status;
     const struct qv_call *calls;
     p->n = qv_plan_steps(p->plan, &p->steps, &calls);
-    p->rows = calloc(p->n, sizeof *p->rows);
-    p->ms = calloc(p->n, sizeof *p->ms);
-    size_t bytes = (size_t)p->info.chunk_frames * p->frame_bytes;
-    p->frames = malloc(bytes);
-    p->tokens.capacity = p->info.chunk_pairs * p->info.tokens_per_pair;
-    p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
-    if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
-        return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
-    p->n_frames = p->info.chunk_frames;
-    bench_fill(p->frames, QV_U8, bytes);
-    name_layers(p);
-    return QV_OK;
+    status = open_data(p, err);
+    if (!status)
+        name_layers(p);
+    return status;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -138,7 +150,7 @@ static qv_status
 next_frames(struct profile *p, qv_error *err)
 {
     int64_t left = p->clip ? p->clip_info.n_frames - p->n_read : 0;
-    int64_t want = left < p->info.chunk_frames ? left : p->info.chunk_frames;
+    int64_t want = left < p->chunk_frames ? left : p->chunk_frames;
     for (int64_t n = 0; n < want;) {
         int64_t got = 0;
         qv_status status = qv_clip_read(p->clip, p->frames + (size_t)n * p->frame_bytes, want - n,
@@ -158,10 +170,13 @@ next_frames(struct profile *p, qv_error *err)
 static qv_status
 run_chunk(struct profile *p, double *encode_ms, qv_error *err)
 {
+    const int64_t per_pair = p->item.picture ? 1 : p->m.temporal_patch_size;
     qv_status status = next_frames(p, err);
+    p->item.n_frames = p->n_frames;
+    p->item.grid_thw[0] = (p->n_frames + per_pair - 1) / per_pair;
     double began = tool_seconds();
     if (!status)
-        status = qv_plan_push(p->plan, p->frames, p->n_frames, err);
+        status = qv_plan_push(p->plan, &p->item, 1, err);
     if (!status)
         status = qv_plan_pull(p->plan, &p->tokens, err);
     *encode_ms = (tool_seconds() - began) * 1e3;
@@ -213,35 +228,53 @@ total(const struct profile *p)
 }
 
 static void
-print_head(const char *what)
+print_head(const char *what, const char *on)
 {
-    printf("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s\n", what, "calls", "ms", "share", "GFLOP",
-           "MB", "TFLOP/s", "GB/s", "of roof");
+    printf("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s%s\n", what, "calls", "ms", "share", "GFLOP",
+           "MB", "TFLOP/s", "GB/s", "of roof", on);
 }
 
 static void
-print_sum(const struct profile *p, const char *name, struct sum s)
+print_sum(const struct profile *p, const char *name, struct sum s, const char *on)
 {
     double seconds = s.ms > 0 ? s.ms * 1e-3 : 1e30;
-    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %7.1f%%\n", name,
+    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %7.1f%%%s%s\n", name,
            (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
            s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9,
-           100 * bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, s.ms));
+           100 * bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, s.ms), *on ? "  " : "", on);
+}
+
+static bool
+same_routine(const struct profile *p, size_t a, size_t b)
+{
+    return p->steps[a].op.kind == p->steps[b].op.kind &&
+           !strcmp(p->rows[a].routine, p->rows[b].routine);
+}
+
+/* Operations of a kind that one routine runs, together. */
+static void
+print_kind(const struct profile *p, enum qv_op_kind kind)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        struct sum s = { 0 };
+        bool seen = p->steps[i].op.kind != kind;
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = same_routine(p, i, j);
+        for (size_t j = i; j < p->n && !seen; j++)
+            if (same_routine(p, i, j))
+                add(&s, &p->rows[j]);
+        if (!seen)
+            print_sum(p, qv_op_name(kind), s, p->rows[i].routine);
+    }
 }
 
 static void
 print_kinds(const struct profile *p)
 {
-    print_head("by operation");
-    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
-        struct sum s = { 0 };
-        for (size_t i = 0; i < p->n; i++)
-            if ((int)p->steps[i].op.kind == kind)
-                add(&s, &p->rows[i]);
-        if (s.calls)
-            print_sum(p, qv_op_name((enum qv_op_kind)kind), s);
-    }
-    print_sum(p, "all", total(p));
+    print_head("by operation", "  on");
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        print_kind(p, (enum qv_op_kind)kind);
+    print_sum(p, "all", total(p), "");
 }
 
 /* The part of a layer's name that it shares with others: "blocks" of "blocks.0". */
@@ -261,7 +294,7 @@ same_stem(const char *a, const char *b)
 static void
 print_layers(const struct profile *p)
 {
-    print_head("by layer");
+    print_head("by layer", "");
     for (size_t i = 0; i < p->n; i++) {
         const char *layer = p->rows[i].layer;
         struct sum s = { 0 };
@@ -280,11 +313,12 @@ print_layers(const struct profile *p)
         int used = snprintf(name, sizeof name, "%.*s", (int)stem(layer), layer);
         if (n > 1)
             snprintf(name + used, sizeof name - (size_t)used, " (%lld)", (long long)n);
-        print_sum(p, name, s);
+        print_sum(p, name, s, "");
         if (n > 1)
             print_sum(p, "  each",
                       (struct sum){ s.calls / n, s.ms / (double)n, s.flops / (double)n,
-                                    s.bytes / (double)n });
+                                    s.bytes / (double)n },
+                      "");
     }
 }
 
@@ -297,15 +331,15 @@ emit_steps(const struct profile *p, qv_error *err)
         const struct row *row = &p->rows[i];
         const struct qv_op *op = &p->steps[i].op;
         const char *kind = qv_op_name(op->kind);
-        struct bench_record r = {
-            .work = qv_op_print(op, text, sizeof text),
-            .way = row->layer,
-            .dtype = p->m.dtype,
-            .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10], p->n_chunks },
-            .flops = row->flops,
-            .bytes = row->bytes,
-            .extras = json_pack("{s:s, s:I}", "op", kind, "step", (json_int_t)i)
-        };
+        struct bench_record r = { .work = qv_op_print(op, text, sizeof text),
+                                  .way = row->layer,
+                                  .dtype = p->m.dtype,
+                                  .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10],
+                                             p->n_chunks },
+                                  .flops = row->flops,
+                                  .bytes = row->bytes,
+                                  .extras = json_pack("{s:s, s:I, s:s}", "op", kind, "step",
+                                                      (json_int_t)i, "routine", row->routine) };
         status = bench_emit(&p->b, &r, err);
     }
     return status;
@@ -359,6 +393,8 @@ trace_json(const struct profile *p)
         json_t *event = span_event(p, qv_op_name(op->kind), "operation", OPERATIONS, i, i);
         json_object_set_new(json_object_get(event, "args"), "operation",
                             json_string(qv_op_print(op, text, sizeof text)));
+        json_object_set_new(json_object_get(event, "args"), "routine",
+                            json_string(p->rows[i].routine));
         json_array_append_new(events, event);
         if (i + 1 < p->n && !strcmp(p->rows[i].layer, p->rows[i + 1].layer))
             continue;
@@ -373,7 +409,7 @@ write_trace(const struct profile *p, const char *path, qv_error *err)
 {
     json_t *trace = trace_json(p);
     char *text = qv_json_text(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+    const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
     free(text);
     json_decref(trace);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations alone on a device, and with them its roof: the best GEMM and the copy rate. */
+/* Operations alone on a device, and with them its roof: the best GEMM, and the best rate at which
+ * memory is read or copied. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -27,6 +28,57 @@ bench_fill(void *data, qv_dtype dtype, size_t bytes)
         memcpy((char *)data + at, data, bytes - at < block ? bytes - at : block);
 }
 
+/* An attention's list: equal segments, as many as it takes, which are all rows. */
+static void
+fill_segments(const struct qv_op_attention *op, int32_t *list)
+{
+    const int64_t width = op->heads * op->head_dim, slots = op->segments + 1;
+    int64_t first = 0;
+    for (int64_t i = 0; i < slots; i++) {
+        int64_t left = slots - 1 - i, equal = left ? (op->rows - first) / left : 0;
+        int64_t length = op->longest && equal > op->longest ? op->longest : equal;
+        list[i] = (int32_t)first;
+        list[slots + i] = (int32_t)length;
+        list[2 * slots + i] = (int32_t)(first * qv_row_stride(op->q_stride, width));
+        list[3 * slots + i] = (int32_t)(first * width);
+        first += length;
+    }
+}
+
+/* A table of int32, of which each row has one or four values in turn that there are: a place is
+ * frames of one patch each, of which rows use all. */
+static void
+fill_table(const struct qv_op *op, int operand, int32_t *to)
+{
+    enum { PLACES = 1 };
+    const struct qv_view view = qv_op_view(op, operand);
+    int64_t least[4] = { 0 }, n[4] = { 1, 1, 1, 1 };
+    if (op->kind == QV_OP_attention) {
+        fill_segments(&op->u.attention, to);
+        return;
+    }
+    if (op->kind == QV_OP_rows) {
+        int64_t temporal = op->u.rows.temporal, pairs = op->u.rows.patches / temporal;
+        if (operand == PLACES) {
+            least[1] = pairs ? temporal : 0;
+            least[2] = pairs ? 1 : 0;
+            least[3] = 1;
+        } else {
+            n[0] = op->u.rows.items;
+            n[1] = pairs ? pairs : 1;
+        }
+    } else if (op->kind == QV_OP_rope) {
+        n[2] = n[3] = op->u.rope.positions;
+    } else if (op->kind == QV_OP_interpolate) {
+        n[0] = n[1] = n[2] = n[3] = op->u.interpolate.table_rows;
+    } else if (op->kind == QV_OP_gather) {
+        n[0] = op->u.gather.x_rows;
+    }
+    for (int64_t i = 0; i < view.rows; i++)
+        for (int64_t j = 0; j < view.cols; j++)
+            to[view.cols * i + j] = (int32_t)(least[j] + i % n[j]);
+}
+
 static qv_status
 fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, qv_error *err)
 {
@@ -47,7 +99,7 @@ fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, 
 
 /* ---- timing by the device's clock ------------------------------------------------------------ */
 
-/* A recording is launched as one, which takes a GPU some microseconds: it is to be much longer. */
+/* Launching a recording takes a GPU some microseconds, so it must run for much longer. */
 #define LEAST_RECORDING_MS 0.5
 enum { MOST_RECORDED = 4096 }; /* calls */
 
@@ -59,8 +111,8 @@ bench_elapsed(qv_context *ctx, double *ms, qv_error *err)
     return status ? status : be->elapsed(ctx->dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
 }
 
-/* The recording, or the calls where there is none. A recording is run twice: the first time keeps
- * the device busy while that which is timed is launched. */
+/* Times the recording, or the calls if there is none. A recording is run twice, and the second run
+ * is timed: the first keeps the device busy until the second is launched. */
 static qv_status
 time_once(const struct bench_list *l, double *ms, qv_error *err)
 {
@@ -85,7 +137,7 @@ bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *
     return time_once(&list, ms, err);
 }
 
-/* The calls so many times over in one recording, in place of the one that there is. */
+/* Replaces the recording by one of the calls, repeated `times` times. */
 static qv_status
 record(struct bench_list *l, int64_t times, qv_error *err)
 {
@@ -102,7 +154,8 @@ record(struct bench_list *l, int64_t times, qv_error *err)
     return status;
 }
 
-/* More of what is short. Launching is in the first times, so one look does not always do. */
+/* Repeats short calls until the recording is long enough. A short one's time is mostly launching, so
+ * the first estimate of how many are needed can be too low. */
 static qv_status
 record_enough(struct bench_list *l, qv_error *err)
 {
@@ -149,6 +202,7 @@ bench_list_close(struct bench_list *l)
 struct slot {
     size_t bytes, at;
     qv_dtype dtype;
+    const struct qv_op *op; /* the one that takes most of it */
 };
 
 static qv_status
@@ -163,10 +217,15 @@ prepare(struct bench_ops *b, const struct qv_op *ops, struct slot *slots, size_t
             return status;
         const struct qv_kernel_entry *entry = &b->ctx->kernels.entries[*index];
         *scratch = entry->scratch_bytes > *scratch ? entry->scratch_bytes : *scratch;
-        for (int j = 0; j < qv_op_n_operands(op->kind); j++) {
-            struct qv_operand operand = qv_op_operand(op, j);
-            if (!operand.weight && operand.bytes > slots[j].bytes)
-                slots[j] = (struct slot){ .bytes = operand.bytes, .dtype = operand.dtype };
+        struct qv_view views[QV_MAX_OPERANDS];
+        int n = qv_op_views(op, views);
+        for (int j = 0; j < n; j++) {
+            int first; /* of those beside one another: the rows are in its slot */
+            size_t before =
+                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
+            size_t bytes = before + views[j].bytes;
+            if (views[j].role != QV_ROLE_WEIGHT && bytes > slots[first].bytes)
+                slots[first] = (struct slot){ .bytes = bytes, .dtype = views[j].dtype, .op = op };
         }
         b->flops += qv_op_flops(op);
         b->bytes += qv_op_bytes(op);
@@ -181,12 +240,31 @@ wire(struct bench_ops *b, const struct qv_op *ops, const struct slot *slots, siz
         struct qv_call *call = &b->calls[i];
         call->kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
         call->scratch = (struct qv_buffer){ b->arena, scratch_at };
-        for (int j = 0; j < qv_op_n_operands(ops[i].kind); j++) {
-            struct qv_operand operand = qv_op_operand(&ops[i], j);
-            if (operand.bytes && !operand.weight)
-                call->operands[j] = (struct qv_buffer){ b->arena, slots[j].at };
+        struct qv_view views[QV_MAX_OPERANDS];
+        int n = qv_op_views(&ops[i], views);
+        for (int j = 0; j < n; j++) {
+            int first;
+            size_t before =
+                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
+            if (views[j].bytes && views[j].role != QV_ROLE_WEIGHT)
+                call->operands[j] = (struct qv_buffer){ b->arena, slots[first].at + before };
         }
     }
+}
+
+static qv_status
+fill_slot(const struct bench_ops *b, const struct slot *slot, int operand, qv_error *err)
+{
+    struct qv_buffer at = { b->arena, slot->at };
+    if (slot->dtype != QV_I32)
+        return fill_device(b->ctx, at, slot->dtype, slot->bytes, err);
+    int32_t *table = malloc(slot->bytes);
+    if (!table)
+        return qv_fail(err, QV_ENOMEM, "no memory for a table of %zu bytes", slot->bytes);
+    fill_table(slot->op, operand, table);
+    qv_status status = b->ctx->backend->upload(b->ctx->dev, at, table, slot->bytes, err);
+    free(table);
+    return status;
 }
 
 static qv_status
@@ -206,9 +284,8 @@ open_ops(struct bench_ops *b, const struct qv_op *ops, qv_error *err)
     if (!status)
         status = b->ctx->backend->alloc(b->ctx->dev, bytes + scratch + 1, &b->arena, err);
     for (int j = 0; j < QV_MAX_OPERANDS && !status; j++)
-        if (slots[j].dtype != QV_DTYPE_AUTO) /* indices stay 0 */
-            status = fill_device(b->ctx, (struct qv_buffer){ b->arena, slots[j].at },
-                                 slots[j].dtype, slots[j].bytes, err);
+        if (slots[j].bytes)
+            status = fill_slot(b, &slots[j], j, err);
     if (!status)
         wire(b, ops, slots, bytes);
     b->list = (struct bench_list){ .ctx = b->ctx, .calls = b->calls, .n = b->n };
@@ -287,8 +364,8 @@ bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies
     return status;
 }
 
-/* Enqueues what comes before step i, recorded: it keeps the device busy while the step, which may
- * be shorter than launching it, is launched; and leaves the caches as the step will find them. */
+/* Enqueues the steps before step i as a recording. It keeps the device busy while step i is launched,
+ * which may take longer than the step itself, and leaves the caches as they are in a real chunk. */
 static qv_status
 lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_recording **lead,
         qv_error *err)
@@ -321,42 +398,52 @@ bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *e
 
 /* ---- the roof -------------------------------------------------------------------------------- */
 
-/* Sizes grow until a run takes a good part of this. Few repeats are a wish for a quick answer. */
+/* Sizes grow until a run takes a good part of this. Someone who asks for few repeats wants a quick
+ * answer, so it is less then. */
 static double
 long_ms(const struct bench *b)
 {
     return b->o->repeats < 7 ? 100 * (double)b->o->repeats / 7 : 100;
 }
 
-/* The shortest of a few runs after one to warm up. */
+/* The shortest of several runs after one to warm up: what makes a run longer is not the machine's
+ * limit. */
 static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
-    double began = tool_seconds(), least_s = 0.04 * (double)b->o->repeats, ms;
+    double began = tool_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
     qv_status status = bench_ops_run(ops, &ms, err);
     *best = 1e30;
-    for (int i = 0; (i < 3 || tool_seconds() - began < least_s) && i < 100 && !status; i++) {
+    for (int i = 0; (i < 3 || tool_seconds() - began < least_s) && i < 1000 && !status; i++) {
         status = bench_ops_run(ops, &ms, err);
         *best = ms < *best ? ms : *best;
     }
     return status;
 }
 
+struct timed {
+    double ms, flops, bytes; /* of a run */
+};
+
 static qv_status
-time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *ms, qv_error *err)
+time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, struct timed *out,
+          qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_gemm };
-    op.u.gemm = (struct qv_op_gemm){ .m = size, .n = size, .k = size, .alpha = 1, .dtype = dtype };
+    op.u.gemm = (struct qv_op_gemm){ .m = rows, .n = size, .k = size, .alpha = 1 };
+    qv_op_set_dtype(&op, dtype);
     struct bench_ops ops;
     struct qv_memory *weight = NULL;
     size_t stride;
     qv_status status = bench_ops_open(b->ctx, &op, 1, &ops, err);
     if (status)
         return status;
+    out->flops = ops.flops;
+    out->bytes = ops.bytes;
     status = bench_pack(b->ctx, size, size, dtype, 1, &weight, &stride, err);
     if (!status) {
         ops.calls[0].operands[1] = (struct qv_buffer){ weight, 0 };
-        status = best_ms(b, &ops, ms, err);
+        status = best_ms(b, &ops, &out->ms, err);
         b->ctx->backend->free(b->ctx->dev, weight);
     }
     bench_ops_close(&ops);
@@ -366,16 +453,37 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t size, double *ms, qv_er
 static qv_status
 measure_peak(struct bench *b, qv_dtype dtype, qv_error *err)
 {
-    double ms = 0;
-    for (int64_t size = 256; size <= 8192 && ms < long_ms(b) / 4; size *= 2) {
-        qv_status status = time_gemm(b, dtype, size, &ms, err);
+    struct timed t = { 0 };
+    for (int64_t size = 256; size <= 8192 && t.ms < long_ms(b) / 4; size *= 2) {
+        qv_status status = time_gemm(b, dtype, size, size, &t, err);
         if (status)
             return status;
-        double rate = 2.0 * (double)size * (double)size * (double)size / ms * 1e3;
-        if (rate > b->peak_flops[dtype])
-            b->peak_flops[dtype] = rate;
+        if (t.flops / t.ms * 1e3 > b->peak_flops[dtype])
+            b->peak_flops[dtype] = t.flops / t.ms * 1e3;
     }
     return QV_OK;
+}
+
+/* A product of one row reads a matrix once and writes next to nothing, which is up to twice as fast
+ * as a copy: CPUs read memory before they write it. Sizes grow as in measure_copy, for the same
+ * reasons; only the last is sure not to come from a cache. */
+static qv_status
+measure_reading(struct bench *b, qv_dtype dtype, qv_error *err)
+{
+    static const struct {
+        int64_t size;
+        double most; /* of long_ms(), that the size before may have taken */
+    } sizes[] = { { 4096, 1 }, { 8192, 0.125 }, { 16384, 0.01 } };
+    struct timed t = { 0 };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !status; i++) {
+        if (t.ms >= sizes[i].most * long_ms(b))
+            break;
+        status = time_gemm(b, dtype, 1, sizes[i].size, &t, err);
+    }
+    if (!status && t.bytes / t.ms * 1e3 > b->memory_bytes)
+        b->memory_bytes = t.bytes / t.ms * 1e3;
+    return status;
 }
 
 /* A copy of a buffer, the mean of one there and one back. */
@@ -387,8 +495,8 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     memset(there_and_back, 0, sizeof there_and_back);
     for (int i = 0; i < 2; i++) {
         there_and_back[i].kind = QV_OP_convert;
-        there_and_back[i].u.convert =
-            (struct qv_op_convert){ (int64_t)(bytes / 4), QV_F32, QV_F32 };
+        there_and_back[i].u.convert = (struct qv_op_convert){ .n = (int64_t)(bytes / 4) };
+        qv_op_set_dtype(&there_and_back[i], QV_F32);
     }
     qv_status status = bench_ops_open(b->ctx, there_and_back, 2, &ops, err);
     if (status)
@@ -402,8 +510,8 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     return status;
 }
 
-/* Buffers far larger than any cache, unless the device is slow: then caches do not matter. The
- * largest are for a GPU, which copies them in a fraction of a millisecond. */
+/* Buffers are far larger than any cache, except on a slow device, where caches do not matter. The
+ * largest are for GPUs, which copy them in a fraction of a millisecond. */
 static qv_status
 measure_copy(struct bench *b, qv_error *err)
 {
@@ -427,9 +535,12 @@ qv_status
 bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err)
 {
     qv_status status = QV_OK;
-    if (!b->copy_bytes)
+    if (!b->copy_bytes) {
         status = measure_copy(b, err);
-    if (!status && !b->peak_flops[dtype])
-        status = measure_peak(b, dtype, err);
-    return status;
+        b->memory_bytes = b->copy_bytes;
+    }
+    if (status || b->peak_flops[dtype] > 0)
+        return status;
+    status = measure_peak(b, dtype, err);
+    return status ? status : measure_reading(b, dtype, err);
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "error.h"
-#include "command/tool.h"
+#include "tool.h"
 #include "files/atomic_file.h"
 
 enum { WIDTH = 320, HEIGHT = 240, FPS = 25, SECONDS = 4 };
@@ -137,7 +137,7 @@ make_clip(const char *path)
     av_frame_free(&r.frame);
     avcodec_free_context(&r.codec);
     if (r.file && r.file->pb) {
-        int closed = avio_closep(&r.file->pb); /* says what the writes before said */
+        int closed = avio_closep(&r.file->pb); /* reports errors of earlier writes too */
         e = e < 0 ? e : closed;
     }
     avformat_free_context(r.file);
@@ -147,8 +147,8 @@ make_clip(const char *path)
 qv_status
 tool_make_clip(const char *path, qv_error *err)
 {
-    struct qv_whole file = { 0 };
-    qv_status status = qv_whole_open(path, &file, err);
+    struct qv_atomic_file file = { 0 };
+    qv_status status = qv_atomic_file_open(path, &file, err);
     int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path);
     if (e < 0) {
         char text[AV_ERROR_MAX_STRING_SIZE];
@@ -156,7 +156,7 @@ tool_make_clip(const char *path, qv_error *err)
                          av_make_error_string(text, sizeof text, e));
     }
     if (!status)
-        status = qv_whole_finish(&file, err);
-    qv_whole_abort(&file);
+        status = qv_atomic_file_commit(&file, err);
+    qv_atomic_file_abort(&file);
     return status;
 }

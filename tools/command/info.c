@@ -2,9 +2,14 @@
 /* qwenvit info: what a checkpoint or a clip is, and what encoding it costs. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "command/tool.h"
+#include "files/json.h"
+#include "model/plan.h"
+#include "qwenvit_job.h"
+#include "towers/leftover.h"
+#include "tool.h"
 
 struct scene {
     const struct tool_options *o;
@@ -43,9 +48,51 @@ open_model(struct scene *s, const char *dir, qv_error *err)
 static void
 print_preprocess(const char *label, const qv_preprocess *p)
 {
-    printf("  %-11s%lld to %lld pixels; mean %g %g %g, std %g %g %g\n", label,
-           (long long)p->min_pixels, (long long)p->max_pixels, p->mean[0], p->mean[1], p->mean[2],
-           p->std[0], p->std[1], p->std[2]);
+    printf("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
+           (long long)p->min_pixels, (long long)p->max_pixels,
+           p->processor == QV_PROCESSOR_QWEN2_VL ? " a frame" : "", p->mean[0], p->mean[1],
+           p->mean[2], p->std[0], p->std[1], p->std[2]);
+}
+
+static void
+print_windows(const struct qv_config *c)
+{
+    const int64_t side = qv_config_window_cells(c) * c->merge;
+    if (!side)
+        return;
+    printf("  windows    of %lld pixels, %lld x %lld patches; full attention in blocks",
+           (long long)c->window, (long long)side, (long long)side);
+    for (int64_t i = 0; i < c->depth; i++)
+        if (c->full_attention[i])
+            printf(" %lld", (long long)i);
+    printf("\n");
+}
+
+/* What else there is: a tensor that the tower should have used shows a checkpoint of another kind. */
+static void
+print_leftover(const struct qv_leftover *l)
+{
+    if (!l->of_tower && !l->of_others)
+        return;
+    printf("  not used   %lld tensor%s of other parts of the model", (long long)l->of_others,
+           l->of_others == 1 ? "" : "s");
+    for (int i = 0; i < QV_LEFTOVER_NAMES && i < l->of_tower; i++) {
+        char quoted[QV_QUOTE_SIZE];
+        printf("%s%s", i ? ", " : "; of the tower: ", qv_json_quote(l->names[i], quoted));
+    }
+    if (l->of_tower > QV_LEFTOVER_NAMES)
+        printf(" and %lld more", (long long)l->of_tower - QV_LEFTOVER_NAMES);
+    printf("\n");
+}
+
+static json_t *
+leftover_json(const struct qv_leftover *l)
+{
+    json_t *names = json_array();
+    for (int i = 0; i < QV_LEFTOVER_NAMES && i < l->of_tower; i++)
+        json_array_append_new(names, tool_json_text(l->names[i]));
+    return json_pack("{s:I, s:I, s:o}", "of_others", (json_int_t)l->of_others, "of_tower",
+                     (json_int_t)l->of_tower, "first", names);
 }
 
 static void
@@ -66,12 +113,15 @@ print_model(const struct scene *s)
     for (int i = 0; i < m->n_deepstack; i++)
         printf("%safter block %lld", i ? ", " : "", (long long)m->deepstack_layers[i]);
     printf("%s\n", m->n_deepstack ? "" : "none");
+    print_windows(&s->model->config);
     print_preprocess("video", &m->video);
     print_preprocess("picture", &m->image);
     printf("  backend    %s (%s", s->context.backend, s->context.device);
     if (s->context.threads)
         printf(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
     printf(")\n");
+    if (*s->context.passed_over)
+        printf("  not taken  %s\n", s->context.passed_over);
     printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
@@ -85,18 +135,170 @@ model_json(const struct scene *s)
     for (int i = 0; i < m->n_deepstack; i++)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, s:i, "
-        "s:I}",
-        "model", s->dir, "model_type", m->model_type, "parameters", (json_int_t)m->n_parameters,
-        "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden, "heads",
-        (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
+        "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
+        "s:s, s:i, s:I}",
+        "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
+        (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
+        "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
         (json_int_t)m->out_hidden, "patch_size", (json_int_t)m->patch_size, "merge_size",
-        (json_int_t)m->merge_size, "row_dim", (json_int_t)m->row_dim, "deepstack", taps,
-        "precision", qv_dtype_name(m->dtype), "precision_reason",
+        (json_int_t)m->merge_size, "row_dim", (json_int_t)m->row_dim, "window_size",
+        (json_int_t)s->model->config.window, "deepstack", taps, "precision",
+        qv_dtype_name(m->dtype), "precision_reason",
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
-        "device", s->context.device, "threads", s->context.threads, "weight_bytes",
-        (json_int_t)m->weight_bytes);
+        "passed_over", s->context.passed_over, "device", s->context.device, "threads",
+        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes);
 }
+
+/* ---- routines -------------------------------------------------------------------------------- */
+
+/* What runs a plan's operations: an entry for each kind and routine, in their order. */
+struct routine {
+    const char *op;
+    int64_t calls;
+    char text[QV_ROUTINE_BYTES];
+};
+
+/* NULL where there is no memory; the caller frees. */
+static struct routine *
+list_routines(const qv_plan *plan, size_t *n)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    const size_t n_steps = qv_plan_steps(plan, &steps, &calls);
+    struct routine *all = calloc(n_steps, sizeof *all);
+    *n = 0;
+    for (size_t i = 0; all && i < n_steps; i++) {
+        size_t at = 0;
+        qv_plan_routine(plan, i, all[*n].text);
+        all[*n].op = qv_op_name(steps[i].op.kind);
+        while (strcmp(all[at].op, all[*n].op) || strcmp(all[at].text, all[*n].text))
+            at++;
+        all[at].calls++;
+        *n += at == *n;
+    }
+    return all;
+}
+
+static void
+print_routines(const qv_plan *plan)
+{
+    size_t n;
+    struct routine *all = list_routines(plan, &n);
+    for (size_t i = 0; all && i < n; i++)
+        printf("  %-11s%-11s %4lld x  %s\n", i ? "" : "runs on", all[i].op, (long long)all[i].calls,
+               all[i].text);
+    free(all);
+}
+
+static json_t *
+routines_json(const qv_plan *plan)
+{
+    size_t n;
+    struct routine *all = list_routines(plan, &n);
+    json_t *list = json_array();
+    for (size_t i = 0; all && i < n; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "op", all[i].op, "calls",
+                                              (json_int_t)all[i].calls, "routine", all[i].text));
+    free(all);
+    return list;
+}
+
+/* ---- capacities ------------------------------------------------------------------------------ */
+
+enum { MOST_DIFFERENCES = 3, DIFFERENCE_BYTES = 160 };
+
+static struct qv_capacity_bits
+bits_of(const struct scene *s)
+{
+    return qv_capacity_bits(&s->model->ctx->caps, s->info.dtype, s->info.merge_size,
+                            s->info.head_dim);
+}
+
+/* Where tokens may have other bits in another capacity, or at another place; how many such there are. */
+static int
+differences(const struct scene *s, char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES])
+{
+    const struct qv_capacity_bits bits = bits_of(s);
+    const char *dtype = qv_dtype_name(s->info.dtype);
+    int n = 0;
+    if (bits.by_place)
+        snprintf(texts[n++], DIFFERENCE_BYTES, "%s products may round otherwise at other places",
+                 dtype);
+    if (bits.rows == QV_NOT_SEEN)
+        snprintf(texts[n++], DIFFERENCE_BYTES,
+                 "%s products may round otherwise in any other capacity", dtype);
+    else if (bits.rows)
+        snprintf(texts[n++], DIFFERENCE_BYTES,
+                 "%s products of fewer than %lld rows, in capacities below %lld patches, may "
+                 "round otherwise",
+                 dtype, (long long)bits.gemm_rows, (long long)bits.rows);
+    if (bits.dense)
+        snprintf(texts[n++], DIFFERENCE_BYTES,
+                 "attention of heads of %lld may round otherwise in chunks of equal segments",
+                 (long long)s->info.head_dim);
+    return n;
+}
+
+static struct qv_capacity
+pack_of(const struct scene *s)
+{
+    return qv_capacity_pack(&s->model->ctx->caps, &s->model->config, 0);
+}
+
+static void
+print_capacities(const struct scene *s)
+{
+    const struct qv_capacity pack = pack_of(s);
+    char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES];
+    int n = differences(s, texts);
+    printf("  packed     in capacities of %lld patches and %lld segments, any sizes\n",
+           (long long)pack.rows, (long long)pack.segments);
+    printf("  alone      in the smallest that serves, from %lld patches on; what is larger than a "
+           "pack, in chunks of\n             equal segments\n",
+           (long long)qv_capacity_rung(&s->model->ctx->caps, s->info.merge_size, 1));
+    if (!n)
+        printf("  bits       the same alone and packed, in all of these\n");
+    for (int i = 0; i < n; i++)
+        printf("  %-11s%s\n", i ? "" : "bits", texts[i]);
+}
+
+/* What encoding any list of clips takes on the host at most; 0 where that is not known. */
+static int64_t
+job_bytes(const struct scene *s)
+{
+    int64_t bytes = 0;
+    const qv_job_options options = { .output = s->info.dtype }; /* as encode has it */
+    return qv_job_memory(&s->model, 1, &options, &bytes, NULL) ? 0 : bytes;
+}
+
+static json_t *
+capacities_json(const struct scene *s)
+{
+    const struct qv_capacity pack = pack_of(s);
+    char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES];
+    int n = differences(s, texts);
+    json_t *alone = json_array(), *list = json_array();
+    for (int64_t rows = 1; rows <= pack.rows;) {
+        int64_t rung = qv_capacity_rung(&s->model->ctx->caps, s->info.merge_size, rows);
+        json_array_append_new(alone, json_integer(rung));
+        rows = rung + 1;
+    }
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_string(texts[i]));
+    return json_pack("{s:{s:I, s:I}, s:o, s:o}", "packed", "rows", (json_int_t)pack.rows,
+                     "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ", list);
+}
+
+/* Whether a clip gives the same bits by itself, in the capacity of its plan, as packed with others. */
+static bool
+same_alone_as_packed(const struct scene *s, const qv_plan *plan)
+{
+    const struct qv_capacity pack = pack_of(s);
+    const struct qv_capacity_bits bits = bits_of(s);
+    return qv_capacity_same_bits(&bits, &plan->capacity, &pack);
+}
+
+/* ---- clips ----------------------------------------------------------------------------------- */
 
 static void
 print_clip(const char *path, const qv_clip_info *c)
@@ -108,22 +310,43 @@ print_clip(const char *path, const qv_clip_info *c)
     if (!c->picture)
         printf(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
                c->duration_s);
-    printf("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld\n",
+    printf("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
            (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
-           (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2]);
+           (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
+           tool_like_name(c->like));
+}
+
+/* What a clip by itself takes: chunks of so many frame pairs. */
+struct cost {
+    int64_t tokens, chunk_pairs, chunks;
+    double flops, bytes;
+};
+
+static struct cost
+cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
+{
+    const int64_t *g = c->grid_thw, pair_rows = g[1] * g[2];
+    int64_t pairs = p->rows / pair_rows < p->segments ? p->rows / pair_rows : p->segments;
+    struct cost cost = { .tokens = g[0] * pair_rows / (m->merge_size * m->merge_size),
+                         .chunk_pairs = pairs < g[0] ? pairs : g[0] };
+    cost.chunks = (g[0] + cost.chunk_pairs - 1) / cost.chunk_pairs;
+    cost.flops = qv_plan_flops(plan, NULL, &(qv_item){ .grid_thw = { g[0], g[1], g[2] } }, 1);
+    cost.bytes = (double)cost.chunks * p->bytes;
+    return cost;
 }
 
 static void
-print_cost(const qv_clip_info *c, const qv_model_info *m, const qv_plan_info *p)
+print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *p)
 {
     char arena[24], weights[24], both[24], traffic[24];
-    double chunks = (double)((c->grid_thw[0] + p->chunk_pairs - 1) / p->chunk_pairs);
-    printf("  tokens     %lld of %lld values\n", (long long)(c->grid_thw[0] * p->tokens_per_pair),
-           (long long)m->out_hidden);
-    printf("  chunks     %.0f of %lld frame pair%s, %lld under way at a time\n", chunks,
-           (long long)p->chunk_pairs, p->chunk_pairs == 1 ? "" : "s", (long long)p->chunks_ahead);
-    printf("  work       %.4g TFLOP, %s moved between memory and kernels\n",
-           chunks * p->flops / 1e12, size_text(chunks * p->bytes, traffic));
+    printf("  tokens     %lld of %lld values\n", (long long)cost->tokens, (long long)m->out_hidden);
+    printf(
+        "  chunks     %lld of %lld frame pair%s, in a capacity of %lld patches, %lld under way at "
+        "a time\n",
+        (long long)cost->chunks, (long long)cost->chunk_pairs, cost->chunk_pairs == 1 ? "" : "s",
+        (long long)p->rows, (long long)p->chunks_ahead);
+    printf("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
+           size_text(cost->bytes, traffic));
     printf("  memory     weights %s + arena %s = %s on the device\n",
            size_text((double)p->weight_bytes, weights), size_text((double)p->arena_bytes, arena),
            size_text((double)p->weight_bytes + (double)p->arena_bytes, both));
@@ -133,11 +356,12 @@ print_cost(const qv_clip_info *c, const qv_model_info *m, const qv_plan_info *p)
 static json_t *
 clip_json(const char *path, const qv_clip_info *c)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:I, s:I, s:i, s:i, "
+    return json_pack("{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:i, s:i, "
                      "s:[I,I,I]}",
-                     "clip", path, "kind", c->picture ? "picture" : "clip", "codec", c->codec,
-                     "format", c->format, "source_width", c->source_width, "source_height",
-                     c->source_height, "rotation", c->rotation, "source_fps", c->source_fps,
+                     "clip", tool_json_text(path), "kind", c->picture ? "picture" : "clip", "like",
+                     tool_like_name(c->like), "codec", c->codec, "format", c->format,
+                     "source_width", c->source_width, "source_height", c->source_height, "rotation",
+                     c->rotation, "source_fps", c->source_fps, "sampled_fps", c->sampled_fps,
                      "duration_s", c->duration_s, "source_frames", (json_int_t)c->source_frames,
                      "frames", (json_int_t)c->n_frames, "width", c->width, "height", c->height,
                      "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
@@ -145,18 +369,17 @@ clip_json(const char *path, const qv_clip_info *c)
 }
 
 static void
-add_cost_json(json_t *j, const qv_clip_info *c, const qv_plan_info *p)
+add_cost_json(json_t *j, const struct cost *cost, const qv_plan_info *p)
 {
-    double chunks = (double)((c->grid_thw[0] + p->chunk_pairs - 1) / p->chunk_pairs);
-    json_object_update_new(j, json_pack("{s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}",
-                                        "tokens", (json_int_t)(c->grid_thw[0] * p->tokens_per_pair),
-                                        "chunk_pairs", (json_int_t)p->chunk_pairs, "chunks_ahead",
-                                        (json_int_t)p->chunks_ahead, "flops", chunks * p->flops,
-                                        "bytes", chunks * p->bytes, "weight_bytes",
-                                        (json_int_t)p->weight_bytes, "arena_bytes",
-                                        (json_int_t)p->arena_bytes, "device_bytes",
-                                        (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering",
-                                        p->lowering, "lowering_reason", p->lowering_reason));
+    json_object_update_new(
+        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}", "tokens",
+                     (json_int_t)cost->tokens, "chunks", (json_int_t)cost->chunks, "chunk_pairs",
+                     (json_int_t)cost->chunk_pairs, "chunk_rows", (json_int_t)p->rows,
+                     "chunks_ahead", (json_int_t)p->chunks_ahead, "flops", cost->flops, "bytes",
+                     cost->bytes, "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
+                     (json_int_t)p->arena_bytes, "device_bytes",
+                     (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering", p->lowering,
+                     "lowering_reason", p->lowering_reason));
 }
 
 static qv_status
@@ -168,33 +391,52 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     qv_clip_info c;
     qv_plan *plan = NULL;
     qv_plan_info p;
+    struct cost cost = { 0 };
     qv_status status = qv_clip_open(path, &image, &video, &s->o->clip, &clip, err);
     if (status)
         return status;
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
     if (s->model) {
-        qv_plan_options options = { .grid_h = c.grid_thw[1],
-                                    .grid_w = c.grid_thw[2],
-                                    .still = c.picture,
-                                    .image_norm = c.picture };
-        status = qv_plan_create(s->model, &options, &plan, err);
+        qv_plan_options options = { 0 };
+        status = qv_plan_options_for(s->model, c.grid_thw, &options, err);
+        if (!status)
+            status = qv_plan_create(s->model, &options, &plan, err);
         if (status)
             return status;
         qv_plan_get_info(plan, &p);
-        qv_plan_free(&plan);
+        cost = cost_of(&c, &s->info, plan, &p);
     }
     if (s->o->json) {
         json_t *j = clip_json(path, &c);
-        if (s->model)
-            add_cost_json(j, &c, &p);
+        if (plan) {
+            add_cost_json(j, &cost, &p);
+            json_object_set_new(j, "same_bits_packed", json_boolean(same_alone_as_packed(s, plan)));
+            json_object_set_new(j, "routines", routines_json(plan));
+        }
         tool_print_json(j);
-        return QV_OK;
+    } else {
+        print_clip(path, &c);
+        if (plan) {
+            print_cost(&cost, &s->info, &p);
+            printf("  packed     %s\n", same_alone_as_packed(s, plan)
+                                            ? "with others, the same bits"
+                                            : "with others, bits may differ (see info MODEL)");
+            print_routines(plan);
+        }
     }
-    print_clip(path, &c);
-    if (s->model)
-        print_cost(&c, &s->info, &p);
+    qv_plan_free(&plan);
     return QV_OK;
+}
+
+/* A plan of the device's own capacity, into which clips and pictures are packed; NULL where there can
+ * be none, which is no failure of who asks what the model is. */
+static qv_plan *
+default_plan(const struct scene *s, qv_error *err)
+{
+    qv_plan *plan = NULL;
+    qv_plan_create(s->model, NULL, &plan, err);
+    return plan;
 }
 
 static qv_status
@@ -203,10 +445,32 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     qv_status status = open_model(s, dir, err);
     if (status)
         return status;
-    if (s->o->json)
-        tool_print_json(model_json(s));
-    else
+    struct qv_leftover leftover;
+    status = qv_leftover_find(dir, &s->model->tower, &leftover, err);
+    if (status)
+        return status;
+    qv_error why = { 0 };
+    qv_plan *plan = default_plan(s, &why);
+    if (s->o->json) {
+        json_t *j = model_json(s);
+        json_object_set_new(j, "not_used", leftover_json(&leftover));
+        json_object_set_new(j, "capacities", capacities_json(s));
+        json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
+        json_object_set_new(j, "routines", plan ? routines_json(plan) : json_array());
+        tool_print_json(j);
+    } else {
         print_model(s);
+        print_leftover(&leftover);
+        print_capacities(s);
+        char host[24];
+        printf("  lists      %s of the host's memory at most, beside decoders' processes\n",
+               size_text((double)job_bytes(s), host));
+        if (plan)
+            print_routines(plan);
+        else
+            printf("  runs on    nothing here: %s\n", why.text);
+    }
+    qv_plan_free(&plan);
     return QV_OK;
 }
 

@@ -8,16 +8,24 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command/tool.h"
+#include "tool.h"
 #include "files/atomic_file.h"
 
 static const struct tool tools[] = {
-    { "encode", "CLIP...",
+    { "encode", "[CLIP...]",
       "Turns clips or pictures into vision tokens: a safetensors file with tokens [n, out],\n"
-      "deepstack.0.., grid_thw and timestamps. With several clips, OUT is a folder.",
+      "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is a "
+      "folder.",
       "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
       GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
       tool_encode },
+    { "cache", "",
+      "Turns a list of clips into a folder of vision tokens that anyone can read. Run again, it "
+      "goes on\n"
+      "where it was ended; with --shard many run at once. Also: --status, --get KEY, --check.",
+      "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
+      GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_CACHE | GROUP_JSON,
+      tool_cache },
     { "info", "PATH...",
       "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
       "memory,\n"
@@ -38,8 +46,8 @@ static const struct tool tools[] = {
     { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]",
       "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured roof.\n"
       "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal lowering.\n"
-      "tower: a chunk against its limit and floor. gemm: the projections from 1 row up.\n"
-      "preprocess: decoding, resizing, patch rows.",
+      "tower: a chunk, or a list of grids packed into chunks, against limit and floor.\n"
+      "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.",
       "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       GROUP_DEVICE | GROUP_MODEL | GROUP_BENCH | GROUP_JSON, tool_bench },
     { "profile", "[CLIP]",
@@ -64,13 +72,13 @@ print_usage(FILE *to)
                 "input;\n4 device or environment\n");
 }
 
-/* Ahead of the first clip, and once for all (a folder is a checkpoint). Where there is no such
- * program, opening a clip says why. */
+/* Started once, before the first clip, if any argument may be a clip (a folder is a checkpoint). A
+ * failure is not reported here: opening a clip then says why. */
 static void
 start_decoder(const struct tool *tool, struct tool_options *o)
 {
     o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
-    bool clips = o->verify_clip != NULL;
+    bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status);
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !tool_is_folder(o->arguments[i]);
     if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
@@ -79,19 +87,20 @@ start_decoder(const struct tool *tool, struct tool_options *o)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static pid_t self; /* a child's signals are not about our files */
+static pid_t self; /* a forked child has the handler too, and must not remove our files */
 
-/* What is not finished goes, and the process ends as it does without a handler: a shell's loop has
- * to see the signal. */
+/* Removes unfinished files and ends the process by the same signal, so that a shell's loop sees
+ * it. */
 static void
 on_signal(int number)
 {
-    static const char text[] = "qwenvit: interrupted: unfinished output was removed\n";
-    if (getpid() == self && qv_whole_remove_all()) {
-        ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    static const char text[] = "\nqwenvit: interrupted: unfinished output was removed\n";
+    if (getpid() == self && qv_atomic_files_remove()) {
+        size_t from = tool_bar_is_shown() ? 0 : 1;
+        ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
         (void)ignored;
     }
-    raise(number); /* the handler is gone; it comes once this returns */
+    raise(number); /* SA_RESETHAND removed the handler: this ends the process on return */
 }
 
 static void
@@ -107,7 +116,7 @@ catch_signals(void)
     signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
 }
 
-/* What was printed may only be written now, or nowhere. */
+/* Printed text may still be in the buffer, so an error of writing it can show up only here. */
 static int
 close_stdout(int code)
 {

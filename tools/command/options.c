@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -14,11 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dtype.h"
 #include "error.h"
 #include "files/json.h"
-#include "command/tool.h"
+#include "files/utf8.h"
+#include "tool.h"
 
-enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, TRIPLE, PAIR, JSON };
+enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, LIKE, TRIPLE, PAIR, JSON, DEVICES, TOKENS, SHARD };
 
 struct option {
     const char *name, *value, *help;
@@ -34,12 +37,35 @@ static const struct option options[] = {
     { "--model", "DIR", "checkpoint folder, as Hugging Face stores it", TEXT, GROUP_MODEL,
       AT(model), 0 },
     { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
+    { "--list", "FILE", "clips to encode, a path or a JSON object a line; -: standard input", TEXT,
+      GROUP_ENCODE | GROUP_CACHE, AT(list), 0 },
+    { "--out", "DIR", "the cache's folder", TEXT, GROUP_CACHE, AT(out), 0 },
+    { "--shard", "I/N", "of N processes this is the one of index I, from 0", SHARD, GROUP_CACHE,
+      AT(shard), 0 },
+    { "--tokens", "TYPE", "of the tokens in the cache: bf16 (default), f16 or f32", TOKENS,
+      GROUP_CACHE, AT(tokens), 0 },
+    { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_CACHE, AT(no_deepstack),
+      0 },
+    { "--packed", NULL, "tokens and DeepStack's outputs beside one another, in one tensor", FLAG,
+      GROUP_CACHE, AT(packed), 0 },
+    { "--part-bytes", "N", "after which a part is sealed (default 1 GiB)", INTEGER, GROUP_CACHE,
+      AT(part_bytes), 1 },
+    { "--part-seconds", "S", "the same of its age (default 300)", REAL, GROUP_CACHE,
+      AT(part_seconds), 0 },
+    { "--retry-failed", NULL, "do clips again that failed", FLAG, GROUP_CACHE, AT(retry_failed),
+      0 },
+    { "--status", NULL, "say what there is; of the keys of --list, what is missing", FLAG,
+      GROUP_CACHE, AT(cache_status), 0 },
+    { "--get", "KEY", "write a key's tensors to a file, -o", TEXT, GROUP_CACHE, AT(cache_get), 0 },
+    { "--check", NULL, "read all tensors and compare their checksums", FLAG, GROUP_CACHE,
+      AT(cache_check), 0 },
     { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(picture),
       0 },
-    { "--output-dtype", "TYPE", "of the tokens in the file: f32 (default) or bf16", DTYPE,
+    { "--output-dtype", "TYPE",
+      "of the tokens in the file: f32 or bf16 (default: what the model computes in)", DTYPE,
       GROUP_ENCODE, AT(output_dtype), 0 },
-    { "--chunk", "N", "frame pairs at a time (default: chosen from the frame size)", INTEGER,
-      GROUP_ENCODE, AT(chunk_pairs), 1 },
+    { "--chunk-rows", "N", "patches in a chunk (default: the device's own size)", INTEGER,
+      GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH, AT(chunk_rows), 1 },
     { "--config", "DIR", "folder with a config.json to take sizes from", TEXT, GROUP_SYNTH,
       AT(config), 0 },
     { "--seed", "N", "of the random weights (default 1)", INTEGER, GROUP_SYNTH, AT(seed), 0 },
@@ -47,18 +73,22 @@ static const struct option options[] = {
       AT(shards), 1 },
     { "--clip", "FILE.mp4", "make a short clip with motion instead of a checkpoint", TEXT,
       GROUP_SYNTH, AT(make_clip), 0 },
+    { "--like", "WHOSE", "frames, sizes, pixels: transformers (default) or qwen-vl-utils", LIKE,
+      GROUP_CLIP, AT(clip.like), 0 },
     { "--fps", "F", "frames sampled per second (default: the checkpoint's)", REAL, GROUP_CLIP,
       AT(clip.fps), 0 },
     { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
     { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
       1 },
     { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames), 1 },
-    { "--min-pixels", "N", "least pixels, all frames together (a picture: its own)", INTEGER,
-      GROUP_CLIP, AT(clip.min_pixels), 1 },
-    { "--max-pixels", "N", "most pixels, all frames together (a picture: its own)", INTEGER,
-      GROUP_CLIP, AT(clip.max_pixels), 1 },
-    { "--cap-pixels", NULL, "cap each frame's pixels as qwen-vl-utils does", FLAG, GROUP_CLIP,
-      AT(clip.cap_pixels), 0 },
+    { "--min-pixels", "N", "least pixels: of all frames together (Qwen3 and later), or of each",
+      INTEGER, GROUP_CLIP, AT(clip.min_pixels), 1 },
+    { "--max-pixels", "N", "most pixels: of all frames together (Qwen3 and later), or of each",
+      INTEGER, GROUP_CLIP, AT(clip.max_pixels), 1 },
+    { "--total-pixels", "N", "most pixels of all frame pairs together (--like qwen-vl-utils)",
+      INTEGER, GROUP_CLIP, AT(clip.total_pixels), 1 },
+    { "--cap-pixels", NULL, "cap each frame's pixels: transformers' cap_pixels_per_frame", FLAG,
+      GROUP_CLIP, AT(clip.cap_pixels), 0 },
     { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
       AT(clip.trusted), 0 },
     { "--decode-threads", "N", "for a clip (default: every core, but 1 for HEVC)", INTEGER,
@@ -73,12 +103,16 @@ static const struct option options[] = {
       GROUP_VERIFY, AT(against), 0 },
     { "--against-backend", "NAME", "compare with this backend (default: with f32 on the same one)",
       TEXT, GROUP_VERIFY, AT(against_backend), 0 },
-    { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT, GROUP_PROFILE,
-      AT(trace), 0 },
+    { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT,
+      GROUP_PROFILE | GROUP_ENCODE, AT(trace), 0 },
     { "--grid", "T,H,W", "frame pairs, patch rows, patch columns (default 1,20,38)", TRIPLE,
       GROUP_BENCH | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
     { "--chunk", "N", "frame pairs at a time, 0: chosen (tower; default: all of --grid)", INTEGER,
       GROUP_BENCH, AT(bench_chunk), 0 },
+    { "--pack", "FILE", "grids t,h,w to pack into chunks of --chunk-rows, a line each (tower)",
+      TEXT, GROUP_BENCH, AT(pack), 0 },
+    { "--alone", NULL, "time each grid of --pack by itself, against a plan of its size", FLAG,
+      GROUP_BENCH, AT(alone), 0 },
     { "--shapes", "FILE", "convolutions to time, a line each (conv3d; default: a built-in list)",
       TEXT, GROUP_BENCH, AT(shapes), 0 },
     { "--lowering", "NAME", "time this lowering alone (conv3d)", TEXT, GROUP_BENCH, AT(lowering),
@@ -94,11 +128,12 @@ static const struct option options[] = {
       0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
-    { "--device", "N", "index of the device (default 0)", INTEGER, GROUP_DEVICE, AT(device), 0 },
+    { "--device", "N", "index of the device (default 0); encode, cache: also 0,1 or all", DEVICES,
+      GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
       AT(tf32), 0 },
-    { "--plain", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
-      GROUP_DEVICE, AT(plain), 0 },
+    { "--naive", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
+      GROUP_DEVICE, AT(naive), 0 },
     { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
       0 },
     { "--tune", NULL, "measure choices that the tune file does not hold, and keep them", FLAG,
@@ -111,10 +146,35 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
+/* A bar of progress is the terminal's last line, without an end; a signal's handler asks too. */
+static volatile sig_atomic_t bar_is_shown;
+
+bool
+tool_bar_is_shown(void)
+{
+    return bar_is_shown;
+}
+
+void
+tool_bar_end(void)
+{
+    if (bar_is_shown)
+        fputc('\n', stderr);
+    bar_is_shown = 0;
+}
+
+void
+tool_bar_show(const char *text, bool terminal)
+{
+    fprintf(stderr, terminal ? "\r%s \033[K" : "%s\n", text);
+    bar_is_shown = terminal;
+}
+
 void
 tool_complain(const char *format, ...)
 {
     va_list ap;
+    tool_bar_end();
     va_start(ap, format);
     fputs("qwenvit: ", stderr);
     vfprintf(stderr, format, ap);
@@ -151,11 +211,62 @@ parse_integers(const char *text, int64_t *out, int n, int64_t least)
     return true;
 }
 
+/* "all", or indices with commas between. */
+static bool
+parse_devices(const char *text, struct tool_options *out)
+{
+    size_t n = 1;
+    out->all_devices = !strcmp(text, "all");
+    for (const char *c = text; *c; c++)
+        n += *c == ',';
+    out->n_devices = out->all_devices ? 0 : n;
+    if (out->all_devices || n > TOOL_MOST_DEVICES)
+        return out->all_devices;
+    const bool ok = parse_integers(text, out->devices, (int)n, 0);
+    out->device = out->devices[0];
+    return ok;
+}
+
 static bool
 parse_dtype(const char *text, qv_dtype *out)
 {
-    *out = !strcmp(text, "f32") ? QV_F32 : !strcmp(text, "bf16") ? QV_BF16 : QV_DTYPE_AUTO;
-    return *out || !strcmp(text, "auto");
+    return qv_dtype_parse(text, out) &&
+           (*out == QV_DTYPE_AUTO || *out == QV_F32 || *out == QV_BF16);
+}
+
+static const char *const likes[] = {
+    [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils"
+};
+enum { N_LIKES = sizeof likes / sizeof *likes };
+
+const char *
+tool_like_name(qv_like like)
+{
+    return (size_t)like < N_LIKES ? likes[like] : "unknown";
+}
+
+static bool
+parse_like(const char *text, qv_like *out)
+{
+    for (int i = 0; i < N_LIKES; i++)
+        if (!strcmp(text, likes[i])) {
+            *out = (qv_like)i;
+            return true;
+        }
+    return false;
+}
+
+/* "3/8" */
+static bool
+parse_shard(const char *text, int64_t out[2])
+{
+    char *slash = NULL, *end = NULL;
+    errno = 0;
+    out[0] = strtoll(text, &slash, 10);
+    if (slash == text || *slash != '/')
+        return false;
+    out[1] = strtoll(slash + 1, &end, 10);
+    return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
 }
 
 /* What a value of the option must be, for the error text; NULL if it was fine. */
@@ -188,6 +299,19 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         out->json = true;
         out->json_file = *text ? text : NULL;
         return NULL;
+    case DEVICES:
+        return parse_devices(text, out) ? NULL : "an index from 0 up, several with commas, or all";
+    case LIKE:
+        return parse_like(text, (qv_like *)(void *)field) ? NULL : "transformers or qwen-vl-utils";
+    case SHARD:
+        return parse_shard(text, (int64_t *)(void *)field)
+                   ? NULL
+                   : "I/N with I from 0 to N - 1 and N up to 99999";
+    case TOKENS:
+        return qv_dtype_parse(text, (qv_dtype *)(void *)field) && out->tokens != QV_DTYPE_AUTO &&
+                       out->tokens != QV_U8 && out->tokens != QV_I32
+                   ? NULL
+                   : "bf16, f16 or f32";
     case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
@@ -257,6 +381,11 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;
         }
+        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE)) &&
+            (out->all_devices || out->n_devices > 1)) {
+            tool_complain("%s: %s is \"%s\"; it runs on one device", tool->name, o->name, value);
+            return TOOL_USAGE;
+        }
     }
     return TOOL_DONE;
 }
@@ -286,9 +415,8 @@ tool_fail(qv_status status, const qv_error *err)
     return tool_exit_code(status);
 }
 
-/* The folders above a file; one that cannot be made shows when the file is written. */
-static void
-make_folders(char *path)
+void
+tool_make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
@@ -314,6 +442,7 @@ qv_status
 tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
 {
     char file[4096];
+    const char *backends = getenv("QWENVIT_BACKENDS");
     qv_context_options c = { .backend = o->backend,
                              .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
                              .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
@@ -321,9 +450,10 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
                                  o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
                              .tune = o->tune,
                              .tf32 = o->tf32,
-                             .plain = o->plain };
+                             .naive = o->naive,
+                             .backends = backends && *backends ? backends : NULL };
     if (o->tune && c.tune_file == file)
-        make_folders(file);
+        tool_make_folders(file);
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
         qv_context_info info;
@@ -353,6 +483,34 @@ tool_is_folder(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
+char *
+tool_utf8(const char *bytes)
+{
+    char *text = malloc(3 * strlen(bytes) + 1), *to = text;
+    if (!text)
+        return NULL;
+    while (*bytes) {
+        size_t n = qv_utf8_bytes(bytes);
+        if (n)
+            memcpy(to, bytes, n);
+        else
+            snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*bytes);
+        to += n ? n : 3;
+        bytes += n ? n : 1;
+    }
+    *to = 0;
+    return text;
+}
+
+json_t *
+tool_json_text(const char *bytes)
+{
+    char *text = tool_utf8(bytes);
+    json_t *json = text ? json_string(text) : NULL;
+    free(text);
+    return json;
+}
+
 double
 tool_seconds(void)
 {
@@ -371,8 +529,8 @@ tool_print_json(json_t *object)
     json_decref(object);
 }
 
-/* The line and its end in one write, so that other processes' lines are not torn; half of one, on a
- * disk that is full, is taken back. */
+/* Writes the line and its newline at once, so that lines of several processes do not mix. If the
+ * disk fills up half way, the file is cut back to what it was. */
 static qv_status
 append_line(const char *path, char *text, qv_error *err)
 {
@@ -381,7 +539,7 @@ append_line(const char *path, char *text, qv_error *err)
     if (fd < 0)
         return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
     text[n - 1] = '\n';
-    flock(fd, LOCK_EX); /* a device has none */
+    flock(fd, LOCK_EX); /* may fail: a device cannot be locked */
     const off_t end = lseek(fd, 0, SEEK_END);
     const ssize_t put = write(fd, text, n);
     int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;
@@ -443,12 +601,12 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     bar[WIDTH] = 0;
     fprintf(stderr, "\r%s [%s] %lld/%lld frames, %.1f/s \033[K", p->label, bar, (long long)done,
             (long long)p->total, rate);
+    bar_is_shown = 1;
 }
 
 void
 tool_progress_end(struct tool_progress *p, int64_t done)
 {
     tool_progress_show(p, done);
-    if (p->terminal && !p->quiet)
-        fputc('\n', stderr);
+    tool_bar_end();
 }

@@ -17,7 +17,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "command/tool.h"
+#include "tool.h"
 #include "towers/tower.h"
 #include "files/atomic_file.h"
 
@@ -26,8 +26,10 @@ enum { PIECE = 1 << 20 }; /* values at a time */
 struct synth {
     const struct tool_options *o;
     struct qv_config config;
+    struct qv_tower tower;
     struct qv_safetensor *tensors; /* [n], what is stored: not the derived ones */
-    size_t *ids;                   /* [n] of the tower's */
+    size_t *ids;                   /* [n] of the tower's, and which part of it */
+    int *parts;
     size_t n;
     char (*names)[128];
     void *values;
@@ -54,22 +56,23 @@ noise(uint64_t state)
 }
 
 static float
-spread(const struct qv_tensor_spec *spec, size_t id, float *mean)
+spread(const struct synth *s, size_t id, float *mean)
 {
-    bool norm_weight = strstr(spec->name, "norm") && strstr(spec->name, ".weight");
+    const struct qv_tensor_spec *spec = &s->tower.tensors[id];
+    bool norm_weight = spec->form == QV_TENSOR_VECTOR && strstr(spec->names[0], ".weight");
     *mean = norm_weight ? 1 : 0;
     if (spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS)
         return norm_weight ? 0.2f : 0.1f;
-    return id == POSITIONS ? 0.5f : 1 / sqrtf((float)spec->k);
+    return (int)id == s->tower.positions ? 0.5f : 1 / sqrtf((float)spec->k);
 }
 
 static void
-shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec)
+shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
 {
     const struct qv_config *c = &s->config;
     struct qv_safetensor *t = &s->tensors[i];
     int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
-    snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->name);
+    snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->names[part]);
     t->name = s->names[i];
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", s->o->dtype == QV_F32 ? "F32" : "BF16");
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
@@ -83,39 +86,40 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec)
 static qv_status
 list_tensors(struct synth *s, qv_error *err)
 {
-    size_t all = qv_tower_n_tensors(&s->config);
+    size_t all = s->tower.n * QV_MOST_PARTS;
     s->tensors = calloc(all, sizeof *s->tensors);
     s->ids = calloc(all, sizeof *s->ids);
+    s->parts = calloc(all, sizeof *s->parts);
     s->names = calloc(all, sizeof *s->names);
     s->values = malloc((size_t)PIECE * sizeof(float));
-    if (!s->tensors || !s->ids || !s->names || !s->values)
+    if (!s->tensors || !s->ids || !s->parts || !s->names || !s->values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", all);
-    for (size_t id = 0; id < all; id++) {
-        struct qv_tensor_spec spec = qv_tower_tensor(&s->config, id);
-        if (spec.sum_depth)
-            continue;
-        s->ids[s->n] = id;
-        shape_of(s, s->n++, &spec);
-    }
+    for (size_t id = 0; id < s->tower.n; id++)
+        for (int part = 0; part < s->tower.tensors[id].n_parts; part++) {
+            s->ids[s->n] = id;
+            s->parts[s->n] = part;
+            shape_of(s, s->n++, &s->tower.tensors[id], part);
+        }
     return QV_OK;
 }
 
 static qv_status
-write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size_t id,
+write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size_t tensor,
              qv_error *err)
 {
-    struct qv_tensor_spec spec = qv_tower_tensor(&s->config, id);
+    size_t id = s->ids[tensor];
     qv_dtype dtype = s->o->dtype == QV_F32 ? QV_F32 : QV_BF16;
     size_t element = qv_dtype_bytes(dtype);
-    float mean, deviation = spread(&spec, id, &mean), *f = s->values;
+    float mean, deviation = spread(s, id, &mean), *f = s->values;
     qv_bf16 *h = s->values;
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
-    int64_t total = spec.n * spec.k;
+    int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
+    int64_t first = s->parts[tensor] * total; /* parts go on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
             /* f32 files hold bf16 values too, so that both precisions are the same model */
-            qv_bf16 v = qv_f32_to_bf16(mean + deviation * noise(base + (uint64_t)(at + i)));
+            qv_bf16 v = qv_f32_to_bf16(mean + deviation * noise(base + (uint64_t)(first + at + i)));
             if (dtype == QV_F32)
                 f[i] = qv_bf16_to_f32(v);
             else
@@ -141,7 +145,7 @@ write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *
     qv_status status =
         qv_safetensors_writer_open(path, s->tensors + first, n, metadata, 1, &w, err);
     for (size_t i = 0; i < n && !status; i++)
-        status = write_tensor(s, w, i, s->ids[first + i], err);
+        status = write_tensor(s, w, i, first + i, err);
     if (!status)
         status = qv_safetensors_writer_finish(&w, err);
     qv_safetensors_writer_abort(&w);
@@ -154,7 +158,7 @@ write_json(const struct synth *s, const char *name, json_t *j, qv_error *err)
     char path[4200];
     snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
     char *text = qv_json_text(j, JSON_INDENT(2));
-    const qv_status status = text ? qv_write_whole(path, text, strlen(text), err)
+    const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
     free(text);
     return status;
@@ -208,6 +212,8 @@ static qv_status
 synth(struct synth *s, qv_error *err)
 {
     qv_status status = qv_config_read(s->o->config, &s->config, err);
+    if (!status)
+        status = qv_tower_open(&s->config, &s->tower, err);
     if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
         status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
     if (!status)
@@ -255,8 +261,10 @@ tool_synth(const struct tool_options *o)
     else if (!code)
         printf("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
                (long long)o->seed);
+    qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.ids);
+    free(s.parts);
     free(s.names);
     free(s.values);
     return code;

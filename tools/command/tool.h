@@ -16,20 +16,25 @@ enum tool_exit {
     TOOL_DEVICE = 4,    /* device or environment */
 };
 
+enum { TOOL_MOST_DEVICES = 64 };
+
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* the same everywhere */
-    const char *backend, *plain;
+    const char *backend, *naive;
     qv_dtype dtype;
     int64_t device, threads;
+    int64_t devices[TOOL_MOST_DEVICES]; /* encode: of these, device the first; or all there are */
+    size_t n_devices;
+    bool all_devices;
     bool tf32, json, quiet;
     const char *json_file; /* or stdout */
     const char *tune_file;
     bool tune;
     /* files */
-    const char *model, *output, *config, *picture;
+    const char *model, *output, *config, *picture, *list;
     qv_dtype output_dtype;
-    int64_t chunk_pairs;
+    int64_t chunk_rows;
     /* clips */
     qv_clip_options clip;
     int64_t decode_threads;
@@ -40,7 +45,15 @@ struct tool_options {
     int64_t grid[3], size[2], repeats, rows;
     int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     bool no_limit;
-    const char *shapes, *lowering, *trace, *verify_clip, *against, *against_backend;
+    bool alone;
+    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
+    /* cache */
+    const char *out, *cache_get;
+    qv_dtype tokens;
+    int64_t shard[2]; /* I of N; N 0: all */
+    int64_t part_bytes;
+    double part_seconds;
+    bool no_deepstack, packed, retry_failed, cache_status, cache_check;
     /* what is left: files, or a bench's name */
     const char **arguments;
     size_t n_arguments;
@@ -57,6 +70,7 @@ enum tool_group {
     GROUP_JSON = 128,
     GROUP_VERIFY = 256,
     GROUP_PROFILE = 512,
+    GROUP_CACHE = 1024,
 };
 
 struct tool {
@@ -71,6 +85,7 @@ int tool_synth(const struct tool_options *o);
 int tool_bench(const struct tool_options *o);
 int tool_verify(const struct tool_options *o);
 int tool_profile(const struct tool_options *o);
+int tool_cache(const struct tool_options *o);
 
 /* Fills *out; on a mistake says so on stderr and returns TOOL_USAGE. --help prints and sets *help.
  * The caller frees out->arguments. */
@@ -78,7 +93,7 @@ int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_optio
                bool *help);
 void tool_print_help(const struct tool *tool);
 
-/* "qwenvit: text" on stderr */
+/* "qwenvit: text" on stderr, on a line of its own */
 void tool_complain(const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 1, 2)))
@@ -103,18 +118,42 @@ struct tool_progress {
 void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
+/* The bar; or, where there is no terminal, a line. */
+void tool_bar_show(const char *text, bool terminal);
+void tool_bar_end(void);
+/* Whether a bar waits for the end of its line. Safe in a signal's handler. */
+bool tool_bar_is_shown(void);
 
+/* The same for a job: one line of what is done, how fast, and what limits. */
+struct tool_job_progress {
+    double shown_s;
+    int64_t total; /* sources; 0: not known yet */
+    bool quiet, terminal;
+};
+struct qv_job;
+void tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool quiet);
+void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
+void tool_job_progress_end(void);
+
+const char *tool_like_name(qv_like like); /* as --like has it */
 bool tool_is_folder(const char *path);
+/* Makes the folders above a file. Failures are ignored: writing the file reports them. */
+void tool_make_folders(char *path);
+/* A file's name as text, for free(): bytes that are not UTF-8 are written %XX. NULL for lack of
+ * memory. */
+char *tool_utf8(const char *bytes);
+/* The same as a JSON string; NULL for lack of memory. */
+json_t *tool_json_text(const char *bytes);
 double tool_seconds(void); /* monotonic */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);
 /* The same to the options' file, appended, or to stdout. QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
 
-/* tools/clip.c: a short clip with motion, to try on. */
+/* clip.c: a short clip with motion, to try on. */
 qv_status tool_make_clip(const char *path, qv_error *err);
 
-/* tools/picture.c: frames of a clip above their tokens' principal components as colours. */
+/* picture.c: frames of a clip above their tokens' principal components as colours. */
 struct tool_picture;
 qv_status tool_picture_open(const qv_clip_info *clip, const qv_model_info *model,
                             struct tool_picture **out, qv_error *err);

@@ -7,7 +7,7 @@
 #include "towers/config.h"
 #include "error.h"
 #include "files/safetensors.h"
-#include "verify/verify.h"
+#include "verify.h"
 
 /* bf16 over another implementation's own bf16. */
 static const double peer_slack = 1.05;
@@ -91,27 +91,30 @@ read_input(const struct qv_safetensors *file, const struct qv_config *c, struct 
 }
 
 static bool
-is_output(const struct verify_layer *l)
+is_output(const char *name)
 {
-    return !strcmp(l->name, "merger") || !strncmp(l->name, "deepstack_merger_list.", 22);
+    return !strcmp(name, "merger") || !strncmp(name, "deepstack_merger_list.", 22);
 }
 
-/* What the file holds of a layer: its truth; for bf16 its own bf16 too, if it has that. */
+/* What the file holds of a layer, or of the one that a pulled output comes from: its truth; for bf16
+ * its own bf16 too, if it has that. */
 static qv_status
 check_file_layer(const struct qv_safetensors *file, qv_dtype dtype, const struct verify_layer *l,
                  const struct verify_layers *ideal, struct verify_table *out, qv_error *err)
 {
-    char name[64];
+    char name[48], peer_name[64];
     void *truth = NULL, *peer = NULL;
-    struct verify_held_to to = verify_held_to_ideal(l);
-    qv_status status = read_matrix(file, l->name, "F32", l->n, l->cols, &truth, NULL, err);
-    snprintf(name, sizeof name, "bf16.%s", l->name);
+    struct verify_held_to to = verify_held_to_ideal();
+    verify_name_in_tower(l, name);
+    snprintf(peer_name, sizeof peer_name, "bf16.%s", name);
+    qv_status status = read_matrix(file, name, "F32", l->n, l->cols, &truth, NULL, err);
     if (!status && dtype == QV_BF16 && ideal->n) {
-        status = verify_same_layer(ideal, l, &to.yardstick, err);
+        status = verify_same_layer(ideal, name, l, &to.yardstick, err);
     } else if (!status && dtype == QV_BF16) {
-        status = read_matrix(file, name, "F32", l->n, l->cols, &peer, NULL, err);
+        status = read_matrix(file, peer_name, "F32", l->n, l->cols, &peer, NULL, err);
         to.yardstick = peer;
-        to.mean = to.worst = is_output(l) ? peer_slack : INFINITY;
+        to.ideal = false;
+        to.slack = is_output(name) ? peer_slack : INFINITY;
         to.cosine = -INFINITY;
     }
     to.truth = truth;
@@ -135,8 +138,7 @@ check_file(const struct verify_job *job, const struct qv_safetensors *file, qv_d
     if (!status && dtype == QV_BF16 && !has_bf16)
         status = verify_truth(job, job->ctx, input, true, &own, err);
     for (size_t i = 0; i < seen.n && !status; i++)
-        if (!verify_is_pulled(&seen.layers[i]))
-            status = check_file_layer(file, dtype, &seen.layers[i], &own.ideal, out, err);
+        status = check_file_layer(file, dtype, &seen.layers[i], &own.ideal, out, err);
     verify_layers_free(&seen);
     verify_truth_free(&own);
     return status;

@@ -7,19 +7,21 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "conv3d/definition.h"
+#include "conv3d/legal.h"
 #include "dtype.h"
 #include "error.h"
+#include "towers/config.h"
 #include "towers/geometry.h"
-#include "towers/tower.h"
-#include "verify/verify.h"
+#include "verify.h"
 
 /* Multiply-adds by definition: about a second in each of the two parts. */
 static const double most_work = 1.5e8;
 enum { MOST_ROWS = 64 };
 
 /* bf16, over the yardstick: the truth rounded once, and what is kept in bf16 before that too: the
- * position embedding, and for a picture the depth sums of the weight. (Held to a truth that rounds
- * only the sum, an honest patch embedding is at 1.12 in the mean.) */
+ * position embedding, and pixels whose means are not all 1/2. (Held to a truth that rounds only the sum, an honest patch embedding is at 1.12
+ * in the mean.) */
 static const double bf16_slack = 1.05;
 
 struct definition {
@@ -27,10 +29,12 @@ struct definition {
     qv_dtype dtype;
     int64_t rows, k, pair_rows;
     const void *x;
-    void *still;      /* a picture's frame, once for each depth tap */
-    void *weight;     /* [o, k] in dtype */
-    float *bias;      /* [o] */
-    float *positions; /* [n_positions, o]; values of dtype */
+    void *still;          /* a picture's frame, temporal times */
+    void *kept;           /* pixels [d, h, w, c] as a bf16 tower keeps them; NULL: exactly */
+    void *weight;         /* [o, k] in dtype */
+    float *bias;          /* [o], or NULL */
+    float *positions;     /* [n_positions, o]; values of dtype; NULL: the family has none */
+    int64_t window_cells; /* side of a window; 0: there are none */
     int32_t (*tap_index)[4];
     float (*tap_weight)[4];
     const struct verify_layer *found;
@@ -76,13 +80,14 @@ read_as(const char *dir, const struct qv_config *c, const char *name, qv_dtype r
 static qv_status
 read_weights(struct definition *d, const char *dir, const struct qv_config *c, qv_error *err)
 {
+    const struct qv_tensor_names *names = c->family->names;
     void *bias = NULL, *positions = NULL;
     qv_status status = read_as(dir, c, "patch_embed.proj.weight", d->dtype, d->dtype,
                                c->hidden * d->k, &d->weight, err);
-    if (!status)
+    if (!status && c->family->patch_embed_bias)
         status = read_as(dir, c, "patch_embed.proj.bias", QV_F32, QV_F32, c->hidden, &bias, err);
-    if (!status)
-        status = read_as(dir, c, "pos_embed.weight", d->dtype, QV_F32, c->n_positions * c->hidden,
+    if (!status && names->positions)
+        status = read_as(dir, c, names->positions, d->dtype, QV_F32, c->n_positions * c->hidden,
                          &positions, err);
     d->bias = bias;
     d->positions = positions;
@@ -93,15 +98,17 @@ static qv_status
 find_taps(struct definition *d, const struct qv_config *c, const int64_t thw[3], qv_error *err)
 {
     int64_t side = llround(sqrt((double)c->n_positions));
+    if (!d->positions)
+        return QV_OK;
     d->tap_index = malloc((size_t)d->pair_rows * sizeof *d->tap_index);
     d->tap_weight = malloc((size_t)d->pair_rows * sizeof *d->tap_weight);
     if (!d->tap_index || !d->tap_weight)
         return qv_fail(err, QV_ENOMEM, "no memory for position taps");
-    qv_geometry_taps(thw[1], thw[2], c->merge, side, d->tap_index, d->tap_weight);
+    qv_geometry_interpolation(thw[1], thw[2], c->merge, side, d->tap_index, d->tap_weight);
     return QV_OK;
 }
 
-/* A still is one frame; its definition sees it at every depth tap. */
+/* A picture is one frame, which the tower sees as equal ones. */
 static qv_status
 find_pixels(struct definition *d, const struct qv_config *c, const struct verify_input *input,
             qv_error *err)
@@ -119,6 +126,53 @@ find_pixels(struct definition *d, const struct qv_config *c, const struct verify
     return QV_OK;
 }
 
+static qv_status
+keep_pixels(struct definition *d, const struct qv_config *c, qv_error *err)
+{
+    int64_t values = d->desc.d * d->desc.h * d->desc.w * d->desc.c;
+    if (d->dtype != QV_BF16 || d->desc.layout != QV_LAYOUT_FRAMES_U8 ||
+        qv_config_pixels_are_exact(c))
+        return QV_OK;
+    d->kept = malloc((size_t)values * sizeof(qv_bf16));
+    if (!d->kept)
+        return qv_fail(err, QV_ENOMEM, "no memory for %lld pixels", (long long)values);
+    for (int64_t i = 0; i < values; i++) {
+        double byte = ((const uint8_t *)d->x)[i];
+        int64_t channel = i % d->desc.c;
+        qv_store(d->kept, QV_BF16, i,
+                 byte * d->desc.pixel_scale[channel] + d->desc.pixel_shift[channel]);
+    }
+    return QV_OK;
+}
+
+/* Where a row of patches in block order is when they lie line by line. */
+static int64_t
+line_by_line(const qv_conv3d_desc *d, int64_t row)
+{
+    int64_t w = d->w / d->kernel[2], patches = d->h / d->kernel[1] * w, m = d->merge;
+    int64_t in = row % patches, block = in / (m * m);
+    int64_t y = block / (w / m) * m + in % (m * m) / m, x = block % (w / m) * m + in % m;
+    return row - in + y * w + x;
+}
+
+/* Where a row in block order lies among the rows that the plan shows: in window order, where the
+ * family has windows. Before a cell come the windows above, those to the left, and its own before it. */
+static int64_t
+shown_row(const struct definition *d, int64_t row)
+{
+    const int64_t area = d->desc.merge * d->desc.merge, side = d->window_cells;
+    const int64_t down = d->desc.h / d->desc.kernel[1] / d->desc.merge;
+    const int64_t across = d->desc.w / d->desc.kernel[2] / d->desc.merge;
+    if (!side)
+        return row;
+    const int64_t cell = row % d->pair_rows / area, y = cell / across, x = cell % across;
+    const int64_t top = y / side * side, left = x / side * side;
+    const int64_t height = down - top < side ? down - top : side;
+    const int64_t width = across - left < side ? across - left : side;
+    const int64_t at = top * across + left * height + (y - top) * width + (x - left);
+    return row + (at - cell) * area;
+}
+
 static double
 bf16(double x)
 {
@@ -127,57 +181,51 @@ bf16(double x)
     return qv_bf16_to_f32(h);
 }
 
+/* *error: by how much a sum of the four products in f32 may be off, seven roundings and one to
+ * spare. */
 static double
-position(const struct definition *d, int64_t row, int64_t col)
+position(const struct definition *d, int64_t row, int64_t col, double *error)
 {
-    double sum = 0;
-    for (int i = 0; i < 4; i++)
-        sum += (double)d->tap_weight[row % d->pair_rows][i] *
-               d->positions[d->tap_index[row % d->pair_rows][i] * d->desc.o + col];
+    double sum = 0, sizes = 0;
+    for (int i = 0; i < 4 && d->positions; i++) {
+        double term = (double)d->tap_weight[row % d->pair_rows][i] *
+                      d->positions[d->tap_index[row % d->pair_rows][i] * d->desc.o + col];
+        sum += term;
+        sizes += fabs(term);
+    }
+    *error = 4 * FLT_EPSILON * sizes;
     return sum;
+}
+
+/* A sum and a position, each rounded to bf16 once. Where the position lies between two values of
+ * bf16, as nearly as f32 can tell, either is right; this is the one that ends farther from the
+ * truth. Positions between those of the table are such ties often enough to move a row by a tenth. */
+static double
+round_once(double sum, double position, double error, double truth)
+{
+    double low = bf16(sum + bf16(position - error)), high = bf16(sum + bf16(position + error));
+    return fabs(low - truth) > fabs(high - truth) ? low : high;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 /* The description of some outputs alone, with their own weight and bias. */
 struct columns {
-    qv_conv3d_desc desc, still; /* still: of one frame, on summed weights */
-    void *weight, *sums;
+    qv_conv3d_desc desc;
+    void *weight;
     float *bias, *found, *rounded;
-    double *truth, *kept;
+    double *truth, *kept; /* kept: of pixels that were */
 };
 
 static void
 free_columns(struct columns *c)
 {
     free(c->weight);
-    free(c->sums);
     free(c->bias);
     free(c->found);
     free(c->rounded);
     free(c->truth);
     free(c->kept);
-}
-
-/* A bf16 tower rounds the sums of a picture's weight over depth. */
-static qv_status
-sum_columns(const struct definition *d, struct columns *c, qv_error *err)
-{
-    const int64_t *k = d->desc.kernel;
-    int64_t n = c->desc.o * d->k / k[0];
-    c->still = c->desc;
-    c->still.d = c->still.kernel[0] = c->still.stride[0] = 1;
-    c->sums = malloc((size_t)n * qv_dtype_bytes(d->dtype));
-    if (!c->sums)
-        return qv_fail(err, QV_ENOMEM, "no memory for %lld sums", (long long)n);
-    int64_t area = k[1] * k[2];
-    for (int64_t i = 0; i < n; i++) { /* [o, c, area] */
-        double sum = 0;
-        for (int64_t z = 0; z < k[0]; z++)
-            sum += qv_load(c->weight, d->dtype, (i / area * k[0] + z) * area + i % area);
-        qv_store(c->sums, d->dtype, i, sum);
-    }
-    return QV_OK;
 }
 
 static qv_status
@@ -197,9 +245,9 @@ take_columns(const struct definition *d, const struct part *part, struct columns
     for (size_t i = 0; i < n; i++) {
         size_t from = (size_t)spread((int64_t)i, part->cols, d->desc.o);
         memcpy((char *)c->weight + i * row, (char *)d->weight + from * row, row);
-        c->bias[i] = d->bias[from]; /* NOLINT: read_weights filled all of it */
+        c->bias[i] = d->bias ? d->bias[from] : 0; /* NOLINT: read_weights filled all of it */
     }
-    return d->still ? sum_columns(d, c, err) : QV_OK;
+    return QV_OK;
 }
 
 /* The truth, and for bf16 the yardstick, of a row. */
@@ -209,15 +257,18 @@ define_row(const struct definition *d, const struct part *part, struct columns *
 {
     qv_status status =
         qv_conv3d_define(&c->desc, d->x, c->weight, c->bias, NULL, row, 1, c->truth, err);
-    if (!status && d->still)
-        status =
-            qv_conv3d_define(&c->still, d->still, c->sums, c->bias, NULL, row, 1, c->kept, err);
+    qv_conv3d_desc kept = c->desc;
+    kept.layout = QV_LAYOUT_CHANNELS_LAST;
+    if (!status && d->kept)
+        status = qv_conv3d_define(&kept, d->kept, c->weight, c->bias, NULL,
+                                  line_by_line(&c->desc, row), 1, c->kept, err);
     for (int64_t i = 0; i < part->cols && !status; i++) {
         int64_t col = spread(i, part->cols, d->desc.o);
-        double at = position(d, row, col);
-        c->rounded[i] = (float)bf16((d->still ? c->kept[i] : c->truth[i]) + bf16(at));
+        double error, at = position(d, row, col, &error);
+        double sum = d->kept ? c->kept[i] : c->truth[i];
         c->truth[i] += at;
-        c->found[i] = d->found->rows[row * d->found->cols + col];
+        c->rounded[i] = (float)round_once(sum, at, error, c->truth[i]);
+        c->found[i] = d->found->rows[shown_row(d, row) * d->found->cols + col];
         if (fabs(c->truth[i]) > *largest)
             *largest = fabs(c->truth[i]);
     }
@@ -295,27 +346,44 @@ check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
     return status;
 }
 
+/* The Conv3d of the first clip or picture: bytes, or patch rows. */
+static qv_conv3d_desc
+describe(const struct qv_config *c, const struct verify_input *input, qv_dtype dtype)
+{
+    const int64_t *thw = input->thw[0];
+    const qv_preprocess *p = input->still ? &c->image : &c->video;
+    bool frames = input->input == QV_INPUT_FRAMES, exact = qv_config_pixels_are_exact(c);
+    qv_conv3d_desc d = { .d = thw[0] * c->temporal,
+                         .h = thw[1] * c->patch,
+                         .w = thw[2] * c->patch,
+                         .c = c->in_channels,
+                         .o = c->hidden,
+                         .kernel = { c->temporal, c->patch, c->patch },
+                         .stride = { c->temporal, c->patch, c->patch },
+                         .layout = frames ? QV_LAYOUT_FRAMES_U8 : QV_LAYOUT_PATCH_ROWS,
+                         .merge = c->merge,
+                         .bias = true,
+                         .alpha = frames && exact ? 1 / 255.0 : 1 };
+    for (int i = 0; i < 3 && frames; i++) {
+        d.pixel_scale[i] = exact ? 2 : 1 / (255 * p->std[i]);
+        d.pixel_shift[i] = exact ? -255 : -p->mean[i] / p->std[i];
+    }
+    return qv_conv3d_defaults(&d, dtype);
+}
+
 qv_status
 verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtype,
                   const struct verify_input *input, const struct verify_layer *found,
                   struct verify_table *out, qv_error *err)
 {
     const int64_t *thw = input->thw[0];
-    struct qv_tower_shape shape = { .pairs = thw[0],
-                                    .grid_h = thw[1],
-                                    .grid_w = thw[2],
-                                    .input = input->input,
-                                    .still = input->still,
-                                    .image_norm = input->still,
-                                    .dtype = dtype,
-                                    .output = QV_F32 };
-    struct definition d = { .desc = qv_tower_patch_embed(config, &shape),
+    struct definition d = { .desc = describe(config, input, dtype),
                             .dtype = dtype,
                             .k = qv_config_row_dim(config),
                             .pair_rows = thw[1] * thw[2],
                             .rows = thw[0] * thw[1] * thw[2],
+                            .window_cells = qv_config_window_cells(config),
                             .found = found };
-    d.desc.addend_rows = 0;
     qv_status status = QV_OK;
     if (!found || found->n != d.rows || found->cols != d.desc.o)
         status = qv_fail(err, QV_ESTATE, "the plan showed no layer patch_embed of %lld rows",
@@ -329,8 +397,11 @@ verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtyp
     if (!status)
         status = find_pixels(&d, config, input, err);
     if (!status)
+        status = keep_pixels(&d, config, err);
+    if (!status)
         status = check_parts(&d, out, err);
     free(d.still);
+    free(d.kept);
     free(d.weight);
     free(d.bias);
     free(d.positions);

@@ -16,8 +16,8 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "towers/tower.h"
-#include "verify/verify.h"
+#include "towers/part.h"
+#include "verify.h"
 
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
@@ -52,16 +52,15 @@ static qv_status
 find_tensor(struct qv_checkpoint *ckpt, const char *name, const struct qv_safetensor **tensor,
             const struct qv_safetensors **file, qv_error *err)
 {
-    static const char *const prefixes[] = { "model.visual.", "visual.", "vision_tower.", "" };
     static const char proj[] = "patch_embed.proj.";
     bool two_names = !strncmp(name, proj, sizeof proj - 1);
     qv_status status = QV_OK;
     *tensor = NULL;
-    for (size_t i = 0; i < 2 * sizeof prefixes / sizeof *prefixes && !*tensor && !status; i++) {
+    for (size_t i = 0; qv_tower_prefixes[i / 2] && !*tensor && !status; i++) {
         char full[160];
         if (i % 2 && !two_names)
             continue;
-        snprintf(full, sizeof full, "%s%s%s", prefixes[i / 2],
+        snprintf(full, sizeof full, "%s%s%s", qv_tower_prefixes[i / 2],
                  i % 2 ? "patch_embed.linear_proj." : "", i % 2 ? name + sizeof proj - 1 : name);
         status = qv_checkpoint_find(ckpt, full, tensor, file, err);
     }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "verify/verify.h"
+#include "verify.h"
 
 /* ---- distances ------------------------------------------------------------------------------- */
 
@@ -48,6 +48,7 @@ verify_sums_row(struct verify_sums *s, const float *x, const double *truth)
     double distance = off == 0 ? 0 : sqrt(off) / sqrt(tt); /* infinite for a zero truth */
     double cos = cosine(xx, tt, xt);
     s->d.mean += distance;
+    s->squares += distance * distance;
     if (distance > s->d.worst)
         s->d.worst = distance;
     if (cos < s->d.worst_cosine)
@@ -64,10 +65,11 @@ verify_sums_end(struct verify_sums *s)
         tt += t * t;
         xt += v * t;
     }
+    s->d.alike = s->squares > 0 ? s->d.mean * s->d.mean / s->squares : (double)s->rows;
     s->d.mean /= (double)s->rows;
     s->d.pooled_cosine = cosine(xx, tt, xt);
     if (!s->finite || !s->rows)
-        s->d = (struct verify_distance){ NAN, NAN, NAN, NAN, NAN };
+        s->d = (struct verify_distance){ NAN, NAN, NAN, NAN, NAN, NAN };
     free(s->pooled);
     s->pooled = NULL;
     return s->d;

@@ -6,7 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "model/plan.h"
-#include "verify/verify.h"
+#include "verify.h"
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
@@ -48,6 +48,20 @@ verify_is_pulled(const struct verify_layer *layer)
     return !strcmp(layer->name, "tokens") || !strncmp(layer->name, "deepstack.", 10);
 }
 
+const char *
+verify_name_in_tower(const struct verify_layer *layer, char name[48])
+{
+    static const char deepstack[] = "deepstack.";
+    const size_t n = sizeof deepstack - 1;
+    if (!strcmp(layer->name, "tokens"))
+        snprintf(name, 48, "merger");
+    else if (!strncmp(layer->name, deepstack, n))
+        snprintf(name, 48, "deepstack_merger_list.%.20s", layer->name + n);
+    else
+        snprintf(name, 48, "%s", layer->name);
+    return name;
+}
+
 static struct verify_layer *
 new_layer(struct verify_layers *layers, const char *name)
 {
@@ -65,7 +79,7 @@ new_layer(struct verify_layers *layers, const char *name)
     return l;
 }
 
-/* A qv_tap: appends rows to the layer of that name. */
+/* A qv_layer_hook: appends rows to the layer of that name. */
 static void
 keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
 {
@@ -104,7 +118,7 @@ struct ideal {
 static void
 round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_call *call, int y)
 {
-    struct qv_operand out = qv_op_operand(&step->op, y);
+    struct qv_view out = qv_op_view(&step->op, y);
     const struct qv_backend *be = ideal->ctx->backend;
     struct qv_device *dev = ideal->ctx->dev;
     if (ideal->status || out.dtype != QV_F32 || step->op.kind == QV_OP_convert)
@@ -129,21 +143,7 @@ round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_c
 static void
 round_output(void *user, const struct qv_step *step, const struct qv_call *call)
 {
-    round_operand(user, step, call, qv_op_n_operands(step->op.kind) - 1);
-}
-
-/* The position embedding is an activation too, though made before the first step. */
-static qv_status
-round_positions(struct ideal *ideal, const qv_plan *plan, qv_error *err)
-{
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    size_t n = qv_plan_steps(plan, &steps, &calls);
-    for (size_t i = 0; i < n; i++)
-        for (int j = 0; j < qv_op_n_operands(steps[i].op.kind); j++)
-            if (steps[i].operands[j] == SLOT_POS)
-                round_operand(ideal, &steps[i], &calls[i], j);
-    return ideal->status ? qv_fail(err, ideal->status, "%s", ideal->err.text) : QV_OK;
+    round_operand(user, step, call, qv_op_output(&step->op));
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -174,25 +174,19 @@ begin_passage(struct passage *p, qv_model *model, const struct verify_input *inp
               const int64_t thw[3], enum verify_run_kind kind, struct verify_layers *out,
               qv_error *err)
 {
-    qv_plan_options options = { .grid_h = thw[1],
-                                .grid_w = thw[2],
-                                .input = input->input,
-                                .still = input->still,
-                                .image_norm = input->still,
-                                .tap = kind == VERIFY_AS_IT_IS ? NULL : keep,
-                                .tap_user = out };
-    qv_status status = qv_plan_create(model, &options, &p->plan, err);
+    qv_plan_options options = { .input = input->input,
+                                .hook = kind == VERIFY_AS_IT_IS ? NULL : keep,
+                                .hook_user = out };
+    qv_status status = qv_plan_options_for(model, thw, &options, err);
+    if (!status)
+        status = qv_plan_create(model, &options, &p->plan, err);
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
     p->ideal.ctx = model->ctx;
-    if (kind == VERIFY_IDEAL) {
+    if (kind == VERIFY_IDEAL)
         qv_plan_set_probe(p->plan, round_output, &p->ideal);
-        status = round_positions(&p->ideal, p->plan, err);
-        if (status)
-            return status;
-    }
-    p->tokens.capacity = p->info.chunk_pairs * p->info.tokens_per_pair;
+    p->tokens.capacity = p->info.tokens;
     size_t bytes = (size_t)(p->tokens.capacity * model->config.out_hidden) * sizeof(float);
     bool ok = (p->tokens.tokens = malloc(bytes)) != NULL;
     for (int64_t i = 0; i < model->config.n_deepstack; i++)
@@ -212,34 +206,30 @@ keep_tokens(const struct passage *p, const qv_model *model, struct verify_layers
     }
 }
 
-/* Bytes of one thing that is pushed: a frame, or the patches of a pair. */
+/* Bytes of a frame pair, or of a picture: a frame. */
 static size_t
-unit_bytes(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
+pair_bytes(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
 {
     const struct qv_config *c = &model->config;
-    int64_t patches = thw[1] * thw[2];
+    int64_t patches = thw[1] * thw[2], frames = input->still ? 1 : c->temporal;
     if (input->input == QV_INPUT_PATCHES)
         return (size_t)(patches * qv_config_row_dim(c)) * sizeof(float);
-    return (size_t)(patches * c->patch * c->patch * c->in_channels);
-}
-
-static int64_t
-units(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
-{
-    bool frames = input->input == QV_INPUT_FRAMES && !input->still;
-    return frames ? thw[0] * model->config.temporal : thw[0];
+    return (size_t)(frames * patches * c->patch * c->patch * c->in_channels);
 }
 
 static qv_status
 pass(struct passage *p, qv_model *model, const struct verify_input *input, const void *data,
      const int64_t thw[3], struct verify_layers *out, qv_error *err)
 {
-    int64_t n = units(model, input, thw);
-    size_t bytes = unit_bytes(model, input, thw);
-    for (int64_t at = 0; at < n; at += p->info.chunk_frames) {
-        int64_t count = n - at < p->info.chunk_frames ? n - at : p->info.chunk_frames;
-        qv_status status =
-            qv_plan_push(p->plan, (const char *)data + (size_t)at * bytes, count, err);
+    size_t bytes = pair_bytes(model, input, thw);
+    int64_t at_once = p->info.rows / (thw[1] * thw[2]);
+    at_once = at_once < p->info.segments ? at_once : p->info.segments;
+    for (int64_t pair = 0; pair < thw[0]; pair += at_once) {
+        int64_t n = thw[0] - pair < at_once ? thw[0] - pair : at_once;
+        qv_item item = { .data = (const char *)data + (size_t)pair * bytes,
+                         .grid_thw = { n, thw[1], thw[2] },
+                         .picture = input->still };
+        qv_status status = qv_plan_push(p->plan, &item, 1, err);
         if (!status && p->ideal.status)
             status = qv_fail(err, p->ideal.status, "%s", p->ideal.err.text);
         if (!status)
@@ -271,8 +261,7 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
     for (size_t i = 0; i < input->n && !status; i++) {
         struct passage p = { 0 };
         const void *pixels = data;
-        size_t bytes =
-            (size_t)units(model, input, input->thw[i]) * unit_bytes(model, input, input->thw[i]);
+        size_t bytes = (size_t)input->thw[i][0] * pair_bytes(model, input, input->thw[i]);
         if (kind == VERIFY_IDEAL && input->input == QV_INPUT_PATCHES)
             pixels = rounded_pixels(&p, data, bytes);
         status = pixels ? begin_passage(&p, model, input, input->thw[i], kind, out, err)
@@ -289,12 +278,12 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A backend's table, watched while weights are packed: first, so that dev->backend leads here. */
+/* A backend's table with our own pack() while weights are loaded. It is the first member, so that
+ * dev->backend, which points to it, points to all of this. */
 struct watched {
     struct qv_backend table;
     const struct qv_backend *base;
     enum verify_rounding rounding;
-    size_t n_matrices; /* begun so far; they come in the order of their ids */
     bool inexact;
 };
 
@@ -320,10 +309,8 @@ pack_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0
     if (!copy)
         return qv_fail(err, QV_ENOMEM, "no memory to round %zu weights", n);
     memcpy(copy, src, n * sizeof *copy);
-    w->n_matrices += row0 == 0;
-    bool sums = w->n_matrices == 1 + PATCH_STILL, inexact = round_all(copy, n);
-    w->inexact |= inexact && !sums;
-    bool round = w->rounding == VERIFY_ROUND_ALL || (w->rounding == VERIFY_ROUND_WEIGHTS && !sums);
+    w->inexact |= round_all(copy, n);
+    bool round = w->rounding != VERIFY_AS_STORED;
     qv_status status = w->base->pack(dev, matrix, row0, rows, round ? copy : src, dst, err);
     free(copy);
     return status;
@@ -334,7 +321,9 @@ watch_positions(struct watched *w, qv_model *model, qv_error *err)
 {
     const struct qv_config *c = &model->config;
     size_t n = (size_t)(c->n_positions * c->hidden), bytes = n * sizeof(float);
-    struct qv_buffer at = model->weights.buffers[POSITIONS];
+    if (model->tower.positions == QV_NO_TENSOR)
+        return QV_OK;
+    struct qv_buffer at = model->weights.buffers[model->tower.positions];
     float *table = malloc(bytes);
     if (!table)
         return qv_fail(err, QV_ENOMEM, "no memory for the position table");

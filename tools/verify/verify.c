@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: pixels in, a table and an exit code out; verify_checks.c does the checks. */
+/* qwenvit verify: pixels in, a table and an exit code out; checks.c does the checks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "towers/config.h"
 #include "error.h"
 #include "command/tool.h"
-#include "verify/verify.h"
+#include "verify.h"
 
 /* Of a clip: enough patches to be a tower's real work, few enough for some seconds. */
 enum { LEAST_PATCHES = 760, MOST_PATCHES = 1600, MOST_PAIRS = 2 };
@@ -66,7 +66,8 @@ bound(struct tool_options *o, qv_preprocess *p, bool picture)
 {
     qv_clip_options *c = &o->clip;
     int64_t patch = (int64_t)p->patch_size * p->patch_size;
-    int64_t unit = picture ? patch : patch * p->temporal_patch_size;
+    bool each_frame = picture || p->processor == QV_PROCESSOR_QWEN2_VL;
+    int64_t unit = each_frame ? patch : patch * p->temporal_patch_size;
     if (!c->max_pixels && !c->min_pixels)
         p->min_pixels = LEAST_PATCHES * unit;
     if (!c->max_pixels)
@@ -149,6 +150,7 @@ static const struct {
     const char *check, *title;
 } titles[] = {
     { "definition", "definition: the patch embedding by its seven loops, in double" },
+    { "pulled", "pulled: what a caller receives, equal to the bit to the layers it comes from" },
     { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
     { "repeat", "repeat: another fresh plan, equal to the bit" },
     { "layouts", "layouts: the patch weight stored otherwise, equal to the bit" },
@@ -270,10 +272,11 @@ report_json(const struct report *r)
                                                (json_int_t)r->input.thw[i][2]));
     json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
                                 r->context.device, "threads", r->context.threads);
-    return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:o, s:f, s:b, s:o}", "verify", r->o->model,
-                     "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
-                     r->config.model_type, "pixels", r->pixels, "grid_thw", grids, "seconds",
-                     r->seconds, "ok", verify_first_failure(&r->table) == NULL, "rows", rows);
+    return json_pack("{s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:b, s:o}", "verify",
+                     tool_json_text(r->o->model), "version", qv_version(), "commit", QV_COMMIT,
+                     "machine", machine, "model_type", r->config.model_type, "pixels",
+                     tool_json_text(r->pixels), "grid_thw", grids, "seconds", r->seconds, "ok",
+                     verify_first_failure(&r->table) == NULL, "rows", rows);
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */

@@ -19,11 +19,12 @@ struct verify_distance {
     double worst, mean; /* over rows; of a row that is zero in truth: 0 if equal, else infinite */
     double worst_cosine, pooled_cosine; /* pooled: of the means over all rows */
     double max_abs;
+    double alike; /* so many rows of one distance would make as sure a mean: fewer than there are */
 };
 
 /* A bar is infinite where there is none. */
 struct verify_row {
-    char check[16]; /* "definition", "rounding", "repeat", "layouts", "against" */
+    char check[16]; /* "definition", "pulled", "rounding", "repeat", "layouts", "against" */
     char name[48];  /* the layer: "blocks.0" */
     qv_dtype dtype;
     bool bits; /* equal to the bit or not: only max_abs is filled in */
@@ -61,7 +62,7 @@ struct verify_job {
     void (*say)(const char *what); /* progress; may be NULL */
 };
 
-/* The model against itself: definition, rounding, repeat, layouts. Input: one clip of frames. */
+/* The model against itself: definition, pulled, rounding, repeat, layouts. Input: one clip of frames. */
 qv_status verify_model(const struct verify_job *job, const struct verify_input *input,
                        struct verify_table *out, qv_error *err);
 /* Against the f32 tower of another context. */
@@ -74,7 +75,7 @@ qv_status verify_against_file(const struct verify_job *job, const char *path,
 
 /* ---- parts that the checks share ------------------------------------------------------------- */
 
-/* Layers as a tap sees them, then "tokens" and "deepstack.N" as they are pulled. */
+/* Layers as a layer hook sees them, then "tokens" and "deepstack.N" as they are pulled. */
 struct verify_layer {
     char name[48];
     float *rows;
@@ -88,6 +89,9 @@ struct verify_layers {
 void verify_layers_free(struct verify_layers *layers);
 const struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
 bool verify_is_pulled(const struct verify_layer *layer);
+/* The layer of the tower that a pulled output comes from, and is held to: "merger" of "tokens". Of
+ * any other layer its own name. */
+const char *verify_name_in_tower(const struct verify_layer *layer, char name[48]);
 
 enum verify_run_kind {
     VERIFY_AS_IT_IS, /* unwatched: outputs only */
@@ -98,11 +102,10 @@ enum verify_run_kind {
 qv_status verify_run(qv_model *model, const struct verify_input *input, enum verify_run_kind kind,
                      struct verify_layers *out, qv_error *err);
 
-/* What an f32 model's weights are. Depth sums (of pictures) a bf16 model rounds once more. */
+/* What an f32 model's weights are. */
 enum verify_rounding {
     VERIFY_AS_STORED,
-    VERIFY_ROUND_WEIGHTS, /* matrices and tables to bf16, sums left exact: a bf16 model's truth */
-    VERIFY_ROUND_ALL,     /* the very values of the bf16 model */
+    VERIFY_ROUND_WEIGHTS, /* matrices and tables to bf16: the very values of a bf16 model */
 };
 /* *inexact (may be NULL): whether rounding changes any weight that is stored. */
 qv_status verify_load(qv_context *ctx, const char *dir, qv_dtype dtype,
@@ -113,6 +116,7 @@ struct verify_sums {
     struct verify_distance d;
     int64_t rows, cols;
     double *pooled; /* [2, cols] */
+    double squares; /* of the rows' distances */
     bool finite;
 };
 qv_status verify_sums_begin(struct verify_sums *s, int64_t cols, qv_error *err);
@@ -129,15 +133,19 @@ void verify_judge(struct verify_row *row);
 /* What a layer is compared with; yardstick is NULL for f32. */
 struct verify_held_to {
     const float *truth, *yardstick;
-    double mean, worst; /* slack over the yardstick's distances; infinite: only shown */
+    double slack; /* over the yardstick's distances; infinite: only shown */
+    bool ideal;   /* the yardstick is an ideal tower: what is drawn by chance is allowed besides */
     double cosine;
 };
-struct verify_held_to verify_held_to_ideal(const struct verify_layer *l);
+struct verify_held_to verify_held_to_ideal(void);
+/* How many times as far as another's one honest tower's errors may lie by chance: in the mean of so
+ * many rows of so many values; exceeded once in a million for 4.7534 deviations. */
+double verify_spread(int64_t values, double rows, double deviations);
 qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
                        const struct verify_held_to *to, struct verify_table *out, qv_error *err);
-/* The rows of the same layer in another run. */
-qv_status verify_same_layer(const struct verify_layers *in, const struct verify_layer *like,
-                            const float **rows, qv_error *err);
+/* The rows of the layer of that name, which is of the size of `like`. */
+qv_status verify_same_layer(const struct verify_layers *in, const char *name,
+                            const struct verify_layer *like, const float **rows, qv_error *err);
 
 void verify_say(const struct verify_job *job, const char *what);
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit_cache: a folder of vision tokens, a key for each clip. It is written by any number of
+ * processes that may be killed at any moment, and read by anyone: each part is a safetensors file that
+ * appears whole and synced or not at all, and is never changed (docs/cache.md is the format).
+ *
+ * The conventions of qwenvit.h hold. Of two records for a key, one that is ok beats one that failed,
+ * then the part that was sealed later, then the last part by name.
+ *
+ * Threads. A writer may be used by several threads at once, each qv_cache_entry by one at a time. A
+ * cache that is open for reading may be used by several threads at once.
+ */
+#ifndef QWENVIT_CACHE_H
+#define QWENVIT_CACHE_H
+
+#include "qwenvit.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QV_CACHE_MAX_KEY 4096 /* bytes of a key, those that are not UTF-8 counted as %XX */
+
+typedef struct qv_cache qv_cache;               /* a folder that is read */
+typedef struct qv_cache_writer qv_cache_writer; /* a run that adds to a folder */
+typedef struct qv_cache_entry qv_cache_entry;   /* a key that is being written */
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* A key as caches write it: bytes that are not UTF-8 become %XX. out: QV_CACHE_MAX_KEY + 1 bytes.
+ * QV_EFORMAT for a key that is empty, begins with "__" or is too long. */
+QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
+/* XXH3-64 of a key as caches write it. Shard i of n has the keys with hash % n = i. */
+QV_API uint64_t qv_cache_key_hash(const char *key);
+
+/* Where a key's tokens come from. What differs from what stands in the cache is done again. */
+typedef struct qv_cache_source {
+    const char *path; /* as the list has it; any bytes */
+    double start_s,
+        end_s;           /* a piece of the clip, to the nanosecond; 0: from its begin, to its end */
+    int64_t bytes;       /* of the file */
+    int64_t mtime_ns;    /* of the file, since 1970 */
+    const char *options; /* what else was asked of this clip alone, as text; or NULL */
+    uint64_t reserved[4];
+} qv_cache_source;
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* What each key has: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one tensor
+ * [n, width * (1 + n_deepstack)], the tokens of a row first, then its DeepStack outputs. */
+typedef struct qv_cache_layout {
+    qv_dtype dtype; /* QV_BF16, QV_F16 or QV_F32 */
+    int64_t width;
+    int n_deepstack;
+    bool packed;
+} qv_cache_layout;
+
+typedef struct qv_cache_writer_options {
+    qv_cache_layout layout;
+    /* A JSON object: what else tokens depend on (model, weights, preprocessing, dtype, capacity). It
+     * stands in qwenvit-cache.json; a run that differs is refused. NULL: {} */
+    const char *made_by;
+    int64_t shard, n_shards; /* for the names of parts; n_shards 0: 1 */
+    int64_t part_bytes;      /* after which a part is sealed; 0: 1 GiB */
+    double part_seconds;     /* the same of its age; 0: 300 */
+    int64_t after;           /* qv_cache_info.sealed of what is there: new records come later */
+    uint64_t reserved[8];
+} qv_cache_writer_options;
+
+/* Begins to add to a folder, which is made if it is not there. Removes what dead processes of this
+ * host left unfinished. QV_EFORMAT if the folder holds something else, naming what differs; QV_EIO
+ * where it cannot be written to. */
+QV_API qv_status qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options,
+                                      qv_cache_writer **out, qv_error *err);
+
+/* Begins a key of at most `rows` rows, for which room is taken in a part (0: it has failed already).
+ * Waits while two parts are still being sealed. After a failure of the disk every call says that
+ * failure; what was finished before is sealed if it can be. */
+QV_API qv_status qv_cache_begin(qv_cache_writer *writer, const char *key,
+                                const qv_cache_source *source, int64_t rows, qv_cache_entry **out,
+                                qv_error *err);
+/* The next tokens->n rows, in the layout's dtype; of deepstack, the layout's first n_deepstack.
+ * Written from where they are, before the return. */
+QV_API qv_status qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv_error *err);
+
+/* How a key ended. */
+typedef struct qv_cache_result {
+    qv_status status;  /* of the clip: QV_OK, or why it has no tokens */
+    const char *error; /* in words, of one that failed */
+    int64_t frames, damaged_frames;
+    int64_t grid_thw[3];
+    const double *timestamps_s; /* [n_timestamps] */
+    int64_t n_timestamps;
+    uint64_t reserved[4];
+} qv_cache_result;
+
+/* The key is done, with the rows that were put; it can be read once its part is sealed. Frees the
+ * entry in any case. */
+QV_API qv_status qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *result,
+                                 qv_error *err);
+/* The key was not done, and is not recorded. */
+QV_API void qv_cache_drop(qv_cache_entry **entry);
+
+/* Seals what is finished, and waits for it. Entries that are not finished keep their part open. */
+QV_API qv_status qv_cache_seal(qv_cache_writer *writer, qv_error *err);
+/* The same, and frees the writer in any case. Entries are to be finished or dropped before. The first
+ * failure of the disk is told here at the latest. */
+QV_API qv_status qv_cache_writer_close(qv_cache_writer **writer, qv_error *err);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct qv_cache_info {
+    qv_cache_layout layout;
+    int64_t n_ok, n_failed;     /* keys */
+    int64_t n_parts, n_damaged; /* parts; those that cannot be used */
+    uint64_t part_bytes;        /* of all parts */
+    uint64_t bytes;             /* of the tensors of keys that are ok */
+    int64_t sealed;             /* the latest part, in nanoseconds since 1970 */
+    size_t index_bytes;         /* memory that it takes: about 130 bytes a key and the keys */
+    const char *made_by;        /* qwenvit-cache.json, whole; belongs to the cache */
+} qv_cache_info;
+
+/* Reads the headers of all parts, which are checked as strictly as checkpoints are. A part that is
+ * damaged is told by qv_cache_damage, and its keys are not there. Memory: qv_cache_info.index_bytes,
+ * and while it opens three times the largest header (32 MiB at most). QV_EIO, QV_EFORMAT (no cache,
+ * one of another version), QV_ENOMEM. */
+QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
+QV_API void qv_cache_close(qv_cache **cache);
+QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
+/* Why part i of n_damaged cannot be used; its file is named. NULL behind the last. */
+QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i);
+
+/* A key's record and tensors. Memory is mapped from the part and belongs to the cache: nothing is
+ * copied. A part that somebody cuts while it is used ends the process (SIGBUS). */
+typedef struct qv_cache_item {
+    const char *key;
+    int64_t index;    /* it is item `index` */
+    qv_status status; /* QV_OK, or why the clip failed; then there are no tensors */
+    int64_t rows;
+    const void *tokens; /* [rows, width], or packed [rows, width * (1 + n_deepstack)] */
+    const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width]; NULL in a packed cache */
+    const int64_t *grid_thw;                 /* [3] */
+    const double *timestamps_s;              /* [n_timestamps] */
+    int64_t n_timestamps;
+    const char *part;        /* the name of its file */
+    int64_t bytes, mtime_ns; /* of the source */
+    uint64_t xxh3;           /* checksum, as docs/cache.md says */
+} qv_cache_item;
+
+/* The item of a key as caches write it; out->key is NULL if it is not there. QV_EIO if its part cannot
+ * be mapped. */
+QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out,
+                               qv_error *err);
+/* Item i of n_ok + n_failed, in the order in which the parts have them. */
+QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
+/* Whether item i is ok, or why its clip failed; no part is mapped. */
+QV_API qv_status qv_cache_state_at(const qv_cache *cache, int64_t i, qv_status *out, qv_error *err);
+/* Item i's record, a JSON object, for free(). */
+QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
+/* Reads item i's tensors and compares their checksum: QV_EFORMAT if it differs. */
+QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
+
+typedef enum qv_cache_state {
+    QV_CACHE_MISSING,
+    QV_CACHE_DONE,
+    QV_CACHE_FAILED,
+    QV_CACHE_CHANGED, /* it is there, of another path, piece, size, time or options */
+    QV_CACHE_STATE_MAX = 0x7fff
+} qv_cache_state;
+/* Whether what the cache has for a key is what the source would give. */
+QV_API qv_cache_state qv_cache_compare(const qv_cache *cache, const char *key,
+                                       const qv_cache_source *source);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* What the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
+#ifndef QV_JOB_CACHE_H
+#define QV_JOB_CACHE_H
+
+#include <jansson.h>
+
+#include "qwenvit_cache.h"
+
+#define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
+#define QV_CACHE_FORMAT "qwenvit-cache"
+#define QV_CACHE_VERSION "1"
+#define QV_CACHE_ALIGN 64u                          /* tensors of tokens begin at multiples of it */
+#define QV_CACHE_PAGE 4096u                         /* data begin at a multiple of it */
+#define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* of a part's header, with its length */
+#define QV_CACHE_MAX_TENSORS (1 + QV_MAX_DEEPSTACK) /* of tokens, of a key */
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* A text that grows. Once there was no memory for it, `lost` says so and nothing more is added. */
+struct qv_text {
+    char *at; /* free() */
+    size_t n, room;
+    bool lost;
+};
+void qv_text_add(struct qv_text *t, const char *bytes, size_t n);
+void qv_text_say(struct qv_text *t, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+/* As the inside of a JSON string. UTF-8 stays as it is. */
+void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
+size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes that adds */
+/* Bytes that are not UTF-8 become %XX; for free(), NULL for lack of memory. */
+char *qv_text_utf8(const char *bytes);
+/* Seconds to the nanosecond, "1.25", whatever the locale. */
+void qv_text_seconds(struct qv_text *t, double seconds);
+
+/* ---- what both know -------------------------------------------------------------------------- */
+
+/* Tensors of tokens that a key has, their columns, and their dtype's name in files. */
+int qv_cache_n_tensors(const qv_cache_layout *l);
+int64_t qv_cache_columns(const qv_cache_layout *l);
+const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for one that caches do not hold */
+size_t qv_cache_row_bytes(const qv_cache_layout *l);
+/* "tokens", "packed", "deepstack.0" */
+void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
+/* What of a source is compared besides size and time: XXH3-64 of their texts. */
+uint64_t qv_cache_source_hash(const char *path, const char *start, const char *end,
+                              const char *options);
+
+/* qwenvit-cache.json: the text for a layout and what else is to be said, for free(). */
+qv_status qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out,
+                            qv_error *err);
+/* Reads it from the folder. *there is false, and nothing read, if it is not there. */
+qv_status qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layout *l,
+                               qv_error *err);
+/* QV_EFORMAT naming the first value in which `run` differs from what stands in dir. */
+qv_status qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err);
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* O_TMPFILE, pwritev */
+#include "cache_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/sync_file.h"
+
+#define MAX_WRITE ((uint64_t)1 << 30)
+#define PREFIX ".qwenvit-tmp-" /* of temporary names: PREFIX host-process-number */
+
+static qv_status
+fail_errno(const struct qv_cache_folder *folder, const char *doing, int e, qv_error *err)
+{
+    return qv_fail(err, e == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(folder->path),
+                   doing, strerror(e));
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static void
+name_host(char host[64])
+{
+    if (gethostname(host, 63) || !*host)
+        strcpy(host, "host");
+    host[63] = 0;
+    for (char *p = host; *p; p++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-", *p))
+            *p = '.';
+    host[48] = 0;
+}
+
+/* Not for secrets: that two runs draw the same costs them a try. */
+static uint32_t
+draw(void)
+{
+    uint32_t drawn = 0;
+    const int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (fd < 0 || read(fd, &drawn, sizeof drawn) != sizeof drawn)
+        drawn = (uint32_t)now.tv_nsec * 2654435761u ^ (uint32_t)getpid();
+    if (fd >= 0)
+        close(fd);
+    return drawn;
+}
+
+qv_status
+qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *err)
+{
+    struct qv_cache_folder f = { .fd = -1 };
+    if (mkdir(path, 0777) && errno != EEXIST)
+        return qv_fail(err, QV_EIO, "%s: the folder cannot be made: %s", qv_path_tail(path),
+                       strerror(errno));
+    f.path = strdup(path);
+    if (!f.path)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    f.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f.fd < 0) {
+        const qv_status s = fail_errno(&f, "the folder cannot be opened", errno, err);
+        free(f.path);
+        return s;
+    }
+    name_host(f.host);
+    f.run = draw();
+    *out = f;
+    return QV_OK;
+}
+
+void
+qv_cache_folder_close(struct qv_cache_folder *f)
+{
+    if (!f->path)
+        return;
+    close(f->fd);
+    free(f->path);
+    *f = (struct qv_cache_folder){ .fd = -1 };
+}
+
+/* Whether the process that the name tells is one of this host, and dead. */
+static bool
+is_left_over(const struct qv_cache_folder *f, const char *name)
+{
+    const size_t n = strlen(f->host);
+    if (strncmp(name, PREFIX, strlen(PREFIX)))
+        return false;
+    name += strlen(PREFIX);
+    if (strncmp(name, f->host, n) || name[n] != '-')
+        return false;
+    char *end = NULL;
+    const long pid = strtol(name + n + 1, &end, 10);
+    return pid > 0 && *end == '-' &&
+           (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH));
+}
+
+/* A process that is seen from here under another number, or not at all (containers), keeps a lock on
+ * its file. */
+static void
+remove_left_over(const struct qv_cache_folder *f, const char *name)
+{
+    const int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return;
+    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK)
+        unlinkat(f->fd, name, 0);
+    close(fd);
+}
+
+void
+qv_cache_folder_sweep(const struct qv_cache_folder *f)
+{
+    const int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (is_left_over(f, e->d_name))
+            remove_left_over(f, e->d_name);
+    closedir(dir);
+}
+
+/* ---- a file ---------------------------------------------------------------------------------- */
+
+static int
+open_named(struct qv_cache_file *f)
+{
+    static _Atomic unsigned count;
+    for (int try = 0; try < 100; try++) {
+        snprintf(f->temporary, sizeof f->temporary, PREFIX "%s-%ld-%08x%u", f->folder->host,
+                 (long)getpid(), f->folder->run, (unsigned)count++);
+        const int fd =
+            openat(f->folder->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks does without */
+            return fd;
+        }
+        if (errno != EEXIST)
+            break;
+    }
+    *f->temporary = 0;
+    return -1;
+}
+
+qv_status
+qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *out, qv_error *err)
+{
+    struct qv_cache_file f = { .folder = folder, .fd = -1 };
+#ifdef O_TMPFILE
+    if (!access("/proc/self/fd", X_OK)) /* by which it gets its name */
+        f.fd = openat(folder->fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+#endif
+    if (f.fd < 0)
+        f.fd = open_named(&f);
+    if (f.fd < 0)
+        return fail_errno(folder, "no file can be made in it", errno, err);
+    *out = f;
+    return QV_OK;
+}
+
+qv_status
+qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *data,
+                    uint64_t bytes, qv_error *err)
+{
+    const char *p = data;
+    while (bytes) {
+        const size_t want = (size_t)(bytes < MAX_WRITE ? bytes : MAX_WRITE);
+        const ssize_t put = pwrite(f->fd, p, want, (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return fail_errno(f->folder, "a part cannot be written", put ? errno : ENOSPC, err);
+        p += put;
+        offset += (uint64_t)put;
+        bytes -= (uint64_t)put;
+    }
+    return QV_OK;
+}
+
+/* Of what a call wrote only whole pieces are skipped; a piece that was cut is written by itself. */
+qv_status
+qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void *const *pieces,
+                     size_t n, size_t bytes, qv_error *err)
+{
+    enum { AT_ONCE = 512 };
+    struct iovec v[AT_ONCE];
+    while (n && bytes) {
+        const size_t now = n < AT_ONCE ? n : AT_ONCE;
+        for (size_t i = 0; i < now; i++)
+            v[i] = (struct iovec){ .iov_base = (void *)(uintptr_t)pieces[i], .iov_len = bytes };
+        const ssize_t put = pwritev(f->fd, v, (int)now, (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return fail_errno(f->folder, "a part cannot be written", put ? errno : ENOSPC, err);
+        size_t whole = (size_t)put / bytes;
+        if ((size_t)put % bytes) {
+            const qv_status s =
+                qv_cache_file_write(f, offset + whole * bytes, pieces[whole], bytes, err);
+            if (s)
+                return s;
+            whole++;
+        }
+        pieces += whole;
+        n -= whole;
+        offset += whole * bytes;
+    }
+    return QV_OK;
+}
+
+static int
+give_name(const struct qv_cache_file *f, const char *name)
+{
+    char path[64];
+    if (*f->temporary)
+        return linkat(f->folder->fd, f->temporary, f->folder->fd, name, 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
+    return linkat(AT_FDCWD, path, f->folder->fd, name, AT_SYMLINK_FOLLOW);
+}
+
+qv_status
+qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv_error *err)
+{
+    *taken = false;
+    /* A failed fsync is final: the kernel may have dropped the pages, and a second one succeeds. */
+    if (qv_sync_file(f->fd))
+        return fail_errno(f->folder, "a part cannot be synced", errno, err);
+    if (give_name(f, name)) {
+        *taken = errno == EEXIST;
+        return *taken ? QV_OK
+                      : fail_errno(f->folder, "a part cannot be given its name", errno, err);
+    }
+    if (*f->temporary)
+        unlinkat(f->folder->fd, f->temporary, 0);
+    *f->temporary = 0;
+    if (fsync(f->folder->fd) && errno != EINVAL && errno != ENOTSUP)
+        return fail_errno(f->folder, "a part is written, but the folder cannot be synced", errno,
+                          err);
+    return QV_OK;
+}
+
+void
+qv_cache_file_close(struct qv_cache_file *f)
+{
+    if (!f->folder)
+        return;
+    if (*f->temporary)
+        unlinkat(f->folder->fd, f->temporary, 0);
+    close(f->fd);
+    *f = (struct qv_cache_file){ .fd = -1 };
+}

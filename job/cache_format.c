@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "cache.h"
+#include "dtype.h"
+#include "error.h"
+#include "files/json.h"
+#include "files/utf8.h"
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static char *
+make_room(struct qv_text *t, size_t n)
+{
+    if (t->lost || n > SIZE_MAX / 4 - t->n) {
+        t->lost = true;
+        return NULL;
+    }
+    if (t->n + n > t->room) {
+        const size_t room = (t->n + n) * 3 / 2 + 256;
+        char *at = realloc(t->at, room);
+        if (!at) {
+            t->lost = true;
+            return NULL;
+        }
+        t->at = at;
+        t->room = room;
+    }
+    return t->at + t->n;
+}
+
+void
+qv_text_add(struct qv_text *t, const char *bytes, size_t n)
+{
+    char *to = n ? make_room(t, n) : NULL;
+    if (to) {
+        memcpy(to, bytes, n);
+        t->n += n;
+    }
+}
+
+void
+qv_text_say(struct qv_text *t, const char *format, ...)
+{
+    char line[256];
+    va_list ap;
+    va_start(ap, format);
+    const int n = vsnprintf(line, sizeof line, format, ap);
+    va_end(ap);
+    if (n < 0 || (size_t)n >= sizeof line)
+        t->lost = true;
+    else
+        qv_text_add(t, line, (size_t)n);
+}
+
+static size_t
+escaped_bytes(unsigned char c)
+{
+    return c < 0x20 || c == 0x7f ? 6 : c == '"' || c == '\\' ? 2 : 1;
+}
+
+size_t
+qv_text_escaped(const char *bytes, size_t n)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += escaped_bytes((unsigned char)bytes[i]);
+    return sum;
+}
+
+void
+qv_text_escape(struct qv_text *t, const char *bytes, size_t n)
+{
+    static const char hex[] = "0123456789abcdef";
+    char *to = make_room(t, qv_text_escaped(bytes, n));
+    if (!to)
+        return;
+    const char *begin = to;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        const size_t width = escaped_bytes(c);
+        if (width == 6) {
+            memcpy(to, "\\u00", 4);
+            to[4] = hex[c >> 4];
+            to[5] = hex[c & 15];
+        } else {
+            to[0] = '\\';
+            to[width - 1] = (char)c;
+        }
+        to += width;
+    }
+    t->n += (size_t)(to - begin);
+}
+
+char *
+qv_text_utf8(const char *bytes)
+{
+    char *text = malloc(3 * strlen(bytes) + 1), *to = text;
+    if (!text)
+        return NULL;
+    while (*bytes) {
+        const size_t n = qv_utf8_bytes(bytes);
+        if (n)
+            memcpy(to, bytes, n);
+        else
+            snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*bytes);
+        to += n ? n : 3;
+        bytes += n ? n : 1;
+    }
+    *to = 0;
+    return text;
+}
+
+void
+qv_text_seconds(struct qv_text *t, double seconds)
+{
+    const int64_t ns = seconds > 0 && seconds < 1e9 ? llround(seconds * 1e9) : 0;
+    char line[40];
+    int n = snprintf(line, sizeof line, "%" PRId64 ".%09" PRId64, ns / 1000000000, ns % 1000000000);
+    while (n > 2 && line[n - 1] == '0' && line[n - 2] != '.')
+        n--;
+    qv_text_add(t, line, (size_t)n);
+}
+
+/* ---- keys and tensors ------------------------------------------------------------------------ */
+
+qv_status
+qv_cache_key(const char *bytes, char *out, qv_error *err)
+{
+    char quoted[QV_QUOTE_SIZE];
+    if (!*bytes)
+        return qv_fail(err, QV_EFORMAT, "the key is empty; a text is needed");
+    if (!strncmp(bytes, "__", 2))
+        return qv_fail(err, QV_EFORMAT,
+                       "the key %s begins with \"__\", which caches keep for "
+                       "themselves",
+                       qv_json_quote(bytes, quoted));
+    char *text = qv_text_utf8(bytes);
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "no memory for a key");
+    const size_t n = strlen(text);
+    if (n <= QV_CACHE_MAX_KEY)
+        memcpy(out, text, n + 1);
+    free(text);
+    return n <= QV_CACHE_MAX_KEY
+               ? QV_OK
+               : qv_fail(err, QV_EFORMAT, "the key %s has %zu bytes; at most %d are kept",
+                         qv_json_quote(bytes, quoted), n, QV_CACHE_MAX_KEY);
+}
+
+uint64_t
+qv_cache_key_hash(const char *key)
+{
+    return XXH3_64bits(key, strlen(key));
+}
+
+uint64_t
+qv_cache_source_hash(const char *path, const char *start, const char *end, const char *options)
+{
+    const char *const texts[] = { path, start, end, options };
+    uint64_t hashes[4];
+    for (int i = 0; i < 4; i++)
+        hashes[i] = texts[i] ? XXH3_64bits(texts[i], strlen(texts[i])) : 0;
+    return XXH3_64bits(hashes, sizeof hashes);
+}
+
+int
+qv_cache_n_tensors(const qv_cache_layout *l)
+{
+    return l->packed ? 1 : 1 + l->n_deepstack;
+}
+
+int64_t
+qv_cache_columns(const qv_cache_layout *l)
+{
+    return l->packed ? l->width * (1 + l->n_deepstack) : l->width;
+}
+
+size_t
+qv_cache_row_bytes(const qv_cache_layout *l)
+{
+    return (size_t)qv_cache_columns(l) * qv_dtype_bytes(l->dtype);
+}
+
+const char *
+qv_cache_dtype_name(qv_dtype dtype)
+{
+    switch (dtype) {
+    case QV_F32: return "F32";
+    case QV_BF16: return "BF16";
+    case QV_F16: return "F16";
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return NULL;
+}
+
+void
+qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24])
+{
+    if (i)
+        snprintf(out, 24, "deepstack.%d", i - 1);
+    else
+        snprintf(out, 24, "%s", l->packed ? "packed" : "tokens");
+}
+
+/* ---- qwenvit-cache.json ---------------------------------------------------------------------- */
+
+enum { MAX_WIDTH = 1 << 20 };
+
+qv_status
+qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, qv_error *err)
+{
+    if (!qv_cache_dtype_name(l->dtype) || l->width < 1 || l->width > MAX_WIDTH ||
+        l->n_deepstack < 0 || l->n_deepstack > QV_MAX_DEEPSTACK)
+        return qv_fail(err, QV_EINVAL,
+                       "a cache holds f32, bf16 or f16 [n, 1 to %d] and 0 to %d DeepStack outputs, "
+                       "not %s [n, %lld] and %d",
+                       MAX_WIDTH, QV_MAX_DEEPSTACK, qv_dtype_name(l->dtype), (long long)l->width,
+                       l->n_deepstack);
+    json_t *more = NULL;
+    const qv_status s =
+        qv_json_parse("what the cache is made by", made_by ? made_by : "{}",
+                      strlen(made_by ? made_by : "{}"), QV_JSON_MAX_BRACKETS, &more, err);
+    if (s)
+        return s;
+    json_t *j = json_pack("{s:s, s:s}", "format", QV_CACHE_FORMAT, "version", QV_CACHE_VERSION);
+    json_t *tokens =
+        json_pack("{s:s, s:I, s:i, s:b}", "dtype", qv_dtype_name(l->dtype), "width",
+                  (json_int_t)l->width, "n_deepstack", l->n_deepstack, "packed", l->packed);
+    const bool bad =
+        json_object_update_missing(j, more) || json_object_set_new(j, "tokens", tokens);
+    json_decref(more);
+    if (bad) {
+        json_decref(j);
+        return qv_fail(err, QV_ENOMEM, "no memory for %s", QV_CACHE_DESCRIPTION);
+    }
+    *out = j;
+    return QV_OK;
+}
+
+/* A text field that must have one value. */
+static qv_status
+check_text(const struct qv_json_object *top, const char *key, const char *wanted, const char *why,
+           qv_error *err)
+{
+    const json_t *found = qv_json_get(top, key);
+    const char *text = json_string_value(found);
+    return text && !strcmp(text, wanted) ? QV_OK : qv_json_wrong(top, key, found, why, err);
+}
+
+static qv_status
+read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
+{
+    struct qv_json_object tokens = { .json = NULL };
+    const char *dtype = NULL;
+    int64_t n_deepstack = 0;
+    qv_status s = qv_json_child(top, "tokens", "tokens.", &tokens, err);
+    if (!s && !tokens.json)
+        s = qv_json_wrong(top, "tokens", NULL, "it must say what tensors there are", err);
+    *l = (qv_cache_layout){ .packed = json_is_true(qv_json_get(&tokens, "packed")) };
+    if (!s)
+        s = qv_json_string(&tokens, "dtype", &dtype, err);
+    if (!s)
+        s = qv_json_int(&tokens, "width", 1, MAX_WIDTH, &l->width, err);
+    if (!s)
+        s = qv_json_int(&tokens, "n_deepstack", 0, QV_MAX_DEEPSTACK, &n_deepstack, err);
+    if (s)
+        return s;
+    l->n_deepstack = (int)n_deepstack;
+    if (!dtype || !qv_dtype_parse(dtype, &l->dtype) || !qv_cache_dtype_name(l->dtype))
+        return qv_json_wrong(&tokens, "dtype", qv_json_get(&tokens, "dtype"),
+                             "it must be \"bf16\", \"f16\" or \"f32\"", err);
+    return l->width
+               ? QV_OK
+               : qv_json_wrong(&tokens, "width", NULL, "it must be the columns of tokens", err);
+}
+
+qv_status
+qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layout *l, qv_error *err)
+{
+    char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
+    if (!path)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    json_t *json = NULL;
+    qv_status s = QV_OK;
+    *there = qv_path_exists(path);
+    if (*there)
+        s = qv_json_read(path, QV_JSON_MAX_CONFIG, &json, err);
+    if (*there && !s) {
+        const struct qv_json_object top = { .json = json, .file = path, .prefix = "" };
+        s = check_text(&top, "format", QV_CACHE_FORMAT, "this is no cache of qwenvit", err);
+        if (!s)
+            s = check_text(&top, "version", QV_CACHE_VERSION,
+                           "this build reads and writes version \"" QV_CACHE_VERSION "\"", err);
+        if (!s)
+            s = read_layout(&top, l, err);
+    }
+    free(path);
+    if (s)
+        json_decref(json);
+    else
+        *root = json;
+    return s;
+}
+
+enum { MAX_NAME = 120 };
+
+/* The first place where two values differ, as "a.b.c"; false if there is none. */
+static bool
+find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const json_t **x,
+                const json_t **y)
+{
+    if (json_equal(a, b))
+        return false;
+    *x = a;
+    *y = b;
+    if (!json_is_object(a) || !json_is_object(b))
+        return true;
+    const json_t *sides[2] = { a, b };
+    for (int side = 0; side < 2; side++) {
+        const char *key;
+        json_t *unused;
+        json_object_foreach((json_t *)(uintptr_t)sides[side], key, unused)
+        {
+            const json_t *of_a = json_object_get(a, key), *of_b = json_object_get(b, key);
+            if (json_equal(of_a, of_b))
+                continue;
+            const size_t n = strlen(name);
+            snprintf(name + n, MAX_NAME - n, "%s%.40s", n ? "." : "", key);
+            return find_difference(of_a, of_b, name, x, y) || true;
+        }
+    }
+    return true;
+}
+
+qv_status
+qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err)
+{
+    char name[MAX_NAME] = "", quoted[QV_QUOTE_SIZE], has[QV_QUOTE_SIZE], would[QV_QUOTE_SIZE];
+    const json_t *x = NULL, *y = NULL;
+    if (!find_difference(there, run, name, &x, &y))
+        return QV_OK;
+    return qv_fail(err, QV_EFORMAT,
+                   "%s: this cache has %s %s, and the run %s; give the run what the cache has, or "
+                   "another --out",
+                   qv_path_tail(dir), qv_json_quote(name, quoted),
+                   x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none");
+}

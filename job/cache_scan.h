@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* The header of a part, read with suspicion: nothing of it is believed that does not fit the rest, the
+ * layout and the file's size. */
+#ifndef QV_JOB_CACHE_SCAN_H
+#define QV_JOB_CACHE_SCAN_H
+
+#include "cache.h"
+
+/* A key of a part. Offsets are the file's. */
+struct qv_scan_item {
+    size_t name, name_bytes; /* of the key, in the scanner's names, which end with a NUL */
+    uint64_t hash;           /* of the key, with the scanner's seed */
+    uint64_t at[QV_CACHE_MAX_TENSORS], grid, times; /* where tensors begin */
+    uint64_t n_times;
+    int64_t rows;
+    unsigned seen; /* a bit for each tensor */
+    bool recorded;
+    /* of its record */
+    qv_status status;
+    uint64_t record, record_bytes; /* in the scanner's records */
+    uint64_t source, xxh3;
+    int64_t bytes, mtime_ns;
+};
+
+struct qv_scan_range {
+    uint64_t at, end;
+};
+
+/* One for many parts: what it allocates is used again. */
+struct qv_scanner {
+    qv_cache_layout layout;
+    uint64_t seed;
+    /* of the part that was scanned last */
+    int64_t sealed_ns;
+    uint64_t size, header; /* bytes of the file, and of the header with its length */
+    struct qv_text text, records, names;
+    struct qv_scan_item *items;
+    size_t n_items;
+    /* to work with */
+    struct qv_text word, path, start, end, options;
+    struct qv_scan_range *ranges;
+    uint32_t *table;
+    size_t n_ranges, items_room, ranges_room, table_room, last;
+    uint64_t n_unused;
+    unsigned metadata; /* a bit for each field that was there */
+};
+
+uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);
+/* QV_EFORMAT and QV_EIO where the part cannot be used. */
+qv_status qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err);
+void qv_scan_free(struct qv_scanner *s);
+
+#endif

@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A run that adds to a cache. Keys are begun in one part until it is full; a part that is full is
+ * sealed by a thread of its own once the keys that were begun in it are finished. What is put is
+ * written at once, by whoever puts it, outside of the lock.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "cache_part.h"
+#include "error.h"
+#include "files/json.h"
+
+enum {
+    MOST_SEALING = 2,      /* parts that are full and not sealed, before begin waits */
+    MOST_ERROR_BYTES = 800 /* of a record's error */
+};
+#define FIRST_ROOM                                                                                 \
+    ((uint64_t)256 << 10) /* of a header: what is needed is learned from part to part */
+#define LEAST_ROOM ((uint64_t)64 << 10)
+
+struct qv_cache_writer {
+    struct qv_cache_folder folder;
+    qv_cache_layout layout;
+    struct qv_cache_part_name name;
+    uint64_t part_bytes;
+    double part_seconds;
+    unsigned count;
+    int64_t sealed_ns; /* the latest part; the sealing thread's */
+    pthread_t thread;
+    bool has_thread, has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under the lock */
+    struct qv_cache_part *current, *retired; /* where keys are begun; full ones, the first first */
+    uint64_t room;                           /* of the next part's header */
+    int n_sealing;                           /* that the thread has in hand */
+    bool ended;
+    qv_status status; /* the first failure of the disk */
+    qv_error error;
+};
+
+struct qv_cache_entry {
+    qv_cache_writer *writer;
+    struct qv_cache_part *part;
+    struct qv_cache_block block; /* rows: that were put */
+    int64_t rows;                /* that there is room for */
+    uint64_t need;
+    bool broken; /* a put failed */
+    char *key, *path, *options;
+    qv_cache_source source;
+    XXH3_state_t *hashes[QV_CACHE_MAX_TENSORS];
+};
+
+static double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t
+now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static qv_status
+no_memory(const qv_cache_writer *w, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(w->folder.path));
+}
+
+/* ---- under the lock -------------------------------------------------------------------------- */
+
+/* Keeps the first failure, and says it. */
+static qv_status
+note_failure(qv_cache_writer *w, qv_status status, const qv_error *error)
+{
+    if (status && !w->status) {
+        w->status = status;
+        w->error = *error;
+        w->error.status = status;
+    }
+    return w->status;
+}
+
+static qv_status
+say_failure(const qv_cache_writer *w, qv_error *err)
+{
+    if (w->status && err)
+        *err = w->error;
+    return w->status;
+}
+
+/* No more keys are begun in the current part. */
+static void
+retire(qv_cache_writer *w)
+{
+    struct qv_cache_part *p = w->current, **last = &w->retired;
+    if (!p)
+        return;
+    if (p->header < p->room / 4 && w->room > LEAST_ROOM)
+        w->room /= 2;
+    p->full = true;
+    while (*last)
+        last = &(*last)->next;
+    *last = p;
+    w->current = NULL;
+    pthread_cond_broadcast(&w->changed);
+}
+
+/* The first part that waits for nothing but to be sealed; *n: how many do. */
+static struct qv_cache_part **
+find_ready(qv_cache_writer *w, int *n)
+{
+    struct qv_cache_part **first = NULL;
+    *n = 0;
+    for (struct qv_cache_part **p = &w->retired; *p; p = &(*p)->next)
+        if (!(*p)->n_open) {
+            first = first ? first : p;
+            ++*n;
+        }
+    return first;
+}
+
+static int
+count_unsealed(qv_cache_writer *w)
+{
+    int n = 0;
+    find_ready(w, &n);
+    return n + w->n_sealing;
+}
+
+/* ---- the thread that seals ------------------------------------------------------------------- */
+
+/* A part's time is later than that of every part before it, whatever the clock does. */
+static qv_status
+seal_part(qv_cache_writer *w, struct qv_cache_part *p, qv_error *err)
+{
+    if (!p->n_records)
+        return QV_OK;
+    const int64_t now = now_ns();
+    w->sealed_ns = now > w->sealed_ns ? now : w->sealed_ns + 1;
+    return qv_cache_part_seal(p, &w->layout, &w->name, w->sealed_ns, err);
+}
+
+static void *
+seal_parts(void *user)
+{
+    qv_cache_writer *w = user;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        int n = 0;
+        struct qv_cache_part **ready = find_ready(w, &n), *p;
+        if (!ready && w->ended)
+            break;
+        if (!ready) {
+            pthread_cond_wait(&w->changed, &w->lock);
+            continue;
+        }
+        p = *ready;
+        *ready = p->next;
+        w->n_sealing++;
+        pthread_mutex_unlock(&w->lock);
+        qv_error error = { 0 };
+        const qv_status status = seal_part(w, p, &error);
+        qv_cache_part_free(&p);
+        pthread_mutex_lock(&w->lock);
+        w->n_sealing--;
+        note_failure(w, status, &error);
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static qv_status
+publish_description(const struct qv_cache_folder *folder, const json_t *description, bool *taken,
+                    qv_error *err)
+{
+    struct qv_cache_file file = { 0 };
+    char *text = qv_json_text(description, JSON_INDENT(2));
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(folder->path));
+    qv_status s = qv_cache_file_open(folder, &file, err);
+    if (!s)
+        s = qv_cache_file_write(&file, 0, text, strlen(text), err);
+    if (!s)
+        s = qv_cache_file_publish(&file, QV_CACHE_DESCRIPTION, taken, err);
+    qv_cache_file_close(&file);
+    free(text);
+    return s;
+}
+
+/* Of two that make it at once, the one that comes second compares. */
+static qv_status
+describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o, qv_error *err)
+{
+    json_t *run = NULL, *there = NULL;
+    qv_cache_layout layout;
+    bool is_there = false, taken = false;
+    qv_status s = qv_cache_describe(&o->layout, o->made_by, &run, err);
+    if (!s)
+        s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
+    if (!s && !is_there) {
+        s = publish_description(folder, run, &taken, err);
+        if (!s && taken)
+            s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
+    }
+    if (!s && there)
+        s = qv_cache_same(folder->path, there, run, err);
+    json_decref(run);
+    json_decref(there);
+    return s;
+}
+
+static qv_status
+start(qv_cache_writer *w, qv_error *err)
+{
+    if (pthread_mutex_init(&w->lock, NULL))
+        return no_memory(w, err);
+    if (pthread_cond_init(&w->changed, NULL)) {
+        pthread_mutex_destroy(&w->lock);
+        return no_memory(w, err);
+    }
+    w->has_lock = true;
+    w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
+    return w->has_thread ? QV_OK
+                         : qv_fail(err, QV_ENOMEM, "%s: no thread can be made to seal parts",
+                                   qv_path_tail(w->folder.path));
+}
+
+static qv_status
+check_options(const qv_cache_writer_options *o, qv_error *err)
+{
+    const int64_t n_shards = o->n_shards ? o->n_shards : 1;
+    if (n_shards < 1 || n_shards > 99999 || o->shard < 0 || o->shard >= n_shards)
+        return qv_fail(err, QV_EINVAL,
+                       "shard is %lld of %lld; it must be 0 to N - 1, of at most 99999",
+                       (long long)o->shard, (long long)o->n_shards);
+    if (o->part_bytes < 0 || !(o->part_seconds >= 0))
+        return qv_fail(err, QV_EINVAL,
+                       "part_bytes is %lld and part_seconds %g; 0 and more are right",
+                       (long long)o->part_bytes, o->part_seconds);
+    return QV_OK;
+}
+
+static void
+free_writer(qv_cache_writer *w)
+{
+    if (w->has_lock) {
+        pthread_cond_destroy(&w->changed);
+        pthread_mutex_destroy(&w->lock);
+    }
+    qv_cache_folder_close(&w->folder);
+    free(w);
+}
+
+qv_status
+qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache_writer **out,
+                     qv_error *err)
+{
+    qv_status s = check_options(o, err);
+    if (s)
+        return s;
+    qv_cache_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    w->layout = o->layout;
+    w->name = (struct qv_cache_part_name){ .shard = o->shard,
+                                           .n_shards = o->n_shards ? o->n_shards : 1,
+                                           .count = &w->count };
+    w->part_bytes = o->part_bytes ? (uint64_t)o->part_bytes : (uint64_t)1 << 30;
+    w->part_seconds = o->part_seconds > 0 ? o->part_seconds : 300;
+    w->sealed_ns = o->after;
+    w->room = FIRST_ROOM;
+    s = qv_cache_folder_open(dir, &w->folder, err);
+    if (!s) {
+        qv_cache_folder_sweep(&w->folder);
+        s = describe(&w->folder, o, err);
+    }
+    if (!s)
+        s = start(w, err);
+    if (s)
+        free_writer(w);
+    else
+        *out = w;
+    return s;
+}
+
+qv_status
+qv_cache_seal(qv_cache_writer *w, qv_error *err)
+{
+    pthread_mutex_lock(&w->lock);
+    retire(w);
+    while (count_unsealed(w))
+        pthread_cond_wait(&w->changed, &w->lock);
+    const qv_status s = say_failure(w, err);
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+qv_status
+qv_cache_writer_close(qv_cache_writer **writer, qv_error *err)
+{
+    qv_cache_writer *w = writer ? *writer : NULL;
+    if (!w)
+        return QV_OK;
+    pthread_mutex_lock(&w->lock);
+    retire(w);
+    w->ended = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    const qv_status s = say_failure(w, err);
+    while (w->retired) { /* with entries that were neither finished nor dropped */
+        struct qv_cache_part *p = w->retired;
+        w->retired = p->next;
+        qv_cache_part_free(&p);
+    }
+    free_writer(w);
+    *writer = NULL;
+    return s;
+}
+
+/* ---- keys: begin ----------------------------------------------------------------------------- */
+
+static void
+free_entry(qv_cache_entry **entry)
+{
+    qv_cache_entry *e = *entry;
+    for (int i = 0; i < QV_CACHE_MAX_TENSORS; i++)
+        if (e->hashes[i])
+            XXH3_freeState(e->hashes[i]);
+    free(e->key);
+    free(e->path);
+    free(e->options);
+    free(e);
+    *entry = NULL;
+}
+
+static qv_status
+make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
+           qv_cache_entry **out, qv_error *err)
+{
+    qv_cache_entry *e = calloc(1, sizeof *e);
+    if (!e)
+        return no_memory(w, err);
+    e->writer = w;
+    e->rows = rows;
+    e->source = *source;
+    e->key = malloc(QV_CACHE_MAX_KEY + 1);
+    e->path = qv_text_utf8(source->path);
+    e->options = source->options ? qv_text_utf8(source->options) : NULL;
+    qv_status s = QV_OK;
+    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++) {
+        e->hashes[i] = XXH3_createState();
+        if (!e->hashes[i] || XXH3_64bits_reset(e->hashes[i]))
+            s = no_memory(w, err);
+    }
+    if (!s && (!e->key || !e->path || (source->options && !e->options)))
+        s = no_memory(w, err);
+    if (!s)
+        s = qv_cache_key(key, e->key, err);
+    if (!s)
+        e->need = qv_cache_part_need(&w->layout, e->key, e->path, e->options);
+    if (!s && qv_cache_part_least(e->need) > QV_CACHE_MAX_ROOM)
+        s = qv_fail(err, QV_EFORMAT,
+                    "key, path and options take %llu bytes of a header; %llu are kept",
+                    (unsigned long long)e->need, (unsigned long long)QV_CACHE_MAX_ROOM);
+    if (s)
+        free_entry(&e);
+    else
+        *out = e;
+    return s;
+}
+
+/* Under the lock: a current part that has room for the key. */
+static qv_status
+find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
+{
+    struct qv_cache_part *p = w->current;
+    if (p && !qv_cache_part_fits(p, need)) {
+        w->room = 2 * p->room < QV_CACHE_MAX_ROOM ? 2 * p->room : QV_CACHE_MAX_ROOM;
+        retire(w);
+    } else if (p && (p->end - p->room >= w->part_bytes || now_s() - p->began_s >= w->part_seconds ||
+                     qv_cache_part_has(p, hash))) {
+        retire(w);
+    }
+    while (count_unsealed(w) >= MOST_SEALING && !w->status)
+        pthread_cond_wait(&w->changed, &w->lock);
+    if (w->current || w->status) /* another thread was here */
+        return say_failure(w, err);
+    const uint64_t least = qv_cache_part_least(need);
+    return qv_cache_part_open(&w->folder, least > w->room ? least : w->room, now_s(), &w->current,
+                              err);
+}
+
+static qv_status
+place_entry(qv_cache_writer *w, qv_cache_entry *e, qv_error *err)
+{
+    const uint64_t hash = qv_cache_key_hash(e->key);
+    qv_status s = QV_OK;
+    qv_error failed = { 0 };
+    do
+        s = find_part(w, e->need, hash, &failed);
+    while (!s && (!qv_cache_part_fits(w->current, e->need) || qv_cache_part_has(w->current, hash)));
+    if (!s && qv_cache_part_note(w->current, hash))
+        s = no_memory(w, &failed);
+    if (!s) {
+        e->part = w->current;
+        e->block = qv_cache_part_take(w->current, &w->layout, e->rows, e->need);
+    } else {
+        note_failure(w, s, &failed);
+        say_failure(w, err);
+    }
+    return s;
+}
+
+qv_status
+qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
+               qv_cache_entry **out, qv_error *err)
+{
+    const uint64_t row_bytes = qv_cache_row_bytes(&w->layout);
+    const uint64_t most =
+        ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
+    if (rows < 0 || (uint64_t)rows > most || rows > UINT32_MAX)
+        return qv_fail(err, QV_EINVAL, "a key of %lld rows; 0 to %llu can be kept", (long long)rows,
+                       (unsigned long long)most);
+    qv_cache_entry *e = NULL;
+    qv_status s = make_entry(w, key, source, rows, &e, err);
+    if (s)
+        return s;
+    pthread_mutex_lock(&w->lock);
+    s = w->status ? say_failure(w, err) : place_entry(w, e, err);
+    pthread_mutex_unlock(&w->lock);
+    if (s)
+        free_entry(&e);
+    else
+        *out = e;
+    return s;
+}
+
+/* ---- keys: put ------------------------------------------------------------------------------- */
+
+static qv_status
+put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
+{
+    const uint64_t row_bytes = qv_cache_row_bytes(&e->writer->layout);
+    const uint64_t at = e->block.at + (uint64_t)i * e->block.step;
+    XXH3_64bits_update(e->hashes[i], rows, (size_t)((uint64_t)n * row_bytes));
+    return qv_cache_file_write(&e->part->file, at + (uint64_t)e->block.rows * row_bytes, rows,
+                               (uint64_t)n * row_bytes, err);
+}
+
+/* Rows of tokens and of DeepStack's outputs by turns, from where they are. */
+static qv_status
+put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
+{
+    enum { AT_ONCE = 64 };
+    const int each = 1 + e->writer->layout.n_deepstack;
+    const size_t row_bytes = qv_cache_row_bytes(&e->writer->layout),
+                 bytes = row_bytes / (size_t)each;
+    const void *pieces[AT_ONCE * QV_CACHE_MAX_TENSORS];
+    qv_status s = QV_OK;
+    for (int64_t row = 0; row < t->n && !s; row += AT_ONCE) {
+        const int64_t now = t->n - row < AT_ONCE ? t->n - row : AT_ONCE;
+        size_t n = 0;
+        for (int64_t r = row; r < row + now; r++)
+            for (int i = 0; i < each && i < QV_CACHE_MAX_TENSORS; i++) {
+                const char *rows = i ? t->deepstack[i - 1] : t->tokens;
+                pieces[n] = rows + (size_t)r * bytes;
+                XXH3_64bits_update(e->hashes[0], pieces[n++], bytes);
+            }
+        s = qv_cache_file_gather(&e->part->file,
+                                 e->block.at + (uint64_t)(e->block.rows + row) * row_bytes, pieces,
+                                 n, bytes, err);
+    }
+    return s;
+}
+
+qv_status
+qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
+{
+    qv_cache_writer *w = e->writer;
+    char quoted[QV_QUOTE_SIZE];
+    if (t->n < 0 || t->n > e->rows - e->block.rows)
+        return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld are more than its %lld",
+                       qv_json_quote(e->key, quoted), (long long)t->n, (long long)e->block.rows,
+                       (long long)e->rows);
+    qv_status s = QV_OK;
+    qv_error failed = { 0 };
+    if (w->layout.packed)
+        s = put_packed(e, t, &failed);
+    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !w->layout.packed && !s; i++)
+        s = put_tensor(e, i, i ? t->deepstack[i - 1] : t->tokens, t->n, &failed);
+    if (!s) {
+        e->block.rows += t->n;
+        return QV_OK;
+    }
+    e->broken = true;
+    pthread_mutex_lock(&w->lock);
+    note_failure(w, s, &failed);
+    say_failure(w, err);
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+/* ---- keys: finish ---------------------------------------------------------------------------- */
+
+static void
+add_string(struct qv_text *t, const char *name, const char *text)
+{
+    qv_text_say(t, ",\"%s\":\"", name);
+    qv_text_escape(t, text, strlen(text));
+    qv_text_add(t, "\"", 1);
+}
+
+/* The checksum: of the checksums of its tensors, in their order. */
+static uint64_t
+digest(const qv_cache_entry *e, const qv_cache_result *r)
+{
+    XXH64_canonical_t all[QV_CACHE_MAX_TENSORS + 2];
+    size_t n = 0;
+    for (int i = 0; i < qv_cache_n_tensors(&e->writer->layout); i++)
+        XXH64_canonicalFromHash(&all[n++], XXH3_64bits_digest(e->hashes[i]));
+    XXH64_canonicalFromHash(&all[n++], XXH3_64bits(r->grid_thw, sizeof r->grid_thw));
+    XXH64_canonicalFromHash(&all[n++],
+                            XXH3_64bits(r->timestamps_s, (size_t)r->n_timestamps * sizeof(double)));
+    return XXH3_64bits(all, n * sizeof *all);
+}
+
+static void
+add_failure(struct qv_text *t, const qv_cache_result *r)
+{
+    qv_text_say(t, ",\"status\":\"failed\",\"code\":\"%s\"", qv_status_name(r->status));
+    char *error = qv_text_utf8(r->error ? r->error : "");
+    if (!error) {
+        t->lost = true;
+        return;
+    }
+    size_t n = strlen(error);
+    if (n > MOST_ERROR_BYTES)
+        for (n = MOST_ERROR_BYTES; n && ((unsigned char)error[n] & 0xc0) == 0x80;)
+            n--; /* the begin of a character */
+    error[n] = 0;
+    add_string(t, "error", error);
+    free(error);
+}
+
+static void
+print_record(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *r)
+{
+    const qv_cache_source *s = &e->source;
+    qv_text_add(t, "{\"key\":\"", 8);
+    qv_text_escape(t, e->key, strlen(e->key));
+    qv_text_add(t, "\"", 1);
+    add_string(t, "path", e->path);
+    if (s->start_s > 0) {
+        qv_text_say(t, ",\"start\":");
+        qv_text_seconds(t, s->start_s);
+    }
+    if (s->end_s > 0) {
+        qv_text_say(t, ",\"end\":");
+        qv_text_seconds(t, s->end_s);
+    }
+    if (e->options)
+        add_string(t, "options", e->options);
+    qv_text_say(t, ",\"bytes\":%" PRId64 ",\"mtime\":%" PRId64, s->bytes, s->mtime_ns);
+    if (r->status)
+        add_failure(t, r);
+    else
+        qv_text_say(t,
+                    ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64
+                    ",\"xxh3\":\"%016" PRIx64 "\"",
+                    r->damaged_frames, r->frames, digest(e, r));
+    qv_text_add(t, "}", 1);
+}
+
+/* Under the lock: the entry leaves its part, with a record and rows, or without. */
+static qv_status
+leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
+{
+    qv_cache_writer *w = e->writer;
+    struct qv_cache_part *p = e->part;
+    const bool ok = r && !r->status;
+    qv_status s = QV_OK;
+    if (ok)
+        s = qv_cache_part_add(p, &w->layout, e->key, &e->block, r->grid_thw, r->timestamps_s,
+                              r->n_timestamps);
+    else
+        s = qv_cache_part_unuse(p, e->block.at, e->block.at + e->block.bytes);
+    if (s) /* the part's account is wrong now: it cannot be sealed */
+        p->records.lost = true;
+    if (record)
+        qv_cache_part_record(p, &w->layout, e->key, ok, e->need, record);
+    p->n_open--;
+    if (p == w->current &&
+        (p->end - p->room >= w->part_bytes || now_s() - p->began_s >= w->part_seconds))
+        retire(w);
+    pthread_cond_broadcast(&w->changed);
+    return s;
+}
+
+static qv_status
+check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
+{
+    char quoted[QV_QUOTE_SIZE];
+    if (r->status || (e->block.rows > 0 && r->n_timestamps >= 0 && r->n_timestamps <= UINT32_MAX))
+        return QV_OK;
+    return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
+                   qv_json_quote(e->key, quoted), (long long)e->block.rows,
+                   (long long)r->n_timestamps);
+}
+
+qv_status
+qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
+{
+    qv_cache_entry *e = *entry;
+    qv_cache_writer *w = e->writer;
+    struct qv_text record = { 0 };
+    qv_status s = check_result(e, r, err);
+    if (s || e->broken) {
+        pthread_mutex_lock(&w->lock);
+        if (!s)
+            s = say_failure(w, err);
+        leave(e, NULL, NULL);
+        pthread_mutex_unlock(&w->lock);
+        free_entry(entry);
+        return s;
+    }
+    print_record(&record, e, r);
+    pthread_mutex_lock(&w->lock);
+    if (leave(e, r, &record) || record.lost) {
+        qv_error failed;
+        note_failure(w, no_memory(w, &failed), &failed);
+    }
+    s = say_failure(w, err);
+    pthread_mutex_unlock(&w->lock);
+    free(record.at);
+    free_entry(entry);
+    return s;
+}
+
+void
+qv_cache_drop(qv_cache_entry **entry)
+{
+    if (!entry || !*entry)
+        return;
+    qv_cache_writer *w = (*entry)->writer;
+    pthread_mutex_lock(&w->lock);
+    leave(*entry, NULL, NULL);
+    pthread_mutex_unlock(&w->lock);
+    free_entry(entry);
+}

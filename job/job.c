@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: MIT */
+/* A job from outside: opening, adding, ending; and what its stages share. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cores.h"
+#include "job.h"
+#include "options.h"
+
+enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
+#define DEFAULT_MEMORY ((int64_t)512 << 20)
+#define DEFAULT_WAIT_S 2.0
+#define RING_BYTES ((int64_t)64 << 20) /* that a clip shares with its decoder, as media has it */
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+double
+qv_job_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void
+qv_job_wake(qv_job *job, enum qv_job_who who)
+{
+    pthread_cond_broadcast(&job->changed[who]);
+}
+
+void
+qv_job_wait(qv_job *job, enum qv_job_who who)
+{
+    pthread_cond_wait(&job->changed[who], &job->lock);
+}
+
+/* By the clock that every system has for this, which may be set: so never for long at once. */
+void
+qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
+{
+    if (isinf(seconds)) {
+        qv_job_wait(job, who);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)(1e9 * (seconds < 0.2 ? seconds : 0.2));
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_cond_timedwait(&job->changed[who], &job->lock, &until);
+}
+
+static void
+stop(qv_job *job)
+{
+    job->stopping = true;
+    for (int who = QV_JOB_ADDERS; who <= QV_JOB_ENDERS; who++)
+        qv_job_wake(job, who);
+}
+
+void
+qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
+            double end_s)
+{
+    if (job->o.span)
+        job->o.span(job->o.user, stage, lane, key, begin_s, end_s);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+void
+qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
+{
+    if (!job->status) {
+        job->status = status;
+        job->error = *err;
+    }
+    stop(job);
+}
+
+/* What would meet every item next. */
+static bool
+ends_all(qv_status status)
+{
+    return status == QV_ENOMEM || status == QV_ENODEVICE || status == QV_EBACKEND ||
+           status == QV_ESTATE;
+}
+
+void
+qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+{
+    if (!item->status) {
+        item->status = status;
+        item->error = *err;
+        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
+    }
+    if (ends_all(status))
+        qv_job_lose(job, status, err);
+}
+
+void
+qv_job_tell_failure(qv_job *job, struct qv_job_item *item)
+{
+    if (!item->status || item->pieces || item->told || item->in_sink)
+        return;
+    item->end.item = item;
+    item->pieces++;
+    while (!job->stopping && job->failures.n == job->failures.room)
+        qv_job_wait(job, QV_JOB_READERS);
+    if (job->stopping)
+        return;
+    qv_job_queue_put(&job->failures, &item->end);
+    qv_job_wake(job, QV_JOB_SINKS);
+}
+
+void
+qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign)
+{
+    all->rows += sign * one->rows;
+    all->segments += sign * one->segments;
+    all->windows += sign * one->windows;
+}
+
+void
+qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
+{
+    if (!piece->own)
+        return;
+    free(piece->own);
+    piece->data = piece->own = NULL;
+    job->used -= piece->bytes;
+    qv_job_wake(job, QV_JOB_READERS);
+}
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+static void
+free_item(struct qv_job_item *item)
+{
+    free((void *)(uintptr_t)item->source.key);
+    free((void *)(uintptr_t)item->source.path);
+    free(item->timestamps_s);
+    free(item);
+}
+
+static void
+unlink_item(qv_job *job, struct qv_job_item *item)
+{
+    *item->link = item->next;
+    if (item->next)
+        item->next->link = item->link;
+    job->n_items--;
+}
+
+void
+qv_job_release_item(qv_job *job, struct qv_job_item *item)
+{
+    if (!item->told || !item->read || item->pieces || item->in_sink)
+        return;
+    job->progress.done++;
+    job->progress.failed += item->status != QV_OK;
+    unlink_item(job, item);
+    free_item(item);
+    if (!job->n_items)
+        qv_job_wake(job, QV_JOB_ENDERS);
+}
+
+static qv_status
+check_frames(const qv_job *job, const qv_job_source *s, const char *name, qv_error *err)
+{
+    const qv_item *i = &s->item;
+    const int64_t t = job->model.temporal_patch_size;
+    const bool patches = s->kind == QV_SOURCE_PATCHES;
+    const int64_t most = patches ? 0 : i->picture ? 1 : i->grid_thw[0] * t;
+    const int64_t least = patches ? 0 : i->picture ? 1 : most - t + 1;
+    if (!i->data || i->reserved[0] || i->reserved[1])
+        return qv_fail(err, QV_EINVAL, "%s: item.%s", name,
+                       i->data ? "reserved must be 0" : "data is NULL");
+    if (i->n_frames && (i->n_frames < least || i->n_frames > most))
+        return qv_fail(err, QV_EINVAL, "%s: item.n_frames is %lld; 0, or %lld to %lld", name,
+                       (long long)i->n_frames, (long long)least, (long long)most);
+    return QV_OK;
+}
+
+static qv_status
+check_source(const qv_job_source *s, qv_error *err)
+{
+    if (!s || !(s->key || (s->kind == QV_SOURCE_PATH && s->path)))
+        return qv_fail(err, QV_EINVAL, "add source: %s", s ? "it has no key" : "source is NULL");
+    const char *name = s->key ? s->key : s->path;
+    if (!QV_RESERVED_IS_ZERO(s))
+        return qv_fail(err, QV_EINVAL, "%s: reserved source fields must be 0", name);
+    if (s->kind == QV_SOURCE_PATH && !s->path)
+        return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
+    if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
+        return qv_fail(err, QV_EINVAL, "%s: bytes is NULL, or n_bytes 0", name);
+    return s->kind <= QV_SOURCE_PATCHES
+               ? QV_OK
+               : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
+}
+
+/* The decoder is the job's, started for the first source that needs one. */
+static qv_status
+set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    qv_clip_options *o = &item->clip_options;
+    *o = item->source.clip ? *item->source.clip : job->o.clip;
+    item->source.clip = NULL;
+    if (item->source.kind == QV_SOURCE_BYTES) {
+        o->bytes = item->source.bytes;
+        o->n_bytes = item->source.n_bytes;
+    }
+    qv_status status = QV_OK;
+    pthread_mutex_lock(&job->lock);
+    if (!o->trusted && !job->decoder) {
+        status = qv_decoder_start(NULL, &job->own_decoder, err);
+        job->decoder = job->own_decoder;
+    }
+    o->decoder = o->trusted ? NULL : job->decoder;
+    pthread_mutex_unlock(&job->lock);
+    return status;
+}
+
+static qv_status
+make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_error *err)
+{
+    const char *name = s->key ? s->key : s->path;
+    struct qv_job_item *item = calloc(1, sizeof *item);
+    if (!item)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
+    item->source = *s;
+    item->device = -1;
+    item->source.key = strdup(name);
+    item->source.path = s->path ? strdup(s->path) : NULL;
+    qv_status status = QV_OK;
+    if (!item->source.key || (s->path && !item->source.path))
+        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
+    else if (s->kind <= QV_SOURCE_BYTES)
+        status = set_clip_options(job, item, err);
+    else {
+        memcpy(item->grid_thw, s->item.grid_thw, sizeof item->grid_thw);
+        status = qv_job_decide(job, item, name, err);
+        if (!status)
+            status = check_frames(job, s, name, err);
+    }
+    if (status)
+        free_item(item);
+    else
+        *out = item;
+    return status;
+}
+
+/* Under the lock: room for a source, or why there will be none. */
+static qv_status
+wait_for_place(qv_job *job, const char *name, qv_error *err)
+{
+    while (!job->stopping && !job->ended && job->sources.n == job->sources.room) {
+        if (job->o.refuse_when_full)
+            return qv_fail(err, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
+                           job->sources.n);
+        qv_job_wait(job, QV_JOB_ADDERS);
+    }
+    if (job->status)
+        return qv_fail(err, job->status, "%s", job->error.text);
+    return job->ended || job->stopping
+               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources come", name)
+               : QV_OK;
+}
+
+qv_status
+qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
+{
+    if (!job)
+        return qv_fail(err, QV_EINVAL, "add source: job is NULL");
+    struct qv_job_item *item = NULL;
+    qv_status status = check_source(source, err);
+    if (!status)
+        status = make_item(job, source, &item, err);
+    if (status)
+        return status;
+    pthread_mutex_lock(&job->lock);
+    status = wait_for_place(job, item->source.key, err);
+    if (!status) {
+        item->next = job->items;
+        item->link = &job->items;
+        if (job->items)
+            job->items->link = &item->next;
+        job->items = item;
+        job->n_items++;
+        job->progress.added++;
+        qv_job_queue_put(&job->sources, item);
+        qv_job_wake(job, QV_JOB_READERS);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (status)
+        free_item(item);
+    return status;
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static qv_status
+check_options(const qv_job_options *o, qv_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } numbers[] = { { "decoders", o->decoders, MOST_THREADS },
+                    { "sinks", o->sinks, MOST_THREADS },
+                    { "queue", o->queue, MOST_QUEUE },
+                    { "memory", o->memory, INT64_MAX / 2 } };
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved job options must be 0");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
+            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; 0 to %lld", numbers[i].name,
+                           (long long)numbers[i].value, (long long)numbers[i].most);
+    if (!(o->max_wait_s >= 0 && o->max_wait_s <= 1e6))
+        return qv_fail(err, QV_EINVAL, "job options: max_wait_s is %g; 0 to 1e6", o->max_wait_s);
+    if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
+        return qv_fail(err, QV_EINVAL, "job options: output is %s; f32 or bf16",
+                       qv_dtype_name(o->output));
+    return QV_OK;
+}
+
+static void
+set_options(qv_job *job, const qv_job_options *o)
+{
+    job->o = *o;
+    job->cores = qv_usable_cores();
+    job->decoder = o->clip.decoder;
+    job->o.output = o->output ? o->output : QV_F32;
+    job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
+    job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
+    job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
+    job->n_readers = o->decoders ? o->decoders : job->cores;
+    job->n_sinks = o->sinks ? o->sinks : 1;
+}
+
+/* Of one tower: their tokens mean the same. */
+static qv_status
+check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
+{
+    if (!models || !n || n > MOST_MODELS || !models[0])
+        return qv_fail(err, QV_EINVAL, "open job: %zu models; 1 to %d", models ? n : 0,
+                       MOST_MODELS);
+    qv_model_get_info(models[0], &job->model);
+    for (size_t i = 1; i < n; i++) {
+        qv_model_info m = { 0 };
+        for (size_t j = 0; j < i; j++)
+            if (models[j] == models[i])
+                return qv_fail(err, QV_EINVAL, "open job: models %zu and %zu are one", j, i);
+        if (!models[i])
+            return qv_fail(err, QV_EINVAL, "open job: model %zu is NULL", i);
+        qv_model_get_info(models[i], &m);
+        if (strcmp(m.model_type, job->model.model_type) || strcmp(m.digest, job->model.digest) ||
+            m.dtype != job->model.dtype || m.out_hidden != job->model.out_hidden ||
+            m.n_deepstack != job->model.n_deepstack)
+            return qv_fail(err, QV_EINVAL,
+                           "open job: model %zu is %s in %s with weights %s; the first is %s in %s "
+                           "with %s",
+                           i, m.model_type, qv_dtype_name(m.dtype), m.digest, job->model.model_type,
+                           qv_dtype_name(job->model.dtype), job->model.digest);
+    }
+    return QV_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Of the larger of the two chunks that no item is larger than: a pack, and one filled by one clip. */
+static qv_status
+count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
+{
+    const int64_t m = job->model.merge_size, many[3] = { 1 << 20, m, m };
+    qv_plan_options dense = { 0 };
+    qv_status status = qv_plan_options_for(model, many, &dense, err);
+    *n = (dense.rows > pack_rows ? dense.rows : pack_rows) / (m * m);
+    return status;
+}
+
+/* The plan for packs, on each device. */
+static qv_status
+open_devices(qv_job *job, qv_model *const *models, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (int i = 0; i < job->n_devices && !status; i++) {
+        job->devices[i].job = job;
+        job->devices[i].index = i;
+        job->devices[i].model = models[i];
+        status = qv_job_device_open(&job->devices[i], err);
+    }
+    return status ? status
+                  : count_usual_tokens(job, models[0], job->pack.rows, &job->usual_tokens, err);
+}
+
+static qv_status
+open_queues(qv_job *job, qv_error *err)
+{
+    const size_t readers = (size_t)job->n_readers;
+    const struct {
+        struct qv_job_queue *queue;
+        size_t room;
+    } queues[] = { { &job->sources, (size_t)job->o.queue },
+                   { &job->packed[0], QV_LOOK_AHEAD },
+                   { &job->packed[1], QV_LOOK_AHEAD },
+                   { &job->large, readers * QV_JOB_LARGE_READY },
+                   { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_LOOK_AHEAD },
+                   { &job->failures, readers } };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < sizeof queues / sizeof *queues && !status; i++)
+        status = qv_job_queue_open(queues[i].queue, queues[i].room, err);
+    job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
+    job->readers = calloc(readers, sizeof *job->readers);
+    job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
+    if (!status && !(job->devices && job->readers && job->sinks))
+        status = qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->n_readers);
+    return status;
+}
+
+static qv_status
+open_lock(qv_job *job, qv_error *err)
+{
+    if (pthread_mutex_init(&job->lock, NULL))
+        return qv_fail(err, QV_ENOMEM, "no lock can be made for a job");
+    job->has_lock = true;
+    for (; job->n_conds <= QV_JOB_ENDERS; job->n_conds++)
+        if (pthread_cond_init(&job->changed[job->n_conds], NULL))
+            return qv_fail(err, QV_ENOMEM, "no condition variable can be made for a job");
+    return QV_OK;
+}
+
+static qv_status
+start_workers(qv_job *job, struct qv_job_worker *workers, int n, int *running, void *(*run)(void *),
+              qv_error *err)
+{
+    for (; *running < n; ++*running) {
+        struct qv_job_worker *w = &workers[*running];
+        *w = (struct qv_job_worker){ .job = job, .lane = *running };
+        if (pthread_create(&w->thread, NULL, run, w))
+            return qv_fail(err, QV_ENOMEM, "no thread %d can be started for a job", *running);
+    }
+    return QV_OK;
+}
+
+static qv_status
+start_threads(qv_job *job, qv_error *err)
+{
+    qv_status status =
+        start_workers(job, job->readers, job->n_readers, &job->n_readers_running, qv_job_read, err);
+    if (!status)
+        status = start_workers(job, job->sinks, job->n_sinks, &job->n_sinks_running,
+                               qv_job_sink_thread, err);
+    for (; !status && job->n_devices_running < job->n_devices; job->n_devices_running++) {
+        struct qv_job_device *d = &job->devices[job->n_devices_running];
+        if (pthread_create(&d->thread, NULL, qv_job_compute, d))
+            return qv_fail(err, QV_ENOMEM, "no thread can be started for device %d of a job",
+                           d->index);
+    }
+    return status;
+}
+
+qv_status
+qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *options, qv_job **out,
+            qv_error *err)
+{
+    if (!options || !out)
+        return qv_fail(err, QV_EINVAL, "open job: options or out is NULL");
+    if (strcmp(qv_version(), QV_VERSION) != 0)
+        return qv_fail(err, QV_EBACKEND, "libqwenvit is %s; libqwenvit_job was built with %s",
+                       qv_version(), QV_VERSION);
+    if (!options->sink)
+        return qv_fail(err, QV_EINVAL, "job options: sink is NULL");
+    qv_status status = check_options(options, err);
+    if (status)
+        return status;
+    qv_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return qv_fail(err, QV_ENOMEM, "no memory for a job");
+    set_options(job, options);
+    status = check_models(job, models, n_models, err);
+    job->n_devices = (int)n_models;
+    if (!status)
+        status = open_queues(job, err);
+    if (!status)
+        status = open_lock(job, err);
+    if (!status)
+        status = open_devices(job, models, err);
+    job->opened_s = qv_job_seconds();
+    if (!status)
+        status = start_threads(job, err);
+    if (status)
+        qv_job_close(&job);
+    else
+        *out = job;
+    return status;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+static void
+join_threads(qv_job *job)
+{
+    for (; job->n_readers_running; job->n_readers_running--)
+        pthread_join(job->readers[job->n_readers_running - 1].thread, NULL);
+    for (; job->n_devices_running; job->n_devices_running--)
+        pthread_join(job->devices[job->n_devices_running - 1].thread, NULL);
+    for (; job->n_sinks_running; job->n_sinks_running--)
+        pthread_join(job->sinks[job->n_sinks_running - 1].thread, NULL);
+}
+
+static void
+drop_piece(qv_job *job, struct qv_job_piece *piece)
+{
+    qv_job_free_frames(job, piece);
+    free(piece);
+}
+
+static void
+drop_pieces(qv_job *job)
+{
+    struct qv_job_queue *const queues[] = { &job->packed[0], &job->packed[1], &job->large,
+                                            &job->told };
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+        while (queues[i]->n)
+            drop_piece(job, qv_job_queue_take(queues[i], 0));
+    for (int i = 0; i < job->n_devices; i++) {
+        struct qv_job_device *d = &job->devices[i];
+        for (; d->n_pulled < d->n_pushed; d->n_pulled++) {
+            struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
+            for (size_t p = 0; p < chunk->n; p++)
+                drop_piece(job, chunk->pieces[p]);
+        }
+    }
+}
+
+/* All threads leave; what is not done is told as cancelled, from here. */
+static void
+finish(qv_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    stop(job);
+    pthread_mutex_unlock(&job->lock);
+    join_threads(job);
+    drop_pieces(job);
+    while (job->items) {
+        struct qv_job_item *item = job->items;
+        qv_job_cancel_item(job, item);
+        unlink_item(job, item);
+        free_item(item);
+    }
+}
+
+qv_status
+qv_job_end(qv_job *job, qv_error *err)
+{
+    if (!job)
+        return qv_fail(err, QV_EINVAL, "end job: job is NULL");
+    pthread_mutex_lock(&job->lock);
+    job->ended = true;
+    qv_job_wake(job, QV_JOB_ADDERS);
+    qv_job_wake(job, QV_JOB_DEVICES);
+    while (!job->stopping && job->n_items)
+        qv_job_wait(job, QV_JOB_ENDERS);
+    pthread_mutex_unlock(&job->lock);
+    finish(job);
+    return job->status ? qv_fail(err, job->status, "%s", job->error.text) : QV_OK;
+}
+
+void
+qv_job_cancel(qv_job *job)
+{
+    if (!job)
+        return;
+    pthread_mutex_lock(&job->lock);
+    stop(job);
+    pthread_mutex_unlock(&job->lock);
+}
+
+void
+qv_job_close(qv_job **handle)
+{
+    qv_job *job = handle ? *handle : NULL;
+    if (!job)
+        return;
+    if (job->has_lock)
+        finish(job);
+    for (int i = 0; job->devices && i < job->n_devices; i++)
+        qv_job_device_close(&job->devices[i]);
+    qv_decoder_stop(&job->own_decoder);
+    struct qv_job_queue *const queues[] = { &job->sources, &job->packed[0], &job->packed[1],
+                                            &job->large,   &job->told,      &job->failures };
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+        qv_job_queue_close(queues[i]);
+    while (job->n_conds)
+        pthread_cond_destroy(&job->changed[--job->n_conds]);
+    if (job->has_lock)
+        pthread_mutex_destroy(&job->lock);
+    free(job->devices);
+    free(job->readers);
+    free(job->sinks);
+    free(job);
+    *handle = NULL;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* The busiest of the stages; where none is, sources come too slowly. */
+static const char *
+find_limit(const qv_job_progress *p)
+{
+    const double all_s = p->elapsed_s + 1e-9;
+    const double decoding = p->decode_s / (all_s * p->decoders),
+                 device = p->device_s / (all_s * p->devices), sink = p->sink_s / (all_s * p->sinks);
+    if (decoding < 0.5 && device < 0.5 && sink < 0.5)
+        return "input";
+    return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
+}
+
+void
+qv_job_get_progress(qv_job *job, qv_job_progress *out)
+{
+    pthread_mutex_lock(&job->lock);
+    *out = job->progress;
+    out->frame_bytes = job->used;
+    out->ended = job->status != QV_OK;
+    out->pack_rows = job->capacity.rows;
+    const double now_s = qv_job_seconds();
+    for (const struct qv_job_item *i = job->items; i; i = i->next)
+        if (i->began_s > 0 && !i->read)
+            out->decode_s += now_s - i->began_s - i->room_s;
+    pthread_mutex_unlock(&job->lock);
+    out->elapsed_s = now_s - job->opened_s;
+    out->decoders = job->n_readers;
+    out->devices = job->n_devices;
+    out->sinks = job->n_sinks;
+    out->limit = find_limit(out);
+}
+
+qv_status
+qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *options,
+              int64_t *bytes, qv_error *err)
+{
+    if (!options || !bytes)
+        return qv_fail(err, QV_EINVAL, "job memory: options or bytes is NULL");
+    qv_job job = { 0 };
+    qv_status status = check_options(options, err);
+    if (!status) {
+        set_options(&job, options);
+        status = check_models(&job, models, n_models, err);
+    }
+    if (status)
+        return status;
+    const bool packs = !options->alone || options->chunk_rows;
+    const struct qv_model *model = models[0];
+    const int64_t pack_rows =
+        packs ? qv_capacity_pack(&model->ctx->caps, &model->config, options->chunk_rows).rows : 0;
+    int64_t tokens;
+    status = count_usual_tokens(&job, models[0], pack_rows, &tokens, err);
+    if (status)
+        return status;
+    *bytes = job.o.memory + job.n_readers * RING_BYTES +
+             (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, tokens);
+    return QV_OK;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the files of a job share. A source is an item (reader.c takes it up), an item is cut into pieces,
+ * a piece is what a chunk is made of (device.c), and comes with its tokens to the sink (sink.c). All of
+ * a job is under one lock, but what a stage is about: a reader its item's clip, a device its plans.
+ */
+#ifndef QV_JOB_JOB_H
+#define QV_JOB_JOB_H
+
+#include <pthread.h>
+
+#include "error.h"
+#include "model/model.h"
+#include "model/packer.h"
+#include "qwenvit_job.h"
+
+enum { QV_JOB_AHEAD = 2, QV_JOB_BUFFERS = 3, QV_JOB_PLANS = 4, QV_JOB_LARGE_READY = 2 };
+
+/* A queue with room for so many. Under the job's lock. */
+struct qv_job_queue {
+    void **at;
+    size_t first, n, room;
+};
+qv_status qv_job_queue_open(struct qv_job_queue *q, size_t room, qv_error *err);
+void qv_job_queue_close(struct qv_job_queue *q);
+void qv_job_queue_put(struct qv_job_queue *q, void *what);     /* there is room */
+void *qv_job_queue_at(const struct qv_job_queue *q, size_t i); /* from the oldest */
+void *qv_job_queue_take(struct qv_job_queue *q, size_t i);
+
+/* A chunk's tokens, for its pieces' items to be given to the sink. */
+struct qv_job_buffer {
+    qv_tokens tokens;
+    qv_context *ctx; /* whose memory they are in; NULL: there is none */
+    size_t users;    /* pieces; 0: free */
+    bool taken;      /* for a chunk that is under way */
+};
+
+struct qv_job_piece {
+    struct qv_job_item *item;
+    void *own;        /* frames, freed once the device has them; NULL: the caller's */
+    const void *data; /* frames or patches; NULL: none are left to be had, the item has failed */
+    size_t bytes;     /* of own, that count */
+    int64_t n_frames, n_pairs;
+    struct qv_waiting size;
+    double ready_s; /* since when it waits: for a chunk, then for the sink */
+    struct qv_job_buffer *buffer;
+    int64_t buffer_row, first_row, n; /* tokens: in the buffer; of the item */
+    bool last;                        /* of its item */
+};
+
+struct qv_job_item {
+    struct qv_job_item *next, **link; /* among all there are */
+    qv_job_source source;
+    qv_clip_options clip_options;
+    qv_clip *clip; /* the reader's */
+    qv_clip_info info;
+    bool has_info, packed;
+    int64_t grid_thw[3], pair_rows, n_tokens;
+    int64_t piece_pairs;     /* of all pieces but the last */
+    qv_plan_options options; /* of its plan */
+    double *timestamps_s;
+    struct qv_job_piece end; /* what tells of a failure */
+    /* under the lock */
+    int device;           /* that has its pieces; -1: any */
+    size_t pieces, ready; /* under way, with those that wait for a device; those alone */
+    bool read;            /* no more pieces come */
+    bool in_sink, told;   /* the last call is being made, or was */
+    qv_status status;     /* why it has failed */
+    qv_error error;
+    int64_t damaged;
+    double began_s, room_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+};
+
+struct qv_job_plan {
+    qv_plan *plan;
+    qv_plan_options options;
+    qv_plan_info info;
+    int users; /* chunks */
+};
+
+struct qv_job_chunk {
+    struct qv_job_plan *plan;
+    struct qv_job_buffer *buffer;
+    struct qv_job_piece *pieces[QV_LOOK_AHEAD];
+    size_t n;
+    int64_t rows;
+    bool packed;
+    double device_s;
+};
+
+/* A device: its thread alone has the model, the plans and the chunks. */
+struct qv_job_device {
+    qv_job *job;
+    int index;
+    qv_model *model;
+    pthread_t thread;
+    struct qv_job_plan plans[QV_JOB_PLANS];
+    struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
+    int64_t ahead, n_pushed, n_pulled;
+    struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
+};
+
+struct qv_job_worker {
+    qv_job *job;
+    int lane;
+    pthread_t thread;
+};
+
+struct qv_job {
+    qv_job_options o; /* defaults filled in */
+    qv_model_info model;
+    struct qv_capacity capacity; /* that small items are packed in; rows 0: none are packed */
+    qv_plan_options pack;        /* of its plan */
+    int64_t usual_tokens;        /* of a chunk that no item is larger than */
+    char lowering[24];
+    int cores;
+    qv_decoder *decoder, *own_decoder;
+    struct qv_job_device *devices;
+    struct qv_job_worker *readers, *sinks;
+    int n_devices, n_readers, n_sinks;                         /* asked for */
+    int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
+
+    pthread_mutex_t lock;
+    bool has_lock;
+    pthread_cond_t changed[5]; /* by qv_job_who */
+    int n_conds;
+    /* under the lock */
+    bool ended, stopping; /* no more sources; threads are to leave */
+    qv_status status;     /* what has ended it */
+    qv_error error;
+    struct qv_job_item *items; /* that are not done */
+    size_t n_items;
+    struct qv_job_queue sources;   /* items to be read */
+    struct qv_job_queue packed[2]; /* small pieces, of frames and of patches */
+    struct qv_waiting waits[2];    /* what the small ones are together */
+    struct qv_job_queue large;     /* pieces that are chunks */
+    struct qv_job_queue told;      /* pieces for the sink */
+    struct qv_job_queue failures;  /* items' ends */
+    int n_reading;
+    size_t used;             /* bytes of frames */
+    int64_t ticket, serving; /* readers that ask for memory get it in their order */
+    double ready_s;          /* when a piece became ready last */
+    double opened_s;
+    qv_job_progress progress;
+};
+
+static inline const struct qv_config *
+qv_job_config(const qv_job *job)
+{
+    return &job->devices[0].model->config; /* which all models have */
+}
+
+/* Who waits for what. */
+enum qv_job_who {
+    QV_JOB_ADDERS,  /* room among the sources */
+    QV_JOB_READERS, /* a source, memory, room among what is ready */
+    QV_JOB_DEVICES, /* pieces, a buffer */
+    QV_JOB_SINKS,   /* pieces with tokens */
+    QV_JOB_ENDERS,  /* that all is done */
+};
+
+double qv_job_seconds(void); /* monotonic */
+
+/* All these under the lock. */
+void qv_job_wake(qv_job *job, enum qv_job_who who);
+void qv_job_wait(qv_job *job, enum qv_job_who who);
+void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
+/* Ends the job, if nothing has. */
+void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
+/* The item has failed, if it has not; what is no matter of the item alone ends the job. */
+void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
+/* Frees the item if it was told of and nobody has it any more. */
+void qv_job_release_item(qv_job *job, struct qv_job_item *item);
+/* Small pieces that wait: one more, or (sign -1) one less. */
+void qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign);
+void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
+/* Queues the call that tells of a failure, once nothing of the item is under way. Waits for room. */
+void qv_job_tell_failure(qv_job *job, struct qv_job_item *item);
+
+void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
+                 double end_s);
+
+/* Threads. */
+void *qv_job_read(void *worker);
+void *qv_job_compute(void *device);
+void *qv_job_sink_thread(void *worker);
+
+/* reader.c: what suits an item of this grid. QV_EINVAL for one that cannot be. */
+qv_status qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name,
+                        qv_error *err);
+
+/* device.c */
+qv_status qv_job_device_open(struct qv_job_device *d, qv_error *err); /* the plan for packs */
+void qv_job_device_close(struct qv_job_device *d);
+int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens); /* with DeepStack's outputs */
+
+/* sink.c: the item's last call where the job has ended before it was done; without the lock. */
+void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Readers: each takes up a source, opens it, and reads its frames, a piece at a time, into memory of
+ * which there is only so much.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+/* A function of the item alone (and of the job's options): its tokens are the same bits in any order. */
+qv_status
+qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
+{
+    const int64_t *g = item->grid_thw;
+    qv_plan_options own = { 0 };
+    qv_error inner;
+    qv_status status = qv_plan_options_for(job->devices[0].model, g, &own, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", name, inner.text);
+    item->pair_rows = g[1] * g[2];
+    item->n_tokens = g[0] * item->pair_rows / (job->model.merge_size * job->model.merge_size);
+    item->packed = !job->o.alone && qv_capacity_is_small(&job->capacity, qv_job_config(job), g);
+    const bool cut = !item->packed && job->o.chunk_rows >= item->pair_rows;
+    item->options = item->packed || cut ? job->pack : own;
+    item->options.input =
+        item->source.kind == QV_SOURCE_PATCHES ? QV_INPUT_PATCHES : QV_INPUT_FRAMES;
+    item->options.output = job->o.output;
+    int64_t pairs = item->options.rows / item->pair_rows;
+    if (pairs > item->options.segments)
+        pairs = item->options.segments;
+    const int64_t windows = qv_capacity_windows(qv_job_config(job), (int64_t[]){ 1, g[1], g[2] });
+    if (windows && pairs > item->options.windows / windows)
+        pairs = item->options.windows / windows;
+    item->piece_pairs = pairs < g[0] ? pairs : g[0];
+    return QV_OK;
+}
+
+/* Where few sources wait, a clip has every core; else there are as many clips side by side. */
+static int
+clip_threads(const qv_job *job, size_t wanted)
+{
+    return wanted * 2 > (size_t)job->cores && wanted > 1 ? 1 : 0;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+static bool
+is_over(const qv_job *job, const struct qv_job_item *item)
+{
+    return job->stopping || item->status;
+}
+
+/* Room for a piece among those that are ready. */
+static bool
+has_place(const qv_job *job, const struct qv_job_item *item)
+{
+    return item->packed ? job->packed[item->source.kind == QV_SOURCE_PATCHES].n < QV_LOOK_AHEAD
+                        : item->ready < QV_JOB_LARGE_READY && job->large.n < job->large.room;
+}
+
+/* Waits until there is so much memory, in the order in which readers ask, so that a large piece gets it
+ * too; one that is more than there may be gets it where nobody else has any. */
+static void
+wait_for_memory(qv_job *job, size_t bytes)
+{
+    const int64_t ticket = job->ticket++;
+    const size_t most = (size_t)job->o.memory;
+    qv_job_wake(job, QV_JOB_DEVICES); /* which may then have to do with what is ready */
+    while (!job->stopping && (job->serving != ticket || (job->used && job->used + bytes > most)))
+        qv_job_wait(job, QV_JOB_READERS);
+    job->serving++;
+    qv_job_wake(job, QV_JOB_READERS);
+}
+
+/* Waits until a piece may be made, and takes its memory. False where the job or the item is over. */
+static bool
+take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
+{
+    const double began_s = qv_job_seconds();
+    pthread_mutex_lock(&job->lock);
+    while (!is_over(job, item) && !has_place(job, item))
+        qv_job_wait(job, QV_JOB_READERS);
+    if (bytes && !is_over(job, item))
+        wait_for_memory(job, bytes);
+    const bool over = is_over(job, item);
+    job->used += over ? 0 : bytes;
+    if (job->used > job->progress.most_frame_bytes)
+        job->progress.most_frame_bytes = job->used;
+    item->room_s += qv_job_seconds() - began_s;
+    pthread_mutex_unlock(&job->lock);
+    return !over;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static void
+put_ready(qv_job *job, struct qv_job_piece *piece)
+{
+    struct qv_job_item *item = piece->item;
+    const int kind = item->source.kind == QV_SOURCE_PATCHES;
+    pthread_mutex_lock(&job->lock);
+    while (!job->stopping && item->packed && job->packed[kind].n == QV_LOOK_AHEAD)
+        qv_job_wait(job, QV_JOB_READERS); /* others came before */
+    while (!job->stopping && !item->packed && job->large.n == job->large.room)
+        qv_job_wait(job, QV_JOB_READERS);
+    if (job->stopping) {
+        qv_job_free_frames(job, piece);
+        free(piece);
+    } else {
+        piece->ready_s = job->ready_s = qv_job_seconds();
+        item->pieces++;
+        item->ready++;
+        qv_job_queue_put(item->packed ? &job->packed[kind] : &job->large, piece);
+        if (item->packed) {
+            qv_job_count(&job->waits[kind], &piece->size, 1);
+        }
+        qv_job_wake(job, QV_JOB_DEVICES);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* The piece that begins with a frame pair; without its frames. */
+static struct qv_job_piece *
+make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
+{
+    struct qv_job_piece *piece = calloc(1, sizeof *piece);
+    const int64_t left = item->grid_thw[0] - pair, tokens = item->n_tokens / item->grid_thw[0];
+    if (piece) {
+        piece->item = item;
+        piece->n_pairs = left < item->piece_pairs ? left : item->piece_pairs;
+        piece->size =
+            qv_waiting_of(qv_job_config(job),
+                          (int64_t[]){ piece->n_pairs, item->grid_thw[1], item->grid_thw[2] }, 0);
+        piece->first_row = pair * tokens;
+        piece->n = piece->n_pairs * tokens;
+        piece->last = piece->n_pairs == left;
+    }
+    return piece;
+}
+
+/* ---- clips and pictures ---------------------------------------------------------------------- */
+
+static const char *
+name_of(const struct qv_job_item *item)
+{
+    return item->source.path ? item->source.path : item->source.key;
+}
+
+static qv_status
+open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    qv_clip_options *o = &item->clip_options;
+    pthread_mutex_lock(&job->lock);
+    if (!o->threads)
+        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
+    pthread_mutex_unlock(&job->lock);
+    qv_status status =
+        qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
+    if (status)
+        return status;
+    qv_clip_get_info(item->clip, &item->info);
+    item->has_info = true;
+    memcpy(item->grid_thw, item->info.grid_thw, sizeof item->grid_thw);
+    item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
+    if (!item->timestamps_s)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
+                       (long long)item->info.n_frames);
+    return qv_job_decide(job, item, name_of(item), err);
+}
+
+static qv_status
+read_frames(struct qv_job_item *item, struct qv_job_piece *piece, int64_t first, qv_error *err)
+{
+    const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
+    for (int64_t got, n = 0; n < piece->n_frames; n += got) {
+        qv_status status =
+            qv_clip_read(item->clip, (uint8_t *)piece->own + (size_t)n * frame, piece->n_frames - n,
+                         &got, item->timestamps_s + first + n, err);
+        if (status)
+            return status;
+        if (!got)
+            return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
+                           name_of(item));
+    }
+    return QV_OK;
+}
+
+/* A piece of the clip, read: *more is false where the job or the item is over. */
+static qv_status
+read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
+{
+    const int64_t per_pair = item->info.picture ? 1 : job->model.temporal_patch_size;
+    const int64_t first = pair * per_pair, left = item->info.n_frames - first;
+    struct qv_job_piece *piece = make_piece(job, item, pair);
+    if (!piece)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
+    piece->n_frames = piece->n_pairs * per_pair < left ? piece->n_pairs * per_pair : left;
+    const size_t bytes =
+        (size_t)piece->n_frames * (size_t)item->info.width * (size_t)item->info.height * 3;
+    *more = take_room(job, item, bytes);
+    if (!*more) {
+        free(piece);
+        return QV_OK;
+    }
+    const double began_s = qv_job_seconds();
+    piece->bytes = bytes;
+    piece->data = piece->own = malloc(bytes);
+    qv_status status = piece->own ? read_frames(item, piece, first, err)
+                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
+                                            name_of(item), (long long)piece->n_frames);
+    const double decode_s = qv_clip_busy_seconds(item->clip);
+    const int64_t damaged = qv_clip_damaged(item->clip);
+    pthread_mutex_lock(&job->lock);
+    item->wait_decode_s += qv_job_seconds() - began_s;
+    item->decode_s = decode_s;
+    item->damaged = damaged;
+    if (status) {
+        qv_job_free_frames(job, piece);
+        free(piece);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (!status)
+        put_ready(job, piece);
+    return status;
+}
+
+/* Small parts of it at a time in memory, whatever its length. */
+static qv_status
+read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    bool more = true;
+    qv_status status = open_clip(job, item, err);
+    const int64_t pairs = item->grid_thw[0], step = item->piece_pairs;
+    for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
+        status = read_piece(job, item, pair, &more, err);
+    return status;
+}
+
+/* ---- frames and patches ---------------------------------------------------------------------- */
+
+static qv_status
+cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    const qv_item *whole = &item->source.item;
+    const qv_model_info *m = &job->model;
+    const bool frames = item->source.kind == QV_SOURCE_FRAMES;
+    const size_t pair_bytes = frames ? (size_t)(m->temporal_patch_size * item->pair_rows *
+                                                m->patch_size * m->patch_size * m->in_channels)
+                                     : (size_t)(item->pair_rows * m->row_dim) * sizeof(float);
+    const int64_t pairs = item->grid_thw[0], step = item->piece_pairs;
+    for (int64_t pair = 0; pair < pairs && take_room(job, item, 0); pair += step) {
+        struct qv_job_piece *piece = make_piece(job, item, pair);
+        if (!piece)
+            return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
+        piece->data =
+            (const char *)whole->data + (frames && whole->picture ? 0 : (size_t)pair * pair_bytes);
+        if (frames && whole->picture)
+            piece->n_frames = 1;
+        else if (frames && piece->last && whole->n_frames)
+            piece->n_frames = whole->n_frames - pair * m->temporal_patch_size;
+        else if (frames)
+            piece->n_frames = piece->n_pairs * m->temporal_patch_size;
+        put_ready(job, piece);
+    }
+    return QV_OK;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static struct qv_job_item *
+take_source(qv_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    while (!job->stopping && !job->sources.n)
+        qv_job_wait(job, QV_JOB_READERS);
+    struct qv_job_item *item = NULL;
+    if (!job->stopping) {
+        item = qv_job_queue_take(&job->sources, 0);
+        item->began_s = qv_job_seconds();
+        job->n_reading++;
+        qv_job_wake(job, QV_JOB_ADDERS);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return item;
+}
+
+static void
+finish_reading(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+{
+    qv_clip_close(&item->clip);
+    pthread_mutex_lock(&job->lock);
+    job->progress.decode_s += qv_job_seconds() - item->began_s - item->room_s;
+    job->progress.room_s += item->room_s;
+    job->n_reading--;
+    item->read = true;
+    if (status)
+        qv_job_fail_item(job, item, status, err);
+    qv_job_tell_failure(job, item);
+    qv_job_release_item(job, item);
+    qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
+    pthread_mutex_unlock(&job->lock);
+}
+
+void *
+qv_job_read(void *worker)
+{
+    const struct qv_job_worker *w = worker;
+    qv_job *job = w->job;
+    for (struct qv_job_item *item; (item = take_source(job)) != NULL;) {
+        const bool is_clip = item->source.kind <= QV_SOURCE_BYTES;
+        qv_error err = { 0 };
+        qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
+        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_job_seconds());
+        finish_reading(job, item, status, &err);
+    }
+    return NULL;
+}

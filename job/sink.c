@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* The sink's threads: a piece with its tokens at a time, of one item in their order. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+
+static qv_job_result
+describe(const qv_job *job, const struct qv_job_item *item)
+{
+    const bool is_clip = item->source.kind <= QV_SOURCE_BYTES;
+    qv_job_result r = { .key = item->source.key,
+                        .user = item->source.user,
+                        .error = "",
+                        .decoder = !is_clip                     ? ""
+                                   : item->clip_options.trusted ? "thread"
+                                                                : "process",
+                        .clip = item->has_info ? &item->info : NULL,
+                        .picture = is_clip ? item->info.picture : item->source.item.picture,
+                        .n_tokens = item->n_tokens,
+                        .dtype = job->o.output,
+                        .damaged_frames = item->damaged,
+                        .lowering = job->lowering,
+                        .seconds = item->began_s > 0 ? qv_job_seconds() - item->began_s : 0,
+                        .decode_s = item->decode_s,
+                        .wait_decode_s = item->wait_decode_s,
+                        .wait_device_s = item->wait_device_s,
+                        .wait_sink_s = item->wait_sink_s };
+    memcpy(r.grid_thw, item->grid_thw, sizeof r.grid_thw);
+    return r;
+}
+
+static void
+add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r)
+{
+    const qv_tokens *t = &piece->buffer->tokens;
+    const size_t row = (size_t)job->model.out_hidden * (job->o.output == QV_BF16 ? 2 : 4);
+    const size_t at = (size_t)piece->buffer_row * row;
+    r->last = piece->last;
+    r->first_row = piece->first_row;
+    r->n = piece->n;
+    r->tokens = (const char *)t->tokens + at;
+    for (int i = 0; i < job->model.n_deepstack; i++)
+        r->deepstack[i] = (const char *)t->deepstack[i] + at;
+    r->timestamps_s = piece->last ? piece->item->timestamps_s : NULL;
+    r->frames = piece->own;
+    r->n_frames = piece->own ? piece->n_frames : 0;
+}
+
+/* Under the lock, which it gives back while the sink is called. */
+static void
+call(qv_job *job, int lane, struct qv_job_item *item, const qv_job_result *r)
+{
+    qv_error err = { 0 };
+    char lowering[sizeof job->lowering]; /* a device may write another there */
+    memcpy(lowering, job->lowering, sizeof lowering);
+    qv_job_result own = *r;
+    own.lowering = lowering;
+    const double began_s = qv_job_seconds();
+    pthread_mutex_unlock(&job->lock);
+    qv_status status = job->o.sink(job->o.user, &own, &err);
+    const double ended_s = qv_job_seconds();
+    qv_job_span(job, "sink", lane, item->source.key, began_s, ended_s);
+    pthread_mutex_lock(&job->lock);
+    job->progress.sink_s += ended_s - began_s;
+    item->told = item->told || r->last;
+    if (status)
+        qv_job_fail_item(job, item, status, &err);
+}
+
+static void
+call_failure(qv_job *job, int lane, struct qv_job_item *item)
+{
+    qv_job_result r = describe(job, item);
+    qv_error error = item->error;
+    r.last = true;
+    r.status = item->status;
+    r.error = error.text;
+    call(job, lane, item, &r);
+}
+
+static void
+retire(qv_job *job, struct qv_job_piece *piece)
+{
+    struct qv_job_item *item = piece->item;
+    struct qv_job_buffer *buffer = piece->buffer;
+    item->pieces--;
+    item->in_sink = false;
+    if (piece == &item->end)
+        return;
+    qv_job_free_frames(job, piece);
+    if (buffer && !--buffer->users) {
+        if (buffer->tokens.capacity > job->usual_tokens) { /* one large item's */
+            qv_host_free(buffer->ctx, buffer->tokens.tokens);
+            buffer->tokens = (qv_tokens){ 0 };
+        }
+        qv_job_wake(job, QV_JOB_DEVICES);
+    }
+    free(piece);
+}
+
+/* The next piece whose item no other thread tells of. */
+static struct qv_job_piece *
+take_piece(qv_job *job)
+{
+    if (job->failures.n) {
+        qv_job_wake(job, QV_JOB_READERS);
+        return qv_job_queue_take(&job->failures, 0);
+    }
+    for (size_t i = 0; i < job->told.n; i++) {
+        const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
+        if (!p->item->in_sink)
+            return qv_job_queue_take(&job->told, i);
+    }
+    return NULL;
+}
+
+static void
+tell(qv_job *job, int lane, struct qv_job_piece *piece)
+{
+    struct qv_job_item *item = piece->item;
+    item->in_sink = true;
+    if (!item->status) {
+        item->wait_sink_s += qv_job_seconds() - piece->ready_s;
+        qv_job_result r = describe(job, item);
+        add_tokens(job, piece, &r);
+        call(job, lane, item, &r);
+    }
+    retire(job, piece);
+    if (item->status && item->read && !item->pieces && !item->told) {
+        item->in_sink = true;
+        call_failure(job, lane, item);
+        item->in_sink = false;
+    }
+    qv_job_release_item(job, item);
+    qv_job_wake(job, QV_JOB_SINKS); /* another piece of the item may have waited */
+}
+
+void *
+qv_job_sink_thread(void *worker)
+{
+    const struct qv_job_worker *w = worker;
+    qv_job *job = w->job;
+    pthread_mutex_lock(&job->lock);
+    while (!job->stopping) {
+        struct qv_job_piece *piece = take_piece(job);
+        if (piece)
+            tell(job, w->lane, piece);
+        else
+            qv_job_wait(job, QV_JOB_SINKS);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return NULL;
+}
+
+void
+qv_job_cancel_item(qv_job *job, struct qv_job_item *item)
+{
+    qv_job_result r = describe(job, item);
+    qv_error error = item->status ? item->error : job->error, ignored;
+    r.last = true;
+    r.cancelled = !item->status;
+    r.status = item->status ? item->status : job->status ? job->status : QV_ESTATE;
+    r.error = item->status || job->status ? error.text : "the job was closed before it was done";
+    if (!item->told)
+        job->o.sink(job->o.user, &r, &ignored);
+}

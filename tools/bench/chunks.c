@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/* What benches of a tower share: making plans, running chunks, and what bounds that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "error.h"
+
+/* ---- plans and chunks ------------------------------------------------------------------------ */
+
+qv_status
+bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out, double *new_ms,
+                double *seen_ms, qv_error *err)
+{
+    double *const ms[] = { new_ms, seen_ms };
+    qv_status status = QV_OK;
+    for (int i = 0; i < 2 && !status; i++) {
+        qv_plan_free(out);
+        double began = tool_seconds();
+        status = qv_plan_create(model, options, out, err);
+        *ms[i] = (tool_seconds() - began) * 1e3;
+    }
+    return status;
+}
+
+/* What the push runs keeps the device busy while that which is timed is launched. */
+qv_status
+bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens, double *ms,
+                qv_error *err)
+{
+    qv_status status = qv_plan_push(plan, items, n, err);
+    if (status)
+        return status;
+    status = qv_plan_work(plan, err);
+    if (!status)
+        status = bench_elapsed(plan->model->ctx, ms, err);
+    return status ? status : qv_plan_pull(plan, tokens, err);
+}
+
+/* ---- the limit ------------------------------------------------------------------------------- */
+
+/* The bare operations of one kind in the plan's list, `times` over; each gemm with its own weight. */
+static qv_status
+open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t times,
+          struct bench_ops *out, qv_error *err)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    size_t n = qv_plan_steps(plan, &steps, &calls), used = 0;
+    struct qv_op *ops = malloc((times * n + 1) * sizeof *ops);
+    if (!ops)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (size_t i = 0; i < times * n; i++)
+        if (steps[i % n].op.kind == kind)
+            ops[used++] = bench_bare(steps[i % n].op);
+    qv_status status = bench_ops_open(ctx, ops, used, out, err);
+    free(ops);
+    used = 0;
+    for (size_t i = 0; i < n && !status && kind == QV_OP_gemm; i++)
+        if (steps[i].op.kind == kind)
+            out->calls[used++].operands[1] = calls[i].operands[1];
+    return status;
+}
+
+/* The attentions of each chunk, a layer behind the other, get its list, or that of its windows. */
+static void
+hand_out_lists(const qv_plan *plan, size_t chunk, size_t layers, const struct qv_buffer lists[2],
+               struct bench_limit *l)
+{
+    struct qv_call *call = &l->attention.calls[chunk * layers];
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct qv_step *step = &plan->steps.steps[i];
+        if (step->op.kind == QV_OP_attention && step->operands[0] != QV_NO_OPERAND)
+            call->operands[0] = lists[step->operands[0] == SLOT_WINDOWS];
+        call += step->op.kind == QV_OP_attention;
+    }
+}
+
+static qv_status
+upload_lists(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks, size_t n,
+             struct bench_limit *l, qv_error *err)
+{
+    const struct qv_capacity *capacity = &plan->capacity;
+    const size_t bytes[2] = {
+        (size_t)(QV_SEGMENT_LISTS * (capacity->segments + 1)) * sizeof(int32_t),
+        (size_t)(QV_SEGMENT_LISTS * (capacity->windows + 1)) * sizeof(int32_t)
+    };
+    const size_t apart = qv_aligned(bytes[0]) + qv_aligned(bytes[1]);
+    struct qv_tables tables = { 0 };
+    qv_status status = qv_tables_open(capacity, &tables, err);
+    if (!status)
+        status = ctx->backend->alloc(ctx->dev, n * apart, &l->lists, err);
+    for (size_t i = 0; i < n && !status; i++) {
+        const struct qv_buffer at[2] = { { l->lists, i * apart },
+                                         { l->lists, i * apart + qv_aligned(bytes[0]) } };
+        qv_tables_fill(&tables, capacity, &plan->model->config, chunks[i].items, chunks[i].n);
+        status = ctx->backend->upload(ctx->dev, at[0], tables.segments, bytes[0], err);
+        if (!status)
+            status = ctx->backend->upload(ctx->dev, at[1], tables.windows, bytes[1], err);
+        hand_out_lists(plan, i, l->attention.n / n, at, l);
+    }
+    qv_tables_close(&tables);
+    return status;
+}
+
+qv_status
+bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks, size_t n,
+                 struct bench_limit *l, qv_error *err)
+{
+    *l =
+        (struct bench_limit){ .chunks = (int64_t)n, .counted = !strcmp(ctx->backend->name, "cpu") };
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct qv_step *step = &plan->steps.steps[i];
+        const struct qv_op *op = &step->op;
+        bool bounds = op->kind == QV_OP_gemm || op->kind == QV_OP_attention;
+        *(bounds ? &l->bytes : &l->between_bytes) += (double)n * qv_op_bytes(op);
+        for (size_t j = 0; j < n && bounds; j++)
+            *(op->kind == QV_OP_gemm ? &l->flops : &l->attention_flops) +=
+                qv_plan_flops(plan, step, chunks[j].items, chunks[j].n);
+    }
+    l->flops += l->attention_flops;
+    qv_status status = open_bare(ctx, plan, QV_OP_gemm, 1, &l->gemms, err);
+    if (!status && !l->counted)
+        status = open_bare(ctx, plan, QV_OP_attention, n, &l->attention, err);
+    if (!status && !l->counted)
+        status = upload_lists(ctx, plan, chunks, n, l, err);
+    return status;
+}
+
+void
+bench_limit_close(qv_context *ctx, struct bench_limit *l)
+{
+    bench_ops_close(&l->gemms);
+    bench_ops_close(&l->attention);
+    if (l->lists)
+        ctx->backend->free(ctx->dev, l->lists);
+    l->lists = NULL;
+}
+
+int
+bench_limit_runs(struct bench_limit *l, struct bench_run *out)
+{
+    out[0] = (struct bench_run){ .work = bench_ops_run, .user = &l->gemms };
+    out[1] = (struct bench_run){ .work = bench_ops_run, .user = &l->attention };
+    return l->counted ? 1 : 2;
+}
+
+struct bench_bounds
+bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const struct bench_run *runs)
+{
+    const struct bench_times *g = &runs[0].times, *a = &runs[1].times;
+    const double chunks = (double)l->chunks;
+    struct bench_bounds bounds = { .gemm_ms = chunks * g->median_ms,
+                                   .attention_ms = l->counted ? l->attention_flops /
+                                                                    l->gemms.flops * g->median_ms
+                                                              : a->median_ms };
+    double limit_ms = bounds.gemm_ms + bounds.attention_ms;
+    double p90 = chunks * g->p90_ms + (l->counted ? bounds.attention_ms : a->p90_ms);
+    bounds.limit =
+        (struct bench_times){ limit_ms, p90,
+                              l->counted || g->repeats < a->repeats ? g->repeats : a->repeats };
+    bounds.floor_ms = limit_ms + l->between_bytes / b->copy_bytes * 1e3;
+    return bounds;
+}
+
+const char *
+bench_limit_note(const struct bench_limit *l)
+{
+    return l->counted ? "attention: its two products at these GEMMs' rate" : NULL;
+}

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench tower --pack FILE: clips and pictures of many grids, packed into chunks as a job packs
+ * them, against the limit of those chunks. With --alone each by itself instead: by the plan that suits
+ * it, against a dense one of its very size.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "error.h"
+#include "model/packer.h"
+
+/* Items that the device computes at once. */
+struct chunk {
+    qv_item items[QV_LOOK_AHEAD];
+    size_t n;
+};
+
+/* A plan for one item by itself, in pieces of so many frame pairs. */
+struct lone {
+    struct pack_bench *p;
+    qv_plan *plan;
+    qv_plan_info info;
+    qv_item item;
+    int64_t pairs;
+    double new_ms, seen_ms;
+};
+
+struct pack_bench {
+    struct bench b;
+    char name[100]; /* of the model */
+    qv_model *model;
+    qv_model_info m;
+    qv_plan *plan;
+    qv_plan_info info;
+    qv_item *items; /* [n_items], in the order of the file */
+    size_t n_items;
+    struct chunk *chunks; /* [n_chunks] */
+    size_t n_chunks;
+    struct bench_chunk *contents; /* [n_chunks]: the same, for the limit */
+    int64_t rows;                 /* patches of all items */
+    double flops;
+    uint8_t *frames; /* of the largest item: all are the same pixels */
+    qv_tokens tokens;
+    struct bench_limit limit;
+    struct bench_run runs[1 + BENCH_LIMIT_RUNS]; /* the chunks, and their limit's */
+    double new_ms, seen_ms;                      /* of making the plan */
+    struct {
+        double p90_ms, ms, exact_ms, ratio, new_ms, seen_ms, flops, bytes;
+        size_t n_new; /* capacities that came for the first time */
+    } sum;            /* of items alone */
+};
+
+static void
+close_all(struct pack_bench *p)
+{
+    bench_limit_close(p->b.ctx, &p->limit);
+    free(p->contents);
+    free(p->chunks);
+    free(p->items);
+    free(p->frames);
+    free(p->tokens.tokens);
+    qv_plan_free(&p->plan);
+    qv_model_free(&p->model);
+    bench_close(&p->b);
+}
+
+static int64_t
+rows_of(const qv_item *item)
+{
+    return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* "t,h,w" */
+static qv_status
+read_grid(void *user, char *line, qv_error *err)
+{
+    struct pack_bench *p = user;
+    qv_item item = { 0 }, *items = realloc(p->items, (p->n_items + 1) * sizeof *items);
+    if (!items)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of grids");
+    p->items = items;
+    char *at = line, *end = line;
+    for (int i = 0; i < 3; i++, at = end + 1) {
+        errno = 0;
+        item.grid_thw[i] = strtoll(at, &end, 10);
+        if (end == at || errno || (i < 2 && *end != ','))
+            return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
+    }
+    if (end[strspn(end, " \t")])
+        return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
+    qv_status status = qv_model_check_grid(p->model, item.grid_thw, "an item", err);
+    if (status)
+        return status;
+    if (!p->b.o->alone &&
+        !qv_capacity_is_small(&p->plan->capacity, &p->model->config, item.grid_thw))
+        return qv_fail(
+            err, QV_EINVAL,
+            "%lld patches of %lld frame pairs; a chunk takes %lld of %lld (--chunk-rows)",
+            (long long)rows_of(&item), (long long)item.grid_thw[0], (long long)p->info.rows,
+            (long long)p->info.segments);
+    p->items[p->n_items++] = item;
+    p->rows += rows_of(&item);
+    return QV_OK;
+}
+
+static qv_status
+read_items(struct pack_bench *p, qv_error *err)
+{
+    char *list = NULL;
+    qv_status status = bench_read_list(p->b.o->pack, &list, err);
+    if (!status)
+        status = bench_read_lines(p->b.o->pack, list, read_grid, p, err);
+    free(list);
+    if (!status && !p->n_items)
+        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", p->b.o->pack);
+    return status;
+}
+
+static qv_status
+open_data(struct pack_bench *p, qv_error *err)
+{
+    int64_t most = 1; /* every item has rows */
+    for (size_t i = 0; i < p->n_items; i++)
+        most = rows_of(&p->items[i]) > most ? rows_of(&p->items[i]) : most;
+    size_t bytes = (size_t)(most * p->m.row_dim);
+    p->tokens.capacity = most > p->info.rows ? most : p->info.rows;
+    p->frames = malloc(bytes);
+    p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
+    p->chunks = calloc(p->n_items, sizeof *p->chunks);
+    p->contents = calloc(p->n_items, sizeof *p->contents);
+    if (!p->frames || !p->tokens.tokens || !p->chunks || !p->contents)
+        return qv_fail(err, QV_ENOMEM, "no memory for frames of %zu bytes and their tokens", bytes);
+    bench_fill(p->frames, QV_U8, bytes);
+    for (size_t i = 0; i < p->n_items; i++)
+        p->items[i].data = p->frames;
+    return QV_OK;
+}
+
+/* As a job does: of the items that wait the best go. */
+static void
+pack(struct pack_bench *p)
+{
+    struct qv_waiting waiting[QV_LOOK_AHEAD];
+    size_t chosen[QV_LOOK_AHEAD], n = 0, next = 0;
+    while (n || next < p->n_items) {
+        for (; n < QV_LOOK_AHEAD && next < p->n_items; next++)
+            waiting[n++] = qv_waiting_of(&p->model->config, p->items[next].grid_thw, next);
+        struct chunk *chunk = &p->chunks[p->n_chunks];
+        chunk->n = qv_packer_choose(&p->plan->capacity, waiting, n, chosen);
+        for (size_t i = 0; i < chunk->n; i++)
+            chunk->items[i] = p->items[waiting[chosen[i]].item];
+        for (size_t i = chunk->n; i-- > 0;)
+            memmove(&waiting[chosen[i]], &waiting[chosen[i] + 1],
+                    (--n - chosen[i]) * sizeof *waiting);
+        p->contents[p->n_chunks++] = (struct bench_chunk){ chunk->items, chunk->n };
+        p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
+    }
+}
+
+static qv_status
+open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
+{
+    qv_model_options options = { .dtype = o->dtype };
+    qv_plan_options capacity = { .rows = o->chunk_rows };
+    bench_base_name(o->model, p->name, sizeof p->name);
+    qv_status status = bench_open(&p->b, o, "tower", err);
+    if (!status)
+        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+    if (!status)
+        status = bench_make_plan(p->model, &capacity, &p->plan, &p->new_ms, &p->seen_ms, err);
+    if (status)
+        return status;
+    qv_model_get_info(p->model, &p->m);
+    qv_plan_get_info(p->plan, &p->info);
+    status = read_items(p, err);
+    if (!status)
+        status = open_data(p, err);
+    if (status || o->alone)
+        return status;
+    pack(p);
+    return o->no_limit
+               ? QV_OK
+               : bench_limit_open(p->b.ctx, p->plan, p->contents, p->n_chunks, &p->limit, err);
+}
+
+/* ---- packed ---------------------------------------------------------------------------------- */
+
+static qv_status
+run_chunks(void *user, double *ms, qv_error *err)
+{
+    struct pack_bench *p = user;
+    qv_status status = QV_OK;
+    *ms = 0;
+    for (size_t i = 0; i < p->n_chunks && !status; i++) {
+        double chunk_ms = 0;
+        status = bench_run_chunk(p->plan, p->chunks[i].items, p->chunks[i].n, &p->tokens, &chunk_ms,
+                                 err);
+        *ms += chunk_ms;
+    }
+    return status;
+}
+
+static json_t *
+pack_json(const struct pack_bench *p)
+{
+    const double ms = p->runs[0].times.median_ms;
+    const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
+    char base[100];
+    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
+                     tool_json_text(bench_base_name(p->b.o->pack, base, sizeof base)), "items",
+                     (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "chunks",
+                     (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.rows,
+                     "capacity_segments", (json_int_t)p->info.segments, "fill",
+                     (double)p->rows / (double)((int64_t)p->n_chunks * p->info.rows),
+                     "tokens_per_s", (double)tokens / ms * 1e3, "plan_new_ms", p->new_ms,
+                     "plan_seen_ms", p->seen_ms);
+}
+
+static qv_status
+report_bounds(struct pack_bench *p, struct bench_record *r, const struct bench_bounds *bounds,
+              qv_error *err)
+{
+    r->way = "packed limit";
+    r->label = "limit";
+    r->times = bounds->limit;
+    r->flops = p->limit.flops;
+    r->bytes = p->limit.bytes;
+    r->note = bench_limit_note(&p->limit);
+    r->extras = json_pack("{s:I}", "patches", (json_int_t)p->rows);
+    qv_status status = bench_report(&p->b, r, err);
+    if (status)
+        return status;
+    r->way = "packed floor";
+    r->label = "floor";
+    r->times.p90_ms += bounds->floor_ms - bounds->limit.median_ms;
+    r->times.median_ms = bounds->floor_ms;
+    r->flops = p->flops;
+    r->bytes = p->limit.bytes + p->limit.between_bytes;
+    r->note = NULL;
+    r->extras = json_pack("{s:I}", "patches", (json_int_t)p->rows);
+    return bench_report(&p->b, r, err);
+}
+
+static void
+print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
+{
+    const double ms = p->runs[0].times.median_ms;
+    const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
+    printf(
+        "\n  packed       %zu items, %lld patches, in %zu chunks of %lld (%lld segments), %.1f%% "
+        "full; %.0f tokens/s\n",
+        p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.rows,
+        (long long)p->info.segments,
+        100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.rows),
+        (double)tokens / ms * 1e3);
+    if (!p->b.o->no_limit)
+        printf("  over limit   %.3f; over floor %.3f\n"
+               "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms\n",
+               ms / bounds->limit.median_ms, ms / bounds->floor_ms, bounds->gemm_ms,
+               bounds->attention_ms, ms - bounds->limit.median_ms);
+    printf("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
+           p->seen_ms);
+}
+
+static qv_status
+run_packed(struct pack_bench *p, qv_error *err)
+{
+    char work[160];
+    int n = 1 + (p->b.o->no_limit ? 0 : bench_limit_runs(&p->limit, &p->runs[1]));
+    p->runs[0] = (struct bench_run){ .work = run_chunks, .user = p };
+    qv_status status = bench_time(&p->b, p->runs, n, err);
+    if (status)
+        return status;
+    const double ms = p->runs[0].times.median_ms;
+    struct bench_bounds bounds = { 0 };
+    snprintf(work, sizeof work, "%s %lld patches packed", p->name, (long long)p->rows);
+    struct bench_record r = { .work = work,
+                              .way = "packed",
+                              .dtype = p->m.dtype,
+                              .times = p->runs[0].times,
+                              .flops = p->flops,
+                              .bytes = (double)p->n_chunks * p->info.bytes,
+                              .extras = pack_json(p) };
+    if (!p->b.o->no_limit) {
+        bounds = bench_limit_bounds(&p->b, &p->limit, &p->runs[1]);
+        json_object_update_new(r.extras,
+                               json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms",
+                                         bounds.limit.median_ms, "floor_ms", bounds.floor_ms,
+                                         "over_limit", ms / bounds.limit.median_ms, "over_floor",
+                                         ms / bounds.floor_ms, "parts", "gemm_ms", bounds.gemm_ms,
+                                         "attention_ms", bounds.attention_ms, "between_ms",
+                                         ms - bounds.limit.median_ms));
+    }
+    status = bench_report(&p->b, &r, err);
+    if (!status && !p->b.o->no_limit)
+        status = report_bounds(p, &r, &bounds, err);
+    if (!status && bench_talks(&p->b))
+        print_pack(p, &bounds);
+    return status;
+}
+
+/* ---- alone ----------------------------------------------------------------------------------- */
+
+static qv_status
+open_lone(struct lone *l, const qv_plan_options *options, qv_error *err)
+{
+    const int64_t *g = l->item.grid_thw, pair_rows = g[1] * g[2];
+    qv_status status =
+        bench_make_plan(l->p->model, options, &l->plan, &l->new_ms, &l->seen_ms, err);
+    if (status)
+        return status;
+    qv_plan_get_info(l->plan, &l->info);
+    l->pairs = l->info.rows / pair_rows < g[0] ? l->info.rows / pair_rows : g[0];
+    return QV_OK;
+}
+
+static qv_status
+run_lone(void *user, double *ms, qv_error *err)
+{
+    struct lone *l = user;
+    qv_status status = QV_OK;
+    *ms = 0;
+    for (int64_t at = 0; at < l->item.grid_thw[0] && !status; at += l->pairs) {
+        double chunk_ms = 0;
+        qv_item piece = l->item;
+        int64_t left = l->item.grid_thw[0] - at;
+        piece.grid_thw[0] = left < l->pairs ? left : l->pairs;
+        status = bench_run_chunk(l->plan, &piece, 1, &l->p->tokens, &chunk_ms, err);
+        *ms += chunk_ms;
+    }
+    return status;
+}
+
+/* One that came before had this capacity. */
+static bool
+was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options)
+{
+    for (size_t i = 0; i < item; i++) {
+        qv_plan_options before = { 0 };
+        qv_error err;
+        qv_plan_options_for(p->model, p->items[i].grid_thw, &before, &err);
+        if (before.rows == options->rows && before.segments == options->segments &&
+            before.segment_rows == options->segment_rows)
+            return true;
+    }
+    return false;
+}
+
+enum { DEFAULT, EXACT, N_LONE };
+
+/* lone[DEFAULT], lone[EXACT], runs likewise. */
+static void
+add_lone(struct pack_bench *p, const struct lone *lone, const struct bench_run *runs,
+         const struct bench_record *r, bool seen)
+{
+    p->sum.ms += r->times.median_ms;
+    p->sum.p90_ms += r->times.p90_ms;
+    p->sum.exact_ms += runs[EXACT].times.median_ms;
+    p->sum.ratio += r->times.median_ms / runs[EXACT].times.median_ms;
+    p->sum.seen_ms += lone[DEFAULT].seen_ms;
+    p->sum.new_ms += seen ? 0 : lone[DEFAULT].new_ms;
+    p->sum.n_new += !seen;
+    p->sum.flops += r->flops;
+    p->sum.bytes += r->bytes;
+}
+
+static qv_status
+report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_run *runs, bool seen,
+            qv_error *err)
+{
+    const struct lone *l = &lone[DEFAULT];
+    const int64_t *g = l->item.grid_thw, chunks = (g[0] + l->pairs - 1) / l->pairs;
+    const double exact_ms = runs[EXACT].times.median_ms;
+    const double ratio = runs[DEFAULT].times.median_ms / exact_ms;
+    char group[160], work[200], label[60], note[80];
+    snprintf(group, sizeof group, "%s alone", p->name);
+    snprintf(label, sizeof label, "%lld,%lld,%lld", (long long)g[0], (long long)g[1],
+             (long long)g[2]);
+    snprintf(work, sizeof work, "%s %s alone", p->name, label);
+    snprintf(note, sizeof note, "%.3f times exact; %lld chunk%s of %lld", ratio, (long long)chunks,
+             chunks == 1 ? "" : "s", (long long)l->info.rows);
+    struct bench_record r = { .work = work,
+                              .way = "alone",
+                              .group = group,
+                              .label = label,
+                              .dtype = p->m.dtype,
+                              .times = runs[DEFAULT].times,
+                              .flops = qv_plan_flops(l->plan, NULL, &l->item, 1),
+                              .bytes = l->info.bytes * (double)chunks,
+                              .note = note };
+    r.extras = json_pack("{s:[I,I,I], s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "grid_thw",
+                         (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2], "patches",
+                         (json_int_t)rows_of(&l->item), "chunks", (json_int_t)chunks, "capacity",
+                         (json_int_t)l->info.rows, "exact_ms", exact_ms, "over_exact", ratio,
+                         "plan_seen_ms", l->seen_ms, "exact_plan_new_ms", lone[EXACT].new_ms);
+    if (!seen)
+        json_object_set_new(r.extras, "plan_new_ms", json_real(l->new_ms));
+    add_lone(p, lone, runs, &r, seen);
+    return bench_report(&p->b, &r, err);
+}
+
+/* Times are sums, the ratio and the making of plans means. */
+static qv_status
+report_all_alone(struct pack_bench *p, int64_t repeats, qv_error *err)
+{
+    const double n = (double)p->n_items, ratio = p->sum.ratio / n;
+    const double new_ms = p->sum.new_ms / (double)p->sum.n_new, seen_ms = p->sum.seen_ms / n;
+    char group[160], work[160], note[80];
+    snprintf(group, sizeof group, "%s alone", p->name);
+    snprintf(work, sizeof work, "%s %lld patches alone", p->name, (long long)p->rows);
+    snprintf(note, sizeof note, "%.3f times exact (mean)", ratio);
+    struct bench_record r = {
+        .work = work,
+        .way = "all alone",
+        .group = group,
+        .label = "all",
+        .dtype = p->m.dtype,
+        .times = { p->sum.ms, p->sum.p90_ms, repeats },
+        .flops = p->sum.flops,
+        .bytes = p->sum.bytes,
+        .note = note,
+        .extras = json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f}", "items", (json_int_t)p->n_items,
+                            "patches", (json_int_t)p->rows, "exact_ms", p->sum.exact_ms,
+                            "over_exact", ratio, "plan_new_ms", new_ms, "capacities",
+                            (json_int_t)p->sum.n_new, "plan_seen_ms", seen_ms)
+    };
+    qv_status status = bench_report(&p->b, &r, err);
+    if (!status && bench_talks(&p->b))
+        printf(
+            "\n  plans        %.2f ms for a new capacity (mean of %zu), %.3f ms for a seen one\n",
+            new_ms, p->sum.n_new, seen_ms);
+    return status;
+}
+
+static qv_status
+run_item(struct pack_bench *p, size_t item, int64_t *least_repeats, qv_error *err)
+{
+    struct lone lone[N_LONE] = { { .p = p, .item = p->items[item] },
+                                 { .p = p, .item = p->items[item] } };
+    struct bench_run runs[N_LONE] = { { .work = run_lone, .user = &lone[DEFAULT] },
+                                      { .work = run_lone, .user = &lone[EXACT] } };
+    const int64_t *g = p->items[item].grid_thw;
+    qv_plan_options options = { 0 };
+    qv_plan_options exact = { .rows = g[0] * g[1] * g[2], .segment_rows = g[1] * g[2] };
+    qv_status status = qv_plan_options_for(p->model, g, &options, err);
+    if (!status)
+        status = open_lone(&lone[DEFAULT], &options, err);
+    if (!status)
+        status = open_lone(&lone[EXACT], &exact, err);
+    if (!status)
+        status = bench_time(&p->b, runs, N_LONE, err);
+    if (!status)
+        status = report_lone(p, lone, runs, was_seen(p, item, &options), err);
+    if (!item || runs[DEFAULT].times.repeats < *least_repeats)
+        *least_repeats = runs[DEFAULT].times.repeats;
+    for (int i = 0; i < N_LONE; i++)
+        qv_plan_free(&lone[i].plan);
+    return status;
+}
+
+static qv_status
+run_alone(struct pack_bench *p, qv_error *err)
+{
+    qv_status status = QV_OK;
+    int64_t repeats = 0;
+    for (size_t i = 0; i < p->n_items && !status; i++)
+        status = run_item(p, i, &repeats, err);
+    return status ? status : report_all_alone(p, repeats, err);
+}
+
+qv_status
+bench_tower_pack(const struct tool_options *o, qv_error *err)
+{
+    struct pack_bench *p = calloc(1, sizeof *p);
+    if (!p)
+        return qv_fail(err, QV_ENOMEM, "no memory");
+    qv_status status = open_all(p, o, err);
+    if (!status)
+        status = bench_begin(&p->b, p->m.dtype,
+                             o->alone ? "alone: an item's work on the device, by the capacity that "
+                                        "suits it and by a dense plan of its size"
+                                      : "packed: the chunks' work on the device\nlimit: the same "
+                                        "GEMMs, without epilogues, and attention over the same "
+                                        "segments, each layer with its own weights",
+                             err);
+    if (!status)
+        status = o->alone ? run_alone(p, err) : run_packed(p, err);
+    close_all(p);
+    free(p);
+    return status;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit cache: what is asked of it, and what all of it needs. */
+#define _DEFAULT_SOURCE /* st_mtim */
+#include "cache.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "error.h"
+
+#ifdef __APPLE__
+#define MTIME(st) (st).st_mtimespec
+#else
+#define MTIME(st) (st).st_mtim
+#endif
+
+/* A file that is not there has no size and no time: that it is not stands in its record. */
+qv_cache_source
+tool_cache_source(const struct tool_entry *entry, char options[TOOL_CACHE_OPTIONS_BYTES])
+{
+    qv_cache_source s = { .path = entry->path };
+    struct stat st;
+    if (!stat(entry->path, &st)) {
+        s.bytes = st.st_size;
+        s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
+    }
+    if (entry->fps > 0 || entry->max_frames || entry->max_pixels || entry->offset || entry->bytes) {
+        const int64_t fps =
+            llround(entry->fps < 1e9 ? entry->fps * 1e6 : 0); /* whatever the locale */
+        snprintf(options, TOOL_CACHE_OPTIONS_BYTES,
+                 "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64
+                 ",\"max_pixels\":%" PRId64 ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
+                 fps / 1000000, fps % 1000000, entry->max_frames, entry->max_pixels, entry->offset,
+                 entry->bytes);
+        s.options = options;
+    }
+    return s;
+}
+
+static qv_status
+check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error *err)
+{
+    char key[QV_CACHE_MAX_KEY + 1];
+    qv_error why = { 0 };
+    const qv_status s = qv_cache_key(entry->key, key, &why);
+    return s ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text) : s;
+}
+
+qv_status
+tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err)
+{
+    if (!o->list)
+        return QV_OK;
+    qv_status s = tool_list_read(o->list, list, err);
+    const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;
+    size_t n = 0;
+    for (size_t i = 0; i < list->n && !s; i++) {
+        struct tool_entry *entry = &list->at[i];
+        s = check_key(o, entry, err);
+        if (qv_cache_key_hash(entry->key) % n_shards == (uint64_t)o->shard[0]) {
+            const struct tool_entry mine = *entry;
+            *entry = list->at[n]; /* one of another shard, or itself: all are freed at the end */
+            list->at[n++] = mine;
+        }
+    }
+    for (size_t i = n; i < list->n && !s; i++) {
+        free(list->at[i].path);
+        free(list->at[i].key);
+    }
+    list->n = s ? list->n : n;
+    return s;
+}
+
+qv_status
+tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err)
+{
+    const qv_status s = qv_cache_open(o->out, out, err);
+    for (int64_t i = 0; !s && qv_cache_damage(*out, i); i++)
+        tool_complain("%s; what it has is passed over", qv_cache_damage(*out, i));
+    return s;
+}
+
+static int
+check_usage(const struct tool_options *o)
+{
+    const int asked = o->cache_status + (o->cache_get != NULL) + o->cache_check;
+    const char *wrong = !o->out          ? "--out DIR is required"
+                        : o->n_arguments ? "clips are given by --list FILE"
+                        : asked > 1      ? "--status, --get and --check exclude each other"
+                        : o->cache_get && !o->output ? "--get KEY needs -o FILE"
+                        : o->output && !o->cache_get ? "-o FILE goes with --get KEY"
+                        : asked && o->model          ? "--model DIR is for making a cache"
+                        : (o->cache_get || o->cache_check) && o->list
+                            ? "--list FILE is for making a cache and --status"
+                        : !asked && !o->model ? "--model DIR is required"
+                        : !asked && !o->list  ? "--list FILE is required"
+                        : o->clip.fps > 0 && o->clip.num_frames
+                            ? "--fps and --num-frames exclude each other"
+                            : NULL;
+    if (wrong)
+        tool_complain("cache: %s (qwenvit cache --help)", wrong);
+    return wrong ? TOOL_USAGE : TOOL_DONE;
+}
+
+int
+tool_cache(const struct tool_options *o)
+{
+    const int code = check_usage(o);
+    if (code)
+        return code;
+    return o->cache_status  ? tool_cache_status(o)
+           : o->cache_get   ? tool_cache_get(o)
+           : o->cache_check ? tool_cache_check(o)
+                            : tool_cache_run(o);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* What the parts of `qwenvit cache` share. */
+#ifndef QV_TOOLS_CACHE_H
+#define QV_TOOLS_CACHE_H
+
+#include "list.h"
+#include "qwenvit_cache.h"
+#include "tool.h"
+
+/* Where a line's tokens come from; its file is looked at. `options`: of this line, as JSON. What it
+ * points to belongs to the entry and to `options`. */
+enum { TOOL_CACHE_OPTIONS_BYTES = 192 };
+qv_cache_source tool_cache_source(const struct tool_entry *entry,
+                                  char options[TOOL_CACHE_OPTIONS_BYTES]);
+/* The list of the options, if there is one, with keys that caches can have; those of other shards are
+ * taken out. */
+qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err);
+/* Opens OUT, and tells what is damaged of it. */
+qv_status tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err);
+
+/* Each returns an exit code, told. */
+int tool_cache_status(const struct tool_options *o);
+int tool_cache_get(const struct tool_options *o);
+int tool_cache_check(const struct tool_options *o);
+int tool_cache_run(const struct tool_options *o);
+
+#endif

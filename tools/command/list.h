@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* A list of clips: a path a line, or JSON a line. */
+#ifndef QV_TOOLS_LIST_H
+#define QV_TOOLS_LIST_H
+
+#include "qwenvit_media.h"
+
+/* A line. What it leaves out is 0. */
+struct tool_entry {
+    char *path, *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
+    double fps;
+    int64_t max_frames, max_pixels;
+    int64_t offset, bytes; /* where in the file the clip lies */
+    size_t line;           /* from 1 */
+};
+
+struct tool_list {
+    struct tool_entry *at; /* [n], in the lines' order */
+    size_t n, room;
+};
+
+/*
+ * Reads all of FILE, "-" for standard input; empty lines are nothing. QV_EFORMAT, with the line's number,
+ * for a line that is neither a path nor such an object, a field that is not known or of another kind, a
+ * key twice, a NUL, a key that begins with "__"; QV_EUNSUPPORTED for fields that are known and cannot be
+ * done yet; QV_EIO.
+ */
+qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
+void tool_list_free(struct tool_list *list);
+
+/* That keys can be names of files below a folder: QV_EFORMAT, with the line's number, for one with "..",
+ * and for two that would be one file. */
+qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
+
+/* The command's options with those of the line in their place. */
+qv_clip_options tool_entry_options(const struct tool_entry *entry, const qv_clip_options *all);
+
+#endif

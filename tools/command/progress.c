@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* How a job goes: a line while it runs, a record at its end. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "commit.h"
+#include "encode.h"
+#include "error.h"
+
+void
+tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool quiet)
+{
+    *p = (struct tool_job_progress){
+        .total = total, .shown_s = tool_seconds(), .quiet = quiet, .terminal = isatty(2)
+    };
+}
+
+/* 3:05, or 2:03:05 */
+static const char *
+time_text(double seconds, char text[32])
+{
+    const long long s = seconds < 1e9 ? (long long)(seconds + 0.5) : 1000000000;
+    if (s < 3600)
+        snprintf(text, 32, "%lld:%02lld", s / 60, s % 60);
+    else
+        snprintf(text, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return text;
+}
+
+void
+tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
+{
+    const double now_s = tool_seconds();
+    if (p->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
+        return;
+    p->shown_s = now_s;
+    qv_job_progress j;
+    qv_job_get_progress(job, &j);
+    char text[256], left[32], failed[48] = "";
+    const double rate = (double)j.done / (j.elapsed_s + 1e-9);
+    if (j.failed)
+        snprintf(failed, sizeof failed, " (%lld failed)", (long long)j.failed);
+    snprintf(text, sizeof text,
+             "%lld/%lld clips%s, %.1f clips/s, %.0f tokens/s, %s left, limited by %s",
+             (long long)j.done, (long long)p->total, failed, rate,
+             (double)j.tokens / (j.elapsed_s + 1e-9),
+             j.done ? time_text((double)(p->total - j.done) / rate, left) : "?", j.limit);
+    tool_bar_show(text, p->terminal);
+}
+
+void
+tool_job_progress_end(void)
+{
+    tool_bar_end();
+}
+
+qv_status
+tool_report_job(const struct tool_encoder *e, qv_error *err)
+{
+    qv_job_progress p;
+    qv_job_get_progress(e->job, &p);
+    const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
+    json_t *j =
+        json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:I, s:f, s:I, s:s, s:s}", "clips",
+                  (json_int_t)p.done, "failed", (json_int_t)p.failed, "tokens",
+                  (json_int_t)p.tokens, "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s,
+                  "tokens_per_s", (double)p.tokens / s, "limit", p.limit, "chunks",
+                  (json_int_t)p.chunks, "fill", (double)p.rows / room, "most_frame_bytes",
+                  (json_int_t)p.most_frame_bytes, "version", qv_version(), "commit", QV_COMMIT);
+    json_t *stages = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "decode_s",
+                               p.decode_s, "room_s", p.room_s, "device_s", p.device_s, "starved_s",
+                               p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
+                               p.decoders, "devices", p.devices, "sinks", p.sinks);
+    json_t *record = json_object();
+    if (json_object_set_new(j, "stages", stages) | json_object_set_new(record, "job", j)) {
+        json_decref(record);
+        return qv_fail(err, QV_ENOMEM, "no memory for a job's result");
+    }
+    return tool_emit_json(e->o, record, err);
+}

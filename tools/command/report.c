@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/* What encoding a clip came to, for people and for machines. */
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "commit.h"
+#include "encode.h"
+#include "error.h"
+
+static int64_t
+peak_rss_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+    return usage.ru_maxrss; /* bytes there, KiB elsewhere */
+#else
+    return (int64_t)usage.ru_maxrss * 1024;
+#endif
+}
+
+/* Frames of the clip, sampled or not, while frames were being decoded: all of them are. */
+static double
+frames_per_s(const qv_job_result *r)
+{
+    return (double)r->clip->source_frames / (r->decode_s + 1e-9);
+}
+
+/* Of the three that go on at once. The device's own time shows where the others wait for it. */
+static double
+slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
+{
+    double most = r->decode_s;
+    most = r->wait_device_s > most ? r->wait_device_s : most;
+    return output->write_s > most ? output->write_s : most;
+}
+
+static qv_status
+report_json(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+            qv_error *err)
+{
+    const int64_t *g = r->grid_thw;
+    json_t *j = json_object();
+    int missing = json_object_set_new(j, "clip", tool_json_text(output->clip)) |
+                  json_object_set_new(j, "output", tool_json_text(output->path));
+    missing |= json_object_update_new(
+        j, json_pack("{s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s, s:I}", "decoder",
+                     r->decoder, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
+                     "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
+                     "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
+                     qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
+                     "lowering", r->lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes()));
+    missing |= json_object_update_new(
+        j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s", r->decode_s, "write_s",
+                     output->write_s, "wait_decode_s", r->wait_decode_s, "wait_device_s",
+                     r->wait_device_s, "wait_write_s", r->wait_sink_s, "over_slowest_stage",
+                     r->seconds / (slowest_stage_s(output, r) + 1e-9), "frames_per_s",
+                     frames_per_s(r), "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+    missing |= json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine",
+                                                   "backend", e->context.backend, "device",
+                                                   e->context.device, "threads", e->context.threads,
+                                                   "version", qv_version(), "commit", QV_COMMIT));
+    if (missing) {
+        json_decref(j);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a result", output->clip);
+    }
+    return tool_emit_json(e->o, j, err);
+}
+
+/* Where the time went, of a clip that took long enough to ask. */
+static void
+report_stages(const struct tool_output *output, const qv_job_result *r)
+{
+    if (r->picture || r->seconds < 1)
+        return;
+    printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %.1f frames a "
+           "second decoded; %.2f times the slowest stage\n",
+           r->wait_decode_s, r->wait_device_s, r->wait_sink_s, frames_per_s(r),
+           r->seconds / (slowest_stage_s(output, r) + 1e-9));
+}
+
+qv_status
+tool_report(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+            qv_error *err)
+{
+    if (e->o->json)
+        return report_json(e, output, r, err);
+    const qv_clip_info *c = r->clip;
+    printf("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n", output->clip,
+           (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
+           (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
+           qv_dtype_name(e->model.dtype), output->path);
+    report_stages(output, r);
+    if (r->damaged_frames)
+        tool_complain("%s: %lld damaged frame%s replaced by the one before", output->clip,
+                      (long long)r->damaged_frames, r->damaged_frames == 1 ? " was" : "s were");
+    return QV_OK;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* What comes of a job: each clip's tokens into its file, and a picture of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "encode.h"
+#include "error.h"
+#include "files/json.h"
+
+qv_dtype
+tool_output_dtype(const struct tool_encoder *e)
+{
+    return e->o->output_dtype ? e->o->output_dtype : e->model.dtype;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static char *
+preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
+{
+    const qv_clip_info *c = r->clip;
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:i, s:i}", "kind",
+                  c->picture ? "picture" : "video", "like", tool_like_name(c->like), "codec",
+                  c->codec, "format", c->format, "source_width", c->source_width, "source_height",
+                  c->source_height, "rotation", c->rotation, "source_fps", c->source_fps,
+                  "source_frames", (json_int_t)c->source_frames, "sampled_frames",
+                  (json_int_t)c->n_frames, "width", c->width, "height", c->height);
+    const double pair_s =
+        c->sampled_fps > 0 ? (double)e->model.temporal_patch_size / c->sampled_fps : 0;
+    int missing = 0;
+    if (!c->picture)
+        missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
+                  json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
+    /* the last: what else there is does not move when it grows */
+    missing |= json_object_set_new(j, "damaged_frames", json_integer(r->damaged_frames));
+    char *text = missing ? NULL : qv_json_text(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+static qv_status
+open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+          qv_error *err)
+{
+    char *preprocessing = preprocessing_text(e, r), *source = tool_utf8(output->clip);
+    const char *const metadata[][2] = {
+        { "format", "qwenvit" },
+        { "qwenvit_version", qv_version() },
+        { "source", source },
+        { "model", e->model.model_type },
+        { "weights_digest", *e->model.digest ? e->model.digest : "unknown" },
+        { "precision", qv_dtype_name(e->model.dtype) },
+        { "backend", e->context.backend },
+        { "device", e->context.device },
+        { "preprocessing", preprocessing },
+    };
+    const struct tool_outbox_options options = { .path = output->path,
+                                                 .source = output->clip,
+                                                 .dtype = r->dtype,
+                                                 .rows = r->n_tokens,
+                                                 .width = e->model.out_hidden,
+                                                 .n_timestamps = r->clip->n_frames,
+                                                 .n_deepstack = e->model.n_deepstack };
+    qv_status status =
+        preprocessing && source
+            ? tool_outbox_open(&options, metadata, sizeof metadata / sizeof *metadata,
+                               &output->outbox, err)
+            : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
+    free(preprocessing);
+    free(source);
+    return status;
+}
+
+/* How many frames were damaged is known at the end. */
+static qv_status
+fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+        qv_error *err)
+{
+    char *preprocessing = preprocessing_text(e, r);
+    if (!preprocessing)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
+    qv_status status = tool_outbox_fill_in(output->outbox, r->grid_thw, r->timestamps_s,
+                                           "preprocessing", preprocessing, err);
+    free(preprocessing);
+    return status;
+}
+
+void
+tool_output_close(struct tool_output *output)
+{
+    tool_outbox_close(&output->outbox);
+    tool_picture_close(&output->picture);
+    free(output->tokens_f32);
+    output->tokens_f32 = NULL;
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+static qv_status
+add_to_picture(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+               qv_error *err)
+{
+    const float *tokens = r->tokens;
+    qv_status status = QV_OK;
+    if (!output->picture)
+        status = tool_picture_open(r->clip, &e->model, &output->picture, err);
+    if (!status && r->dtype == QV_BF16) {
+        const int64_t n = r->n * e->model.out_hidden;
+        free(output->tokens_f32);
+        output->tokens_f32 = malloc((size_t)n * sizeof(float));
+        if (!output->tokens_f32)
+            return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk of tokens", output->clip);
+        for (int64_t i = 0; i < n; i++)
+            output->tokens_f32[i] = qv_bf16_to_f32(((const qv_bf16 *)r->tokens)[i]);
+        tokens = output->tokens_f32;
+    }
+    if (!status)
+        tool_picture_add(output->picture, r->frames, r->n_frames, tokens);
+    return status;
+}
+
+/* ---- the sink -------------------------------------------------------------------------------- */
+
+static qv_status
+take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+            qv_error *err)
+{
+    qv_status status = QV_OK;
+    const double began_s = tool_seconds();
+    if (!output->outbox && e->o->list)
+        tool_make_folders(output->path);
+    if (!output->outbox)
+        status = open_file(e, output, r, err);
+    if (!status && e->o->picture)
+        status = add_to_picture(e, output, r, err);
+    if (!status)
+        status = tool_outbox_put(output->outbox, r->tokens, r->deepstack, r->first_row, r->n, err);
+    output->write_s += tool_seconds() - began_s;
+    return status;
+}
+
+static qv_status
+finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+            qv_error *err)
+{
+    qv_status status = fill_in(e, output, r, err);
+    if (!status && output->picture)
+        status = tool_picture_write(output->picture, e->o->picture, err);
+    return status ? status : tool_outbox_commit(output->outbox, err);
+}
+
+/* What is wrong with one of several clips is told and counted; what ends them all is told at the end,
+ * once. */
+static void
+lose(struct tool_encoder *e, qv_status status, const qv_error *err)
+{
+    if (tool_exit_code(status) == TOOL_DEVICE)
+        return;
+    e->code = tool_fail(status, err);
+    e->n_failed++;
+}
+
+static void
+show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r)
+{
+    if (e->n > 1 || !r->clip) {
+        tool_job_progress_show(&e->progress, e->job);
+        return;
+    }
+    if (!e->bar.label)
+        tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
+    if (r->n_tokens)
+        tool_progress_show(&e->bar, (r->first_row + r->n) * r->clip->n_frames / r->n_tokens);
+    if (r->last)
+        tool_bar_end();
+}
+
+static qv_status
+settle(struct tool_encoder *e, struct tool_output *output, const qv_job_result *r, qv_status status,
+       qv_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->n == 1)
+        show_progress(e, output, r);
+    if (!status && r->last)
+        status = tool_report(e, output, r, err);
+    if (status && r->last && !r->cancelled)
+        lose(e, status, err);
+    if (e->n > 1) /* behind what was told, which would be overwritten */
+        show_progress(e, output, r);
+    pthread_mutex_unlock(&e->lock);
+    if (status || r->last)
+        tool_output_close(output);
+    return status;
+}
+
+qv_status
+tool_sink(void *user, const qv_job_result *r, qv_error *err)
+{
+    struct tool_encoder *e = user;
+    struct tool_output *output = r->user;
+    qv_status status = r->status;
+    if (status)
+        qv_fail(err, status, "%s", r->error);
+    else
+        status = take_tokens(e, output, r, err);
+    if (!status && r->last)
+        status = finish_file(e, output, r, err);
+    return settle(e, output, r, status, err);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+/* What the stages of a job did when, as trace events that Perfetto and Chrome open. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "encode.h"
+#include "error.h"
+#include "files/atomic_file.h"
+#include "files/json.h"
+
+enum { BUFFER_BYTES = 1 << 16, MOST_EVENT_BYTES = 1 << 13, SHOWN_KEY = 256 };
+
+struct tool_trace {
+    pthread_mutex_t lock;
+    struct qv_atomic_file file;
+    double opened_s;
+    uint64_t written;
+    size_t n;
+    qv_status status; /* of the first write that failed */
+    qv_error error;
+    char buffer[BUFFER_BYTES];
+};
+
+/* Rows of the picture: a process each, with a thread for each lane. */
+static const struct {
+    const char *stage, *name;
+    int process;
+} stages[] = { { "decode", "decoding", 1 },
+               { "push", "devices", 2 },
+               { "pull", "devices", 2 },
+               { "sink", "writing", 3 } };
+enum { N_STAGES = sizeof stages / sizeof *stages };
+
+static void
+flush(struct tool_trace *t)
+{
+    if (!t->status)
+        t->status = qv_atomic_file_write(&t->file, t->written, t->buffer, t->n, &t->error);
+    t->written += t->n;
+    t->n = 0;
+}
+
+static void
+put_text(struct tool_trace *t, const char *text)
+{
+    const size_t n = strlen(text);
+    if (t->n + n > sizeof t->buffer)
+        flush(t);
+    memcpy(t->buffer + t->n, text, n);
+    t->n += n;
+}
+
+qv_status
+tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
+{
+    struct tool_trace *t = calloc(1, sizeof *t);
+    if (!t)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
+    if (pthread_mutex_init(&t->lock, NULL)) {
+        free(t);
+        return qv_fail(err, QV_ENOMEM, "%s: no lock can be made", path);
+    }
+    qv_status status = qv_atomic_file_open(path, &t->file, err);
+    t->opened_s = tool_seconds();
+    put_text(t, "{\"traceEvents\":[\n");
+    for (int i = 0; i < N_STAGES; i++) {
+        char text[200];
+        snprintf(
+            text, sizeof text,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+            stages[i].process, stages[i].name);
+        put_text(t, text);
+    }
+    if (status)
+        tool_trace_close(&t);
+    *out = t;
+    return status;
+}
+
+/* The end of a long key tells more. */
+static char *
+shown(const char *key)
+{
+    const size_t n = strlen(key);
+    json_t *json = tool_json_text(n > SHOWN_KEY ? key + n - SHOWN_KEY : key);
+    char *text = qv_json_text(json, JSON_ENCODE_ANY | JSON_COMPACT);
+    json_decref(json);
+    return text;
+}
+
+void
+tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key, double begin_s,
+                double end_s)
+{
+    char event[MOST_EVENT_BYTES], *name = key ? shown(key) : NULL;
+    int i = 0;
+    while (i + 1 < N_STAGES && strcmp(stages[i].stage, stage) != 0)
+        i++;
+    snprintf(event, sizeof event,
+             "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
+             "\"args\":{\"key\":%s}},\n",
+             stage, stages[i].process, lane, 1e6 * (begin_s - t->opened_s), 1e6 * (end_s - begin_s),
+             name ? name : "null");
+    free(name);
+    pthread_mutex_lock(&t->lock);
+    put_text(t, event);
+    pthread_mutex_unlock(&t->lock);
+}
+
+qv_status
+tool_trace_finish(struct tool_trace *t, qv_error *err)
+{
+    put_text(t, "{\"name\":\"end\",\"ph\":\"i\",\"pid\":1,\"tid\":0,\"ts\":0,\"s\":\"g\"}]}\n");
+    flush(t);
+    if (t->status)
+        return qv_fail(err, t->status, "%s", t->error.text);
+    return qv_atomic_file_commit(&t->file, err);
+}
+
+void
+tool_trace_close(struct tool_trace **trace)
+{
+    struct tool_trace *t = *trace;
+    if (!t)
+        return;
+    qv_atomic_file_abort(&t->file);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+    *trace = NULL;
+}
