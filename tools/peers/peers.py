@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -161,12 +162,23 @@ def linear_tower(folder, shipped):
     return model.eval()
 
 
-def batch_attention(attention, rotate, pairs):
-    """Attention of equal frame pairs as one batch, where transformers loops over them."""
+def segment_attention(attention, rotate, segments):
+    """Attention of all segments at once, where transformers loops over them: of equal ones as a
+    batch, of others by torch's kernel for them. `segments`: their lengths."""
+    longest, equal = max(segments), min(segments) == max(segments)
+    if not equal:
+        from torch.nn.attention.varlen import varlen_attn
+        starts = torch.tensor([0, *itertools.accumulate(segments)], dtype=torch.int32,
+                              device=attention.qkv.weight.device)
+
     def forward(hidden_states, position_embeddings=None, **_):
         n, heads = hidden_states.shape[0], attention.num_heads
         q, k, v = attention.qkv(hidden_states).view(n, 3, heads, -1).unbind(1)
         q, k = rotate(q, k, *position_embeddings)
+        if not equal:
+            x = varlen_attn(q, k, v, starts, starts, longest, longest)
+            return attention.proj(x.reshape(n, -1))
+        pairs = len(segments)
         q, k, v = (x.reshape(pairs, n // pairs, heads, -1).transpose(1, 2) for x in (q, k, v))
         x = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
         return attention.proj(x.transpose(1, 2).reshape(n, -1))
@@ -174,35 +186,59 @@ def batch_attention(attention, rotate, pairs):
 
 
 class BareTower(torch.nn.Module):
-    """transformers' layers for one grid, for the compiler: what depends on the grid alone is
-    computed beforehand, and nothing breaks the graph."""
+    """transformers' layers for given grids, for the compiler: what depends on the grids alone
+    is computed beforehand, and nothing breaks the graph."""
 
-    def __init__(self, model, grid, grids):
+    def __init__(self, model, grids):
         super().__init__()
         from transformers import vision_utils
         modeling = importlib.import_module(type(model).__module__)
-        self.model = model
-        taps, weights = vision_utils.get_vision_interpolation_indices_and_weights(
-            grids, num_grid_per_side=model.num_grid_per_side, mode=model.interpolation_mode,
-            align_corners=model.interpolation_align_corners,
-            spatial_merge_size=model.spatial_merge_size, kwargs={})
+        self.model, self.position, self.order, self.back = model, None, None, None
+        weight = model.patch_embed.proj.weight if hasattr(model.patch_embed, "proj") \
+            else model.patch_embed.linear_proj.weight
         ids = vision_utils.get_vision_position_ids(grids, model.spatial_merge_size, kwargs={})
         with torch.no_grad():
-            position = (model.pos_embed(taps) * weights[:, :, None]).sum(1)
-            self.position = position.to(model.pos_embed.weight.dtype)
-            self.rotary = model.rotary_pos_emb(self.position, ids)
+            self.rotary = model.rotary_pos_emb(weight, ids)
+            if hasattr(model, "pos_embed"):
+                taps, weights = vision_utils.get_vision_interpolation_indices_and_weights(
+                    grids, num_grid_per_side=model.num_grid_per_side,
+                    mode=model.interpolation_mode,
+                    align_corners=model.interpolation_align_corners,
+                    spatial_merge_size=model.spatial_merge_size, kwargs={})
+                position = (model.pos_embed(taps) * weights[:, :, None]).sum(1)
+                self.position = position.to(model.pos_embed.weight.dtype)
         self.taps = list(getattr(model, "deepstack_visual_indexes", []))
-        for block in model.blocks:
-            block.attn.forward = batch_attention(
-                block.attn, modeling.apply_rotary_pos_emb_vision, grid[0])
+        segments = [h * w for t, h, w in grids.tolist() for _ in range(t)]
+        full, windows = range(len(model.blocks)), None
+        if hasattr(model, "fullatt_block_indexes"):
+            full, windows = model.fullatt_block_indexes, self.use_windows(grids, vision_utils)
+        for i, block in enumerate(model.blocks):
+            block.attn.forward = segment_attention(
+                block.attn, modeling.apply_rotary_pos_emb_vision, segments if i in full else windows)
+
+    def use_windows(self, grids, vision_utils):
+        """Rows in window order, and tokens back; the lengths of windows."""
+        model, area = self.model, self.model.spatial_merge_size ** 2
+        index, starts = vision_utils.get_vision_window_index(
+            grids, model.spatial_merge_size, model.window_size, model.patch_size)
+        index = index.to(grids.device)
+        self.order = (index[:, None] * area + torch.arange(area, device=grids.device)).flatten()
+        self.back = torch.argsort(index)
+        self.rotary = tuple(x[self.order] for x in self.rotary)
+        return starts.diff().tolist()
 
     def forward(self, pixels):
-        x, deep = self.model.patch_embed(pixels) + self.position, []
+        x, deep = self.model.patch_embed(pixels), []
+        if self.position is not None:
+            x = x + self.position
+        if self.order is not None:
+            x = x[self.order]
         for i, block in enumerate(self.model.blocks):
             x = block(x, cu_seqlens=None, position_embeddings=self.rotary)
             if i in self.taps:
                 deep.append(self.model.deepstack_merger_list[self.taps.index(i)](x))
-        return self.model.merger(x), deep
+        tokens = self.model.merger(x)
+        return tokens if self.back is None else tokens[self.back], deep
 
 
 def compiler_setting(args, mode):
@@ -249,17 +285,37 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
     return best
 
 
-def tower_work(config, grid, size):
+def patches(grids):
+    return sum(t * h * w for t, h, w in grids)
+
+
+def attention_squares(config, grids):
+    """Squares of segments' rows, summed over the blocks: of frame pairs, or of windows."""
+    full = sum(t * (h * w) ** 2 for t, h, w in grids)
+    if not hasattr(config, "fullatt_block_indexes"):
+        return config.depth * full
+    side = config.window_size // config.patch_size
+    lengths = lambda n: [min(side, n - i) for i in range(0, n, side)]
+    squares = lambda n: sum(x * x for x in lengths(n))
+    blocks = len(config.fullatt_block_indexes)
+    windows = sum(t * squares(h) * squares(w) for t, h, w in grids)
+    return blocks * full + (config.depth - blocks) * windows
+
+
+def tower_work(config, grids, size):
     """(flops, bytes) of a tower: bytes are weights, pixels and tokens, each once."""
-    n, width, inner = grid[0] * grid[1] * grid[2], config.hidden_size, config.intermediate_size
+    n, width = patches(grids), common.width_of(config)
+    inner = getattr(config, "intermediate_size", None) or int(width * config.mlp_ratio)
+    matrices = 3 if hasattr(config, "fullatt_block_indexes") else 2  # gate, up and down, or two
     row = config.in_channels * config.temporal_patch_size * config.patch_size ** 2
-    merged, out = width * config.spatial_merge_size ** 2, config.out_hidden_size
+    merged = width * config.spatial_merge_size ** 2
+    out = getattr(config, "out_hidden_size", None) or config.hidden_size
     outputs = 1 + len(getattr(config, "deepstack_visual_indexes", None) or [])
     merger = merged * merged + merged * out
-    block = 4 * width * width + 2 * width * inner
+    block = 4 * width * width + matrices * width * inner
     tokens = n // config.spatial_merge_size ** 2
     flops = 2 * n * (row * width + config.depth * block) + 2 * tokens * outputs * merger
-    flops += 4 * config.depth * n * (n // grid[0]) * width
+    flops += 4 * attention_squares(config, grids) * width
     weights = row * width + config.depth * block + outputs * merger
     return float(flops), float(size * (weights + n * row + tokens * outputs * out))
 
@@ -270,20 +326,37 @@ def bench_tower(args):
         linear = linear_tower(args.model, towers["transformers"])
         if linear is not None:
             towers["transformers linear"] = linear
-        for grid in args.grid or [[1, 20, 38]]:
-            time_towers(args, dtype, grid, towers)
+        for grids in [[grid] for grid in args.grid or []] + (args.pack or []):
+            time_towers(args, dtype, grids, towers)
         del towers, linear
 
 
-def time_towers(args, dtype, grid, towers):
+def read_pack(path):
+    """Grids, one T,H,W a line, as `qwenvit bench tower --pack FILE` reads them."""
+    grids = []
+    with open(path, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            if line.strip() and not line.startswith("#"):
+                try:
+                    grids.append(numbers(3)(line.strip()))
+                except (ValueError, argparse.ArgumentTypeError) as error:
+                    raise argparse.ArgumentTypeError(f"{path}:{number}: {error}") from None
+    if not grids:
+        raise argparse.ArgumentTypeError(f"{path}: has no grid")
+    return grids
+
+
+def time_towers(args, dtype, grids, towers):
     shipped = towers["transformers"]
     weight, config = shipped.patch_embed.proj.weight, shipped.config
-    n = grid[0] * grid[1] * grid[2]
+    n = patches(grids)
     case = f"{os.path.basename(os.path.normpath(args.model))} {n} patches"
-    work = tower_work(config, grid, weight.element_size())
+    if len(grids) > 1:
+        case += " packed"
+    work = tower_work(config, grids, weight.element_size())
     levels = torch.randint(0, 256, (n, weight[0].numel()), generator=torch.manual_seed(0))
     pixels = ((2 * levels - 255) / 255).to(weight.device, weight.dtype)
-    grids = torch.tensor([grid], device=weight.device)
+    grids = torch.tensor(grids, device=weight.device)
 
     for way, model in towers.items():
         run = lambda: model(pixels, grid_thw=grids)
@@ -300,7 +373,7 @@ def time_towers(args, dtype, grid, towers):
     if not args.modes:
         return
     model = towers.get("transformers linear", shipped)
-    found = time_compiled(args, case, dtype, BareTower(model, grid, grids), pixels, truth)
+    found = time_compiled(args, case, dtype, BareTower(model, grids), pixels, truth)
     for block in model.blocks:
         del block.attn.forward  # the class's own again
     if found is None:
@@ -542,6 +615,8 @@ def main():
     tower.add_argument("--model", required=True, metavar="DIR", help="checkpoint folder")
     tower.add_argument("--grid", type=numbers(3), action="append", metavar="T,H,W",
                        help="frame pairs, patch rows, patch columns (1,20,38); repeatable")
+    tower.add_argument("--pack", type=read_pack, action="append", metavar="FILE",
+                       help="items encoded together, a line T,H,W each; repeatable")
     tower.add_argument("--modes", metavar="LIST",
                        help='of torch.compile, the best is reported; "" for none (cpu: default,'
                             "freezing,max-autotune; cuda: reduce-overhead,"
@@ -559,6 +634,8 @@ def main():
 
     args = parser.parse_args()
     if args.bench == "tower":
+        if not args.grid and not args.pack:
+            args.grid = [[1, 20, 38]]
         usual = ("default,freezing,max-autotune" if args.device == "cpu"
                  else "reduce-overhead,max-autotune-no-cudagraphs")
         args.modes = [m for m in (usual if args.modes is None else args.modes).split(",") if m]

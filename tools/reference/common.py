@@ -16,14 +16,19 @@ from safetensors import safe_open
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
-# model_type in config.json: module of transformers and prefix of its class names
+# model_type in config.json, which is transformers' module: its classes of the tower and of its config
 FAMILIES = {
-    "qwen3_vl": "Qwen3VL",
-    "qwen3_vl_moe": "Qwen3VLMoe",
-    "qwen3_5": "Qwen3_5",
-    "qwen3_5_moe": "Qwen3_5Moe",
-    "qwen4_exp": "Qwen4Exp",
+    "qwen2_vl": ("Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig"),
+    "qwen2_5_vl": ("Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig"),
+    "qwen2_5_omni": ("Qwen2_5OmniVisionEncoder", "Qwen2_5OmniVisionEncoderConfig"),
+    "qwen3_vl": ("Qwen3VLVisionModel", "Qwen3VLVisionConfig"),
+    "qwen3_vl_moe": ("Qwen3VLMoeVisionModel", "Qwen3VLMoeVisionConfig"),
+    "qwen3_omni_moe": ("Qwen3OmniMoeVisionEncoder", "Qwen3OmniMoeVisionEncoderConfig"),
+    "qwen3_5": ("Qwen3_5VisionModel", "Qwen3_5VisionConfig"),
+    "qwen3_5_moe": ("Qwen3_5MoeVisionModel", "Qwen3_5MoeVisionConfig"),
+    "qwen4_exp": ("Qwen4ExpVisionModel", "Qwen4ExpVisionConfig"),
 }
+PREFIXES = ("model.visual.", "visual.", "thinker.visual.")
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
@@ -49,12 +54,12 @@ def read_weights(folder, config):
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as f:
             for key in f.keys():
-                name = key[len("model."):] if key.startswith("model.visual.") else key
-                if name.startswith("visual."):
-                    name = name[len("visual."):].replace("linear_proj", "proj")
+                prefix = next((p for p in PREFIXES if key.startswith(p)), None)
+                if prefix:
+                    name = key[len(prefix):].replace("linear_proj", "proj")
                     weights[name] = f.get_tensor(key)
     if not weights:
-        raise SystemExit(f"{folder}: no tensor named visual.* or model.visual.*")
+        raise SystemExit(f"{folder}: no tensor whose name begins with one of {PREFIXES}")
     t, p, c = config.temporal_patch_size, config.patch_size, config.in_channels
     w = weights["patch_embed.proj.weight"]
     if w.ndim == 5 and tuple(w.shape[1:]) == (t, p, p, c) != (c, t, p, p):  # channels last
@@ -69,16 +74,16 @@ def vision_classes(folder):
     family = config["model_type"]
     if family not in FAMILIES:
         raise SystemExit(f"{folder}/config.json: model_type {family!r} is none of {list(FAMILIES)}")
-    prefix = FAMILIES[family]
+    model_name, config_name = FAMILIES[family]
     models = "transformers.models." + family
     modeling = importlib.import_module(f"{models}.modeling_{family}")
     configuration = importlib.import_module(f"{models}.configuration_{family}")
-    values = {k: v for k, v in config["vision_config"].items() if k not in ("model_type", "dtype")}
-    if prefix.startswith(("Qwen3_5", "Qwen4")):
+    vision = config.get("thinker_config", config)["vision_config"]
+    values = {k: v for k, v in vision.items() if k not in ("model_type", "dtype")}
+    if family.startswith(("qwen3_5", "qwen4")):
         if values.pop("deepstack_visual_indexes", None):
             raise SystemExit(f"{folder}/config.json: {family} has no DeepStack in transformers")
-    return (getattr(modeling, prefix + "VisionModel"),
-            getattr(configuration, prefix + "VisionConfig")(**values))
+    return getattr(modeling, model_name), getattr(configuration, config_name)(**values)
 
 
 def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, device="cpu"):
@@ -105,10 +110,15 @@ def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, devic
     return model.eval().to(device)
 
 
+def width_of(config):
+    """Of the tower's rows: Qwen2-VL's hidden_size is the language model's."""
+    return getattr(config, "embed_dim", config.hidden_size)
+
+
 def use_doubles(model):
     """f64 all the way: transformers itself computes rotary angles and rotation in f32."""
     modeling = importlib.import_module(type(model).__module__)
-    head_dim = model.config.hidden_size // model.config.num_heads
+    head_dim = width_of(model.config) // model.config.num_heads
     theta = model.config.rope_parameters["rope_theta"]
     inv_freq = theta ** -(torch.arange(0, head_dim // 2, 2, dtype=torch.float64) / (head_dim // 2))
 
@@ -131,7 +141,7 @@ def use_doubles(model):
     modeling.apply_rotary_pos_emb_vision = rotate
 
 
-def position_taps(grids, side, merge):
+def position_interpolation(grids, side, merge):
     """transformers' bilinear (align_corners) taps into the position table, weights in f64."""
     all_taps, all_weights = [], []
     for t, h, w in grids.tolist():
@@ -170,15 +180,15 @@ def run_tower(model, pixel_values, grids):
         watch(block, f"blocks.{i}")
     for i, merger in enumerate(getattr(model, "deepstack_merger_list", [])):
         watch(merger, f"deepstack_merger_list.{i}")
-    watch(model.merger, "merger")
     extra = {}
     dtype, device = model.patch_embed.proj.weight.dtype, model.patch_embed.proj.weight.device
-    if dtype == torch.float64:
-        extra["interp_indices"], extra["interp_weights"] = position_taps(
+    if dtype == torch.float64 and hasattr(model, "num_grid_per_side"):
+        extra["interp_indices"], extra["interp_weights"] = position_interpolation(
             grids, model.num_grid_per_side, model.config.spatial_merge_size)
         extra = {name: x.to(device) for name, x in extra.items()}
     try:
-        model(pixel_values.to(device, dtype), grid_thw=grids.to(device), **extra)
+        out = model(pixel_values.to(device, dtype), grid_thw=grids.to(device), **extra)
+        keep("merger", out.pooler_output)  # with windows, the merger's own are not yet put back
     finally:
         for handle in handles:
             handle.remove()

@@ -14,7 +14,45 @@ from safetensors.torch import save_file
 
 import common
 
+HALVES = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073],
+            image_std=[0.26862954, 0.26130258, 0.27577711])
+
 CASES = {
+    # no positions, no bias of the Conv3d, the tower's width under another name, quick GELU
+    "qwen2_vl": dict(
+        seed=5, model_type="qwen2_vl", vision_type="qwen2_vl", pixels=CLIP,
+        architecture="Qwen2VLForConditionalGeneration",
+        vision=dict(depth=2, embed_dim=24, hidden_size=20, num_heads=2, mlp_ratio=2, patch_size=2,
+                    hidden_act="quick_gelu"),
+        prefix="visual.", dtype=torch.bfloat16, shards=1,
+        frames=4, grids=[[2, 4, 6], [1, 6, 2]]),
+    # windows of 2x2 merged patches: ragged ones at the edges, and a grid that they divide
+    "qwen2_5_vl": dict(
+        seed=6, model_type="qwen2_5_vl", vision_type="qwen2_5_vl", pixels=CLIP,
+        architecture="Qwen2_5_VLForConditionalGeneration",
+        vision=dict(depth=3, hidden_size=24, num_heads=2, intermediate_size=21, patch_size=2,
+                    out_hidden_size=20, window_size=8, fullatt_block_indexes=[1],
+                    hidden_act="silu"),
+        prefix="visual.", dtype=torch.bfloat16, shards=1,
+        frames=4, grids=[[2, 4, 6], [1, 6, 10], [1, 8, 8], [3, 2, 6]]),
+    # q, k and v apart, a vision config one floor down
+    "qwen2_5_omni": dict(
+        seed=7, model_type="qwen2_5_omni", vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
+        architecture="Qwen2_5OmniModel", thinker=True,
+        vision=dict(depth=2, hidden_size=24, num_heads=3, intermediate_size=20, patch_size=2,
+                    out_hidden_size=12, window_size=8, fullatt_block_indexes=[0],
+                    hidden_act="silu"),
+        prefix="thinker.visual.", dtype=torch.float32, shards=1,
+        frames=2, grids=[[1, 6, 6], [2, 4, 2]]),
+    "qwen3_omni_moe": dict(
+        seed=8, model_type="qwen3_omni_moe", vision_type="qwen3_omni_moe_vision_encoder",
+        architecture="Qwen3OmniMoeForConditionalGeneration", thinker=True,
+        vision=dict(depth=2, hidden_size=24, num_heads=2, intermediate_size=28, patch_size=4,
+                    out_hidden_size=16, num_position_embeddings=16,
+                    deepstack_visual_indexes=[0, 1]),
+        prefix="thinker.visual.", dtype=torch.bfloat16, shards=1,
+        frames=4, grids=[[2, 4, 2], [1, 2, 6]]),
     # bf16, one file, two DeepStack taps, the published patch size
     "qwen3_vl": dict(
         seed=1, model_type="qwen3_vl", vision_type="qwen3_vl",
@@ -63,13 +101,18 @@ def write_configs(folder, case):
     vision = dict(model_type=case["vision_type"], hidden_act="gelu_pytorch_tanh", in_channels=3,
                   spatial_merge_size=2, temporal_patch_size=2, initializer_range=0.02)
     vision.update(case["vision"])
-    write_json(dict(architectures=[case["architecture"]], model_type=case["model_type"],
-                    vision_config=vision), folder, "config.json")
+    inner = dict(vision_config=vision)
+    if case.get("thinker"):
+        inner = dict(thinker_config=dict(model_type=case["model_type"] + "_thinker", **inner))
+    write_json(dict(architectures=[case["architecture"]], model_type=case["model_type"], **inner),
+               folder, "config.json")
     shared = dict(patch_size=vision["patch_size"], temporal_patch_size=2, merge_size=2,
-                  image_mean=[0.5] * 3, image_std=[0.5] * 3)
+                  **case.get("pixels", HALVES))
     write_json(dict(size=dict(shortest_edge=65536, longest_edge=16777216), **shared,
                     image_processor_type="Qwen2VLImageProcessorFast"),
                folder, "preprocessor_config.json")
+    if "pixels" in case:  # one file for pictures and clips
+        return
     write_json(dict(size=dict(shortest_edge=4096, longest_edge=25165824), **shared, fps=2,
                     min_frames=4, max_frames=768, video_processor_type="Qwen3VLVideoProcessor"),
                folder, "video_preprocessor_config.json")
@@ -83,14 +126,14 @@ def random_weights(folder, random):
     for name, parameter in sorted(model_class(config).state_dict().items()):
         shape = parameter.shape
         x = torch.randn(shape, generator=random)
-        if "norm" in name and name.endswith("weight"):
+        if ("norm" in name or "ln_q" in name) and name.endswith("weight"):
             x = 1 + 0.2 * x
         elif name.endswith("bias"):
             x = 0.1 * x
         elif name == "pos_embed.weight":
             x = 0.5 * x
         else:
-            gain = 1.5 if "qkv" in name else 1.0
+            gain = 1.5 if any(n in name for n in ("qkv", "attn.q.", "attn.k.", "attn.v.")) else 1.0
             x = gain * x / shape[1:].numel() ** 0.5
         weights[name] = x.bfloat16()
     return weights
@@ -152,7 +195,7 @@ def make_case(folder, case):
     tensors = dict(frames=frames, pixel_values=pixels, grid_thw=grids, **truth)
     rounded = [common.run_tower(common.load_tower(folder, "bf16", attention), pixels, grids)
                for attention in ("sdpa", "eager")]
-    for name in common.output_names(truth):
+    for name in truth:
         pairs = [common.mean_and_worst(x[name], truth[name]) for x in rounded]
         tensors["bf16_distance." + name] = torch.tensor([min(p) for p in zip(*pairs)])
     for name, x in tensors.items():
@@ -173,9 +216,11 @@ def make_case(folder, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", metavar="OUT_DIR", help="folder to write, such as tests/golden")
+    parser.add_argument("families", metavar="FAMILY", nargs="*", default=list(CASES),
+                        help="those to make; all by default")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    total = sum(make_case(os.path.join(args.out, name), case) for name, case in CASES.items())
+    total = sum(make_case(os.path.join(args.out, name), case) for name, case in CASES.items() if name in args.families)
     print(f"{total / 1e6:.2f} MB in all")
 
 

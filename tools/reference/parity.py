@@ -8,10 +8,12 @@ Distance of a token: |x - truth| / |truth|. Truth: transformers in f32 on bf16-r
         of its two attention paths (sdpa, eager), for the tokens and every DeepStack output
 transformers in bf16 rounds the pixels first, and is held against the truth on rounded pixels.
 qwenvit may round them or not (bytes are exact in bf16): both truths are shown, the nearer counts.
+--pack: all clips and pictures at once, one chunk of qwenvit's against one call of transformers.
 """
 import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -29,28 +31,48 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 def options(args, dtype):
     """The options of `qwenvit encode` that mirror this tool's."""
-    out = ["--model", args.model, "--dtype", dtype]
+    out = ["--model", args.model, "--dtype", dtype, "--output-dtype", "f32"]
     for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # pictures ignore the first two
         if getattr(args, name) is not None:
             out += ["--" + name.replace("_", "-"), str(getattr(args, name))]
     return out + (["--cap-pixels"] if args.cap_pixels else []) + shlex.split(args.extra)
 
 
-def encode(args, clip, dtype):
-    """What qwenvit makes of a clip: its tensors, under the names of the layers here."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "tokens.safetensors")
-        command = shlex.split(args.qwenvit) + ["encode", clip, "-o", path] + options(args, dtype)
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=args.timeout)
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)}: exit {done.returncode}: "
-                               + done.stdout.strip()[-300:])
-        tensors = load_file(path)
+def run_encode(args, clips, output, more):
+    """What `qwenvit encode` prints."""
+    command = shlex.split(args.qwenvit) + ["encode", *clips, "-o", output] + more
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=args.timeout)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)}: exit {done.returncode}: "
+                           + done.stdout.strip()[-300:])
+    return done.stdout
+
+
+def read_output(path):
+    """A file of `qwenvit encode`: its tensors, under the names of the layers here."""
+    tensors = load_file(path)
     out = {"merger": tensors.pop("tokens")}
     for name, x in tensors.items():
         out[name.replace("deepstack.", "deepstack_merger_list.")] = x
     return out
+
+
+def encode(args, clips, grids, dtype):
+    """What qwenvit makes of a clip alone, or of several that are one chunk: outputs of each."""
+    more = options(args, dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        if len(clips) == 1:
+            path = os.path.join(folder, "tokens.safetensors")
+            run_encode(args, clips, path, more)
+            return [read_output(path)]
+        rows = int(grids.prod(-1).sum())
+        text = run_encode(args, clips, folder, more + ["--chunk-rows", str(rows)])
+        if not re.search(rf"\b{len(clips)} of them in 1 chunks\b", text):
+            raise RuntimeError(f"{len(clips)} clips of {rows} patches are not one chunk: "
+                               + text.strip()[-300:])
+        return [read_output(os.path.join(folder, os.path.basename(clip) + ".safetensors"))
+                for clip in clips]
 
 
 class Towers:
@@ -114,25 +136,36 @@ def read_pixels(args, path):
                               args.max_pixels, args.cap_pixels)
 
 
-def check_clip(args, towers, clip):
-    pixels, grids, times = read_pixels(args, clip)
-    result = dict(clip=os.path.basename(clip), grid=grids[0].tolist(), rows=[], ok=True)
+def check_dtype(args, towers, clips, pixels, grids, truth, dtype):
+    """What qwenvit makes of each clip, and the rows of the table: of all clips together."""
+    found = encode(args, clips, grids, dtype)
+    for clip, one, grid in zip(clips, found, grids.tolist()):
+        if one["grid_thw"].reshape(-1).tolist() != grid:
+            raise RuntimeError(f"{clip}: grid {one['grid_thw'].reshape(-1).tolist()}, "
+                               f"transformers has {grid}")
+        missing = [name for name in truth if name not in one]
+        if missing:
+            raise RuntimeError(f"{clip}, {dtype}: no output {', '.join(missing)}")
+    together = {name: torch.cat([one[name].float() for one in found]) for name in truth}
+    if dtype == "f32":
+        return found, check_f32(together, truth)
+    rounded = pixels.bfloat16().float()
+    peers = {path: towers.run(pixels, grids, "bf16", path) for path in ("sdpa", "eager")}
+    return found, check_bf16(together, truth, towers.run(rounded, grids, "f32"), peers)
+
+
+def check_clips(args, towers, clips):
+    """One clip, or several in one call of each."""
+    read = [read_pixels(args, clip) for clip in clips]
+    pixels, grids = (torch.cat([r[i] for r in read]) for i in (0, 1))
+    names = ", ".join(os.path.basename(clip) for clip in clips)
+    result = dict(clip=names, grid=grids.tolist() if len(clips) > 1 else grids[0].tolist(),
+                  rows=[], ok=True)
     truth = towers.run(pixels, grids, "f32")
     for dtype in args.dtype:
-        found = encode(args, clip, dtype)
-        grid = found["grid_thw"].reshape(-1).tolist()
-        if grid != result["grid"]:
-            raise RuntimeError(f"grid {grid}, transformers has {result['grid']}")
-        missing = [name for name in truth if name not in found]
-        if missing:
-            raise RuntimeError(f"{dtype}: no output {', '.join(missing)}")
-        result["time_error_s"] = time_error(found.get("timestamps"), times)
-        if dtype == "f32":
-            rows = check_f32(found, truth)
-        else:
-            rounded = pixels.bfloat16().float()
-            peers = {path: towers.run(pixels, grids, "bf16", path) for path in ("sdpa", "eager")}
-            rows = check_bf16(found, truth, towers.run(rounded, grids, "f32"), peers)
+        found, rows = check_dtype(args, towers, clips, pixels, grids, truth, dtype)
+        errors = [time_error(f.get("timestamps"), r[2]) for f, r in zip(found, read)]
+        result["time_error_s"] = max((e for e in errors if e is not None), default=None)
         result["rows"] += rows
         result["ok"] = result["ok"] and all(row["ok"] for row in rows)
     return result
@@ -169,6 +202,9 @@ def main():
                         help='the command, such as build/qwenvit or "taskset -c 0 build/qwenvit"')
     parser.add_argument("--extra", metavar="OPTIONS", default="",
                         help='more options for qwenvit: --extra="--backend cuda"')
+    parser.add_argument("--pack", action="store_true",
+                        help="all clips and pictures at once, of different names: one chunk "
+                             "against one call")
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
                         metavar="LIST", help="default: f32,bf16")
     parser.add_argument("--num-frames", type=int, metavar="N")
@@ -184,19 +220,23 @@ def main():
     args = parser.parse_args()
     if not set(args.dtype) <= {"f32", "bf16"}:
         parser.error(f"--dtype {','.join(args.dtype)}: f32 and bf16 can be compared")
+    if args.pack and len(args.clips) < 2:
+        parser.error("--pack: one clip is no pack")
     if args.threads:
         torch.set_num_threads(args.threads)
 
     towers, results = Towers(args.model, args.device), []
-    for clip in args.clips:
+    for clips in [args.clips] if args.pack else [[clip] for clip in args.clips]:
         try:
-            result = check_clip(args, towers, clip)
+            result = check_clips(args, towers, clips)
         except Exception as error:  # one bad clip must not hide the others
-            result = dict(clip=os.path.basename(clip), ok=False, error=f"{type(error).__name__}: {error}")
+            result = dict(clip=", ".join(map(os.path.basename, clips)), ok=False,
+                          error=f"{type(error).__name__}: {error}")
         results.append(result)
         show(result)
     failed = [r["clip"] for r in results if not r["ok"]]
-    print(f"\n{len(results) - len(failed)} of {len(results)} clips agree")
+    print(f"\n{len(results) - len(failed)} of {len(results)} {'packs' if args.pack else 'clips'} "
+          "agree")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(dict(common.setting(args), clips=results), f, indent=1)

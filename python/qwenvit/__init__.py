@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""Qwen-VL vision towers in C: clips and pictures in, vision tokens out.
+
+    model = qwenvit.load("Qwen3-VL-4B-Instruct")
+    tokens = model.encode("clip.mp4", fps=2)
+    tokens.tokens      # [n, out_hidden]
+    tokens.deepstack   # a list of the same, where the family has DeepStack
+
+    qwenvit.patch(hf_model)           # our tower inside a loaded transformers model
+    qwenvit.Cache("tokens")["a.mp4"]  # a cache that `qwenvit cache` made, read without copies
+"""
+
+from ._core import Error, version as __version__
+from ._model import Model, Tokens, load
+
+__all__ = ["Cache", "Error", "Model", "Tokens", "load", "patch", "unpatch"]
+
+
+def __getattr__(name):  # what needs more modules is loaded when it is asked for
+    if name == "Cache":
+        from ._cache import Cache
+
+        return Cache
+    if name in ("patch", "unpatch"):
+        from . import _patch
+
+        return getattr(_patch, name)
+    raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

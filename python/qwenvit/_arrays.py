@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""numpy where it is there; what to do with bf16, which numpy lacks."""
+
+import sys
+
+from ._core import Error
+
+
+def error(status, text, key=None):
+    e = Error(text)
+    e.status = status
+    if key is not None:
+        e.key = key
+    return e
+
+
+def numpy():
+    """numpy, or None."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+def to_numpy(raw, bf16=False):
+    """An array of ours (uint16 for bf16) as numpy's, without a copy; as it is where there is no numpy."""
+    np = numpy()
+    if np is None:
+        return raw
+    array = np.from_dlpack(raw)
+    return as_bf16(array) if bf16 else array
+
+
+def as_bf16(array):
+    """uint16 bits as ml_dtypes.bfloat16 where that package is; as they are where it is not."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return array
+    return array.view(ml_dtypes.bfloat16)
+
+
+def is_torch(x):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def shareable(x):
+    """x as the binding takes it: (array, whether uint16 stands for bf16)."""
+    if is_torch(x):
+        return x.detach(), False
+    dtype = getattr(x, "dtype", None)
+    if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
+        return x.view("uint16"), True
+    return x, False
+
+
+def integers(x, what):
+    """A list of lists of ints, from an array or a sequence of rows."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    try:
+        rows = [list(row) for row in x]
+        if all(hasattr(v, "__index__") and abs(v) < 1 << 62 for row in rows for v in row):
+            return [[v.__index__() for v in row] for row in rows]
+    except TypeError:
+        pass
+    raise error("QV_EINVAL", f"{what}: must be rows of three whole numbers, [items, 3]")

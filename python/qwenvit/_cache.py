@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""Reads what `qwenvit cache` makes (docs/cache.md), with mmap: no library of ours runs here."""
+
+import collections.abc
+import glob
+import json
+import mmap
+import os
+import struct
+
+from ._arrays import as_bf16, error, numpy
+
+MOST_HEADER = 32 << 20
+DTYPES = {"bf16": ("BF16", "uint16"), "f16": ("F16", "float16"), "f32": ("F32", "float32")}
+
+
+def _wrong(path, text):
+    return error("QV_EFORMAT", f"{path}: {text}")
+
+
+class Entry:
+    """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
+    views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
+    from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits."""
+
+    def __init__(self, cache, key, place):
+        self._cache, self._place, self.key = cache, place, key
+
+    def _view(self, name, dtype, writable=False):
+        return self._cache._view(self._place, name, dtype, writable)
+
+    def _matrices(self, writable=False):
+        cache = self._cache
+        if not cache.packed:
+            names = ["tokens", *(f"deepstack.{i}" for i in range(cache.n_deepstack))]
+            return [self._view(name, cache._numpy_dtype, writable) for name in names]
+        whole = self._view("packed", cache._numpy_dtype, writable)
+        return [whole[:, i * cache.width : (i + 1) * cache.width] for i in range(1 + cache.n_deepstack)]
+
+    def _shown(self, matrix):
+        return as_bf16(matrix) if self._cache.dtype == "bf16" else matrix
+
+    tokens = property(lambda self: self._shown(self._matrices()[0]))
+    deepstack = property(lambda self: [self._shown(m) for m in self._matrices()[1:]])
+    grid_thw = property(lambda self: self._view("grid_thw", "int64"))
+    timestamps = property(lambda self: self._view("timestamps", "float64"))
+
+    def packed(self):
+        """[n, width * (1 + deepstack)]: mapped where the cache is packed, else a copy."""
+        if self._cache.packed:
+            return self._shown(self._view("packed", self._cache._numpy_dtype))
+        return self._shown(numpy().concatenate(self._matrices(), axis=1))
+
+    def torch(self):
+        """(tokens, deepstack) as tensors, mapped. What is written to them stays in this process."""
+        import torch
+
+        matrices = []
+        for m in self._matrices(writable=True):
+            if self._cache.dtype == "bf16":
+                matrices.append(torch.from_numpy(m.view("int16")).view(torch.bfloat16))
+            else:
+                matrices.append(torch.from_numpy(m))
+        return matrices[0], matrices[1:]
+
+
+class Cache(collections.abc.Mapping):
+    """A mapping from key to Entry over all parts of a cache's folder. Parts that are written later are
+    seen by refresh(). Forked and spawned workers may use it: it holds files mapped, and nothing else.
+
+    failed: {key: (code, words)} of clips that failed. damaged: {part: words} of parts that break the
+    format; their keys count as not there.
+    """
+
+    def __init__(self, folder):
+        if numpy() is None:
+            raise error("QV_EUNSUPPORTED", "Cache needs numpy")
+        self.folder = os.fspath(folder)
+        self._maps = {}
+        self._read_format(os.path.join(self.folder, "qwenvit-cache.json"))
+        self.refresh()
+
+    def _read_format(self, path):
+        try:
+            with open(path, encoding="utf-8") as f:
+                self.format = json.load(f)
+        except OSError as e:
+            raise error("QV_EIO", f"{path}: {e.strerror}; this folder is no cache") from None
+        except ValueError as e:
+            raise _wrong(path, f"no JSON: {e}") from None
+        if not isinstance(self.format, dict) or self.format.get("format") != "qwenvit-cache":
+            raise _wrong(path, 'format must be "qwenvit-cache"')
+        if str(self.format.get("version")) != "1":
+            raise _wrong(path, f"version is {self.format.get('version')!r}; this reads \"1\"")
+        tokens = self.format.get("tokens")
+        try:
+            self.dtype, self.packed = tokens["dtype"], bool(tokens["packed"])
+            self.width, self.n_deepstack = int(tokens["width"]), int(tokens["n_deepstack"])
+            self._file_dtype, self._numpy_dtype = DTYPES[self.dtype]
+        except (KeyError, TypeError, ValueError):
+            raise _wrong(path, f"tokens is {tokens!r}; must have dtype, width, n_deepstack, packed") from None
+        if not 0 < self.width <= 1 << 20 or not 0 <= self.n_deepstack <= 8:
+            raise _wrong(path, f"tokens: width {self.width}, n_deepstack {self.n_deepstack}")
+
+    def refresh(self):
+        """Reads the headers of all parts."""
+        self._parts = sorted(glob.glob(os.path.join(glob.escape(self.folder), "part-*.safetensors")))
+        self._places, self.failed, self.damaged, best = {}, {}, {}, {}
+        for number, part in enumerate(self._parts):
+            try:
+                sealed, records, tensors = self._read_part(part)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+                self.damaged[os.path.basename(part)] = str(e)
+                continue
+            for record, places in zip(records, tensors):
+                key, order = record["key"], (places is not None, sealed, number)
+                if best.get(key, (False, -1, -1)) < order:
+                    best[key] = order
+                    self._take(key, number, record, places)
+
+    def _take(self, key, number, record, places):
+        self.failed.pop(key, None)
+        if places is None:
+            self.failed[key] = (record.get("code", ""), record.get("error", ""))
+        else:
+            self._places[key] = (number, *places)
+
+    def _read_part(self, path):
+        size = os.stat(path).st_size
+        with open(path, "rb") as f:
+            length = struct.unpack("<Q", f.read(8))[0] if size >= 8 else MOST_HEADER + 1
+            if length > min(MOST_HEADER, size - 8):
+                raise ValueError(f"a header of {length} bytes in a file of {size}")
+            header = json.loads(f.read(length))
+        meta = header.pop("__metadata__")
+        if meta["format"] != "qwenvit-cache" or meta["version"] != "1":
+            raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
+        records = json.loads(meta["records"])
+        places = [self._places_of(header, r, 8 + length, size) for r in records]
+        return int(meta["sealed"]), records, places
+
+    def _names(self):
+        if self.packed:
+            return ["packed"]
+        return ["tokens", *(f"deepstack.{i}" for i in range(self.n_deepstack))]
+
+    def _places_of(self, header, record, begin, size):
+        """(rows, frames, where each tensor begins in the file); None of one that failed."""
+        key = record["key"]
+        if record["status"] != "ok":
+            return None
+        width = self.width * (1 + self.n_deepstack if self.packed else 1)
+        rows = header[f"{key}/{self._names()[0]}"]["shape"][0]
+        frames = header[f"{key}/timestamps"]["shape"][0]
+        element = 4 if self.dtype == "f32" else 2
+        wanted = [(name, self._file_dtype, [rows, width], element) for name in self._names()]
+        wanted += [("grid_thw", "I64", [1, 3], 8), ("timestamps", "F64", [frames], 8)]
+        places = []
+        for name, dtype, shape, bytes_ in wanted:
+            t = header[f"{key}/{name}"]
+            first, last = t["data_offsets"]
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            if t["dtype"] != dtype or t["shape"] != shape or last - first != count * bytes_:
+                raise ValueError(f"{key}/{name}: {t}; must be {dtype} {shape}")
+            if first < 0 or rows < 0 or frames < 0 or begin + last > size or (begin + first) % bytes_:
+                raise ValueError(f"{key}/{name}: lies outside of the file, or between numbers")
+            places.append(begin + first)
+        return (rows, frames, *places)
+
+    # ---- reading -----------------------------------------------------------------------------------
+
+    def _map(self, number):
+        if number not in self._maps:
+            with open(self._parts[number], "rb") as f:
+                # private: a tensor over it may be written to without harm
+                self._maps[number] = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
+        return self._maps[number]
+
+    def _view(self, place, name, dtype, writable):
+        np = numpy()
+        number, rows, frames, *begins = place
+        i = [*self._names(), "grid_thw", "timestamps"].index(name)
+        width = self.width * (1 + self.n_deepstack if self.packed else 1)
+        shape = {"grid_thw": (1, 3), "timestamps": (frames,)}.get(name, (rows, width))
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        array = np.frombuffer(self._map(number), dtype, count, begins[i]).reshape(shape)
+        array.flags.writeable = writable
+        return array
+
+    def __getitem__(self, key):
+        place = self._places.get(key)
+        if place is None:
+            if key in self.failed:
+                raise KeyError(f"{key!r} failed: {': '.join(self.failed[key])}")
+            raise KeyError(f"{key!r} is not in the cache {self.folder}")
+        return Entry(self, key, place)
+
+    def __contains__(self, key):
+        return key in self._places
+
+    def __iter__(self):
+        return iter(self._places)
+
+    def __len__(self):
+        return len(self._places)
+
+    def part_of(self, key):
+        """The number of the part that has the key: keys of one part are read fastest together."""
+        return self._places[key][0]
+
+    def __repr__(self):
+        return f"<qwenvit.Cache {self.folder}: {len(self)} keys, {len(self.failed)} failed>"
+
+    def __getstate__(self):  # to a spawned worker: the index, without what is mapped
+        return {**self.__dict__, "_maps": {}}

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: MIT
+"""load, Model and Tokens."""
+
+import collections
+import os
+import sys
+import threading
+import time
+
+from . import _core
+from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
+
+LIKE = {"transformers": False, "qwen-vl-utils": True}
+
+
+def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None):
+    """Loads the vision tower of a Hugging Face checkpoint folder.
+
+    backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow). dtype: "f32", "bf16", or None for
+    what suits the device. device: its index. threads: of a CPU; 0 for every core. stream: a CUDA stream
+    (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
+
+    Raises Error: no such folder, a family that is not known, no such device.
+    """
+    stream = getattr(stream, "cuda_stream", stream) or 0
+    return Model(
+        _core.Model(
+            os.fspath(path), backend, device, _name(dtype), threads, stream,
+            os.fspath(tune_file) if tune_file else "",
+        ),
+        stream,
+    )
+
+
+def _name(dtype):
+    """torch.bfloat16, "bf16", numpy.float32, None..: as the library calls it."""
+    if dtype is None:
+        return "auto"
+    text = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
+    return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
+
+
+class Tokens:
+    """The vision tokens of a clip or a picture, or of the items of a forward().
+
+    tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
+    int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
+    of the sampled frames, or None; key: of encode(), which source.
+
+    Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
+    installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
+    numpy they are objects with DLPack and a buffer.
+    """
+
+    def __init__(self, core):
+        self._core = core
+
+    def _matrix(self, i):
+        bf16 = self._core.dtype == "bf16"
+        return to_numpy(self._core.matrix(i, bf16), bf16)
+
+    key = property(lambda self: self._core.key)
+    dtype = property(lambda self: self._core.dtype)
+    picture = property(lambda self: self._core.picture)
+    damaged_frames = property(lambda self: self._core.damaged_frames)
+    tokens = property(lambda self: self._matrix(0))
+    grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
+
+    @property
+    def deepstack(self):
+        return [self._matrix(1 + i) for i in range(self._core.n_deepstack)]
+
+    @property
+    def timestamps(self):
+        seconds = self._core.timestamps()
+        return None if seconds is None else to_numpy(seconds)
+
+    def __len__(self):
+        return self._core.n
+
+    def __repr__(self):
+        c = self._core
+        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}>"
+
+    def torch(self):
+        """(tokens, deepstack) as tensors on the host, without a copy."""
+        import torch
+
+        all_ = [torch.from_dlpack(self._core.matrix(i, False)) for i in range(1 + self._core.n_deepstack)]
+        return all_[0], all_[1:]
+
+    def packed(self):
+        """[n, out_hidden * (1 + deepstack)]: tokens, then DeepStack's outputs beside them: the matrix
+        that vLLM and SGLang take. A copy."""
+        np = numpy()
+        if np is None:
+            raise error("QV_EUNSUPPORTED", "packed() needs numpy")
+        return np.concatenate([self.tokens, *self.deepstack], axis=1)
+
+    def save(self, path, metadata=None):
+        """Writes a safetensors file, whole or not at all, as `qwenvit encode` does: tokens, deepstack.0..,
+        grid_thw, timestamps. metadata: texts by name, to be added."""
+        texts = {"format": "qwenvit", "qwenvit_version": _core.version, "source": self.key}
+        texts.update(metadata or {})
+        self._core.save(os.fspath(path), [(str(k), str(v)) for k, v in texts.items()])
+
+
+class Model:
+    """A vision tower on a device: encode() files and frames, forward() patches.
+
+    Any thread may call it; one call runs at a time. In a process that was forked it raises Error.
+    """
+
+    def __init__(self, core, stream=0):
+        self._core = core
+        self._stream = stream
+        self.info = core.info()
+
+    def __repr__(self):
+        i = self.info
+        return f"<qwenvit.Model {i['model_type']}, {i['dtype']} on {i['backend']}: {i['device']}>"
+
+    def close(self):
+        """Frees the device's memory now. Later calls raise Error."""
+        self._core.close()
+
+    # ---- patches -----------------------------------------------------------------------------------
+
+    def forward(self, pixel_values, grid_thw, dtype="f32"):
+        """Patches to tokens.
+
+        pixel_values: [patches, row_dim] as transformers' processors make them, float32 or bfloat16 (in
+        numpy: ml_dtypes.bfloat16, or uint16 with its bits), contiguous; numpy, torch or anything with
+        DLPack; on a CUDA model in that device's memory too. grid_thw: [items, 3]. dtype: of the tokens,
+        "f32" or "bf16".
+
+        torch's tensors come back as torch's, on the same device, as (tokens, deepstack); all else as
+        Tokens on the host.
+        """
+        if is_torch(pixel_values):
+            return self._forward_torch(pixel_values, grid_thw, _name(dtype))
+        rows, is_bf16 = shareable(pixel_values)
+        grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
+        return Tokens(self._core.forward(rows, is_bf16, grid, None, _name(dtype)))
+
+    def _forward_torch(self, x, grid_thw, dtype):
+        import torch
+
+        if dtype not in ("f32", "bf16"):
+            raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
+        x = x.detach()
+        if x.is_cuda and x.dtype == torch.bfloat16:
+            x = x.float()
+        grid = integers(grid_thw, "grid_thw")
+        n = x.shape[0] // self.info["merge_size"] ** 2 if x.ndim else 0
+        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+        outs = [
+            torch.empty(n, self.info["out_hidden"], dtype=kind, device=x.device)
+            for _ in range(1 + self.info["n_deepstack"])
+        ]
+        if x.is_cuda:  # in the order of the caller's stream
+            stream = torch.cuda.current_stream(x.device)
+            if stream.cuda_stream != self._stream or not self._stream:
+                stream.synchronize()
+        self._core.forward(x, False, [v for row in grid for v in row], outs, dtype)
+        if x.is_cuda and self._stream and stream.cuda_stream != self._stream:
+            torch.cuda.ExternalStream(self._stream, x.device).synchronize()
+        return outs[0], outs[1:]
+
+    # ---- files and frames --------------------------------------------------------------------------
+
+    def encode(self, source, *, dtype="f32", progress=None, errors="raise", decoders=0, **options):
+        """Tokens of a clip or picture, or a generator of the Tokens of many.
+
+        source: a path; bytes of a file; frames, uint8 [frames, height, width, 3] (or [height, width, 3],
+        a picture); a PIL picture; or {"path": .., "bytes": .., "frames": .. or "picture": ..} with "key"
+        and options of its own. An iterable of these gives a generator: they are decoded side by side
+        and packed into full chunks, and come in the order in which they are done, each with its key (its
+        path, else its place).
+
+        options: fps, num_frames, min_frames, max_frames, min_pixels, max_pixels, total_pixels, like
+        ("transformers" or "qwen-vl-utils"), threads, decode_seconds, decode_memory. Frames are resized as
+        the model's processor does, and are all taken: they were sampled already.
+
+        progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
+        a source that fails, or "yield" its Error, with .key, and go on. decoders: side by side, 0 for one
+        a core.
+        """
+        if errors not in ("raise", "yield"):
+            raise error("QV_EINVAL", f"errors is {errors!r}; must be 'raise' or 'yield'")
+        one = _is_one(source)
+        many = _encode(
+            self, [source] if one else source, _name(dtype), progress, errors, decoders, options, one
+        )
+        if not one:
+            return many
+        try:
+            return next(many)
+        finally:
+            many.close()
+
+
+def _is_one(source):
+    if isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike, dict)):
+        return True
+    return _is_array(source) or _is_pil(source)
+
+
+def _is_array(x):
+    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
+
+
+def _is_pil(x):
+    image = sys.modules.get("PIL.Image")
+    return image is not None and isinstance(x, image.Image)
+
+
+def _options(options):
+    options = {k: v for k, v in options.items() if v is not None}
+    if "like" in options:
+        if options["like"] not in LIKE:
+            raise error("QV_EINVAL", f"like is {options['like']!r}; must be one of {', '.join(LIKE)}")
+        options["like"] = LIKE[options["like"]]
+    return options
+
+
+def _picture_frames(model, picture, options):
+    np = numpy()
+    if np is None:
+        raise error("QV_EUNSUPPORTED", "PIL pictures need numpy")
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        from PIL import Image
+
+        white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
+    return _frames(model, np.asarray(picture.convert("RGB"))[None], True, options)
+
+
+def _frames(model, frames, picture, options):
+    known = {"min_pixels", "max_pixels"}
+    if set(options) - known - {"fps", "num_frames", "min_frames", "max_frames"}:
+        raise error("QV_EINVAL", f"of frames only {' and '.join(sorted(known))} can be said")
+    frames, _ = shareable(frames)
+    if getattr(frames, "ndim", 0) == 3:
+        frames, picture = frames[None], True
+    return model._core.prepare(
+        frames, picture, options.get("min_pixels", 0), options.get("max_pixels", 0)
+    )
+
+
+def _describe(model, source, place, common):
+    """What the binding's Job.add takes of a source: key, path or bytes or frames, is it a path, options."""
+    options, key, picture = common, None, False
+    if isinstance(source, dict):
+        own = dict(source)
+        key = own.pop("key", None)
+        kinds = [k for k in ("path", "bytes", "frames", "picture") if k in own]
+        if len(kinds) != 1:
+            raise error("QV_EINVAL", f"source {place}: a dict has one of path, bytes, frames, picture")
+        source, picture = own.pop(kinds[0]), kinds[0] == "picture"
+        options = {**common, **_options(own)}
+        if kinds[0] == "bytes":
+            source = bytes(source)
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fsencode(source)
+        return str(key or path.decode("utf-8", "backslashreplace")), path, True, options
+    key = str(key if key is not None else place)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return key, bytes(source), False, options
+    if _is_pil(source):
+        return key, _picture_frames(model, source, options), False, {}
+    if _is_array(source):
+        return key, _frames(model, source, picture, options), False, {}
+    raise error(
+        "QV_EINVAL",
+        f"source {place}: a {type(source).__name__}; must be a path, bytes, frames or a PIL picture",
+    )
+
+
+class _Feeder(threading.Thread):
+    """Adds sources to a job, while results are taken from it."""
+
+    def __init__(self, model, job, sources, options):
+        super().__init__(name="qwenvit feeder", daemon=True)
+        self.model, self.job, self.sources, self.options = model, job, sources, options
+        self.stop, self.failure = False, None
+        self.refused = collections.deque()  # Errors of sources that did not come as far as the job
+
+    def run(self):
+        try:
+            for place, source in enumerate(self.sources):
+                if self.stop:
+                    break
+                try:
+                    described = _describe(self.model, source, place, self.options)
+                except _core.Error as e:
+                    e.key = str(source["key"] if isinstance(source, dict) and "key" in source else place)
+                    self.refused.append(e)
+                    continue
+                self.job.add(*described)
+        except BaseException as e:
+            self.failure = e
+        try:
+            self.job.end()
+        except Exception as e:
+            self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
+
+
+def _needs_decoder(sources):
+    """Of a list: whether a file is among them. Of other iterables nobody knows."""
+    if not isinstance(sources, (list, tuple)):
+        return True
+    return any(
+        isinstance(s, (str, bytes, bytearray, memoryview, os.PathLike))
+        or isinstance(s, dict) and ("path" in s or "bytes" in s)
+        for s in sources
+    )
+
+
+def _show(progress, job, began):
+    p = job.progress()
+    if callable(progress):
+        progress(p)
+    elif progress and sys.stderr.isatty():
+        rate = p["done"] / max(time.monotonic() - began, 1e-9)
+        print(
+            f"\r{p['done']} done, {p['failed']} failed, {rate:.1f} clips/s, {p['tokens']} tokens, "
+            f"limited by {p['limit']} ", end="", file=sys.stderr, flush=True,
+        )
+
+
+def _failures(feeder, errors):
+    while feeder.refused:
+        failure = feeder.refused.popleft()
+        if errors == "raise":
+            raise failure
+        yield failure
+
+
+def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
+    options = _options(options)
+    decoder = None
+    if _needs_decoder(sources):
+        from . import _decoder
+
+        decoder = _decoder.start()
+    job = _core.Job(model._core, decoder, dtype, decoders, alone)
+    feeder = _Feeder(model, job, sources, options)
+    began = time.monotonic()
+    feeder.start()
+    try:
+        while (core := job.next()) is not None:
+            _show(progress, job, began)
+            if core.status == "QV_OK":
+                yield Tokens(core)
+            elif not core.cancelled:
+                feeder.refused.append(error(core.status, core.error, core.key))
+            yield from _failures(feeder, errors)
+        feeder.join()
+        yield from _failures(feeder, errors)
+        if feeder.failure:
+            raise feeder.failure
+    finally:
+        feeder.stop = True
+        job.cancel()
+        feeder.join()
+        job.close()
+        if progress is True and sys.stderr.isatty():
+            print(file=sys.stderr)

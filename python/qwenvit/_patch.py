@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT
+"""Our tower inside a loaded transformers model."""
+
+import json
+import os
+import struct
+import sys
+import tempfile
+
+from ._arrays import error
+from ._model import load
+
+FILE_DTYPES = {"torch.float32": ("F32", "f32"), "torch.bfloat16": ("BF16", "bf16")}
+
+
+def patch(model, *, backend=None, threads=0, folder=None):
+    """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until unpatch(model).
+
+    model: the whole model, or its tower. backend: None for the one of the device that the tower is on.
+    folder: where a file of the tower's size may lie (None: the system's for temporary files). It holds
+    the weights, for unpatch(), so that they need not be in memory twice: torch's copy is released, and
+    the tower's parameters are empty and want no gradient until then.
+
+    Outputs are of the tower's dtype and of transformers' own classes, without last_hidden_state, which
+    our tower does not keep. Raises Error before anything is changed: weights that are quantised,
+    offloaded, sharded, of another dtype than float32 and bfloat16, with adapters or hooks; training.
+    Later calls that ask for hidden states, attentions or gradients raise too.
+    """
+    tower = _find_tower(model)
+    if hasattr(tower, "_qwenvit"):
+        raise error("QV_ESTATE", "this model is patched already")
+    state = _Patch(tower, folder)
+    try:
+        state.save()
+        state.start(backend, threads)
+    except BaseException:
+        state.restore()
+        raise
+    tower._qwenvit = state
+    tower.forward = state.forward
+    return model
+
+
+def unpatch(model):
+    """Gives the tower its own weights and code back, to the bit."""
+    tower = _find_tower(model)
+    if not hasattr(tower, "_qwenvit"):
+        raise error("QV_ESTATE", "this model is not patched")
+    state = tower._qwenvit
+    del tower.forward, tower._qwenvit
+    state.model.close()
+    state.restore()
+    return model
+
+
+def _find_tower(model):
+    if not hasattr(model, "named_modules"):
+        raise error("QV_EINVAL", f"a {type(model).__name__} is no module of torch")
+    towers = [
+        m
+        for name, m in model.named_modules()
+        if all(hasattr(m, part) for part in ("patch_embed", "blocks", "merger", "config"))
+    ]
+    if len(towers) != 1:
+        what = "no vision tower of Qwen-VL" if not towers else f"{len(towers)} vision towers"
+        raise error("QV_EINVAL", f"{type(model).__name__} has {what} (patch_embed, blocks, merger)")
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
+        raise error("QV_EUNSUPPORTED", "the model is quantised; load it in float32 or bfloat16")
+    return towers[0]
+
+
+class _Patch:
+    def __init__(self, tower, folder):
+        self.tower, self.model, self.file, self.folder = tower, None, None, folder
+        self.parameters = dict(tower.named_parameters())
+        self._refuse()
+        first = next(iter(self.parameters.values()))
+        self.device, self.dtype = first.device, first.dtype
+        self.n_values = sum(p.numel() for p in self.parameters.values())
+        self.places, self.wanted_grad = {}, {n: p.requires_grad for n, p in self.parameters.items()}
+
+    def _refuse(self):
+        tower, seen = self.tower, set()
+        if not self.parameters:
+            raise error("QV_EINVAL", "the tower has no parameters")
+        if tower.training:
+            raise error("QV_EUNSUPPORTED", "the tower is in training mode; call model.eval() first")
+        for name, p in self.parameters.items():
+            if p.device.type == "meta":
+                raise error("QV_EUNSUPPORTED", f"{name} is on the meta device: offloaded, or not loaded")
+            if hasattr(p, "device_mesh") or hasattr(p.data, "device_mesh"):
+                raise error("QV_EUNSUPPORTED", f"{name} is sharded over devices")
+            if str(p.dtype) not in FILE_DTYPES:
+                raise error("QV_EUNSUPPORTED", f"{name} is {p.dtype}; must be float32 or bfloat16")
+            seen.add((p.device, p.dtype))
+        if len(seen) > 1:
+            raise error("QV_EUNSUPPORTED", f"parameters differ in device or dtype: {seen}")
+        if next(iter(seen))[0].type not in ("cpu", "cuda"):
+            raise error("QV_EUNSUPPORTED", f"the tower is on {next(iter(seen))[0]}; must be cpu or cuda")
+        for name, m in tower.named_modules():
+            if hasattr(m, "_hf_hook"):
+                raise error("QV_EUNSUPPORTED", f"{name or 'the tower'} is offloaded (accelerate's hook)")
+            if m is not tower and (m._forward_hooks or m._forward_pre_hooks):
+                raise error("QV_EUNSUPPORTED", f"{name} has hooks, which would not be called")
+
+    # ---- weights: torch's memory -> a checkpoint's folder -> ours ------------------------------------
+
+    def save(self):
+        """Writes a checkpoint of the tower, tensor by tensor, each then released."""
+        import torch
+
+        self.folder = tempfile.TemporaryDirectory(prefix="qwenvit-", dir=self.folder)
+        config = self.tower.config.to_dict()
+        with open(os.path.join(self.folder.name, "config.json"), "w", encoding="utf-8") as f:
+            json.dump({"model_type": config.get("model_type"), "vision_config": config}, f, default=str)
+        header, at = {}, 0
+        for name, p in self.parameters.items():
+            size = p.numel() * p.element_size()
+            dtype = FILE_DTYPES[str(p.dtype)][0]
+            header[f"visual.{name}"] = {
+                "dtype": dtype, "shape": list(p.shape), "data_offsets": [at, at + size]
+            }
+            self.places[name] = (at, size, tuple(p.shape))
+            at += size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self.begin = 8 + len(text)
+        self.file = open(os.path.join(self.folder.name, "model.safetensors"), "w+b")
+        self.file.write(struct.pack("<Q", len(text)) + text)
+        saved = self.saved = []
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                raw = p.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+                self.file.write(memoryview(raw.numpy()))
+                self.file.flush()
+                del raw
+                saved.append(name)
+                p.requires_grad_(False)
+                p.data = torch.empty(0, dtype=p.dtype, device=p.device)
+
+    def start(self, backend, threads):
+        import torch
+
+        cuda = self.device.type == "cuda"
+        self.model = load(
+            self.folder.name,
+            backend or ("cuda" if cuda else "cpu"),
+            FILE_DTYPES[str(self.dtype)][1],
+            self.device.index or 0 if cuda else 0,
+            threads=threads,
+            stream=torch.cuda.current_stream(self.device) if cuda else None,
+        )
+        self.n_deepstack = self.model.info["n_deepstack"]
+        if self.model.info["n_parameters"] != self.n_values:
+            raise error(
+                "QV_EUNSUPPORTED",
+                f"the tower has {self.n_values} parameters, and its family "
+                f"{self.model.info['n_parameters']}: adapters or other additions are not supported",
+            )
+        self.folder.cleanup()  # the open file stays, without a name
+
+    def restore(self):
+        import torch
+
+        for name in getattr(self, "saved", []):
+            at, size, shape = self.places[name]
+            p = self.parameters[name]
+            raw = torch.empty(size, dtype=torch.uint8)
+            self.file.seek(self.begin + at)
+            if self.file.readinto(memoryview(raw.numpy())) != size:
+                raise error("QV_EIO", f"{name}: its weights cannot be read back")
+            p.data = raw.view(self.dtype).reshape(shape).to(p.device)
+            p.requires_grad_(self.wanted_grad[name])
+        if self.file:
+            self.file.close()
+        if hasattr(self.folder, "cleanup"):
+            self.folder.cleanup()
+
+    # ---- the forward pass ----------------------------------------------------------------------------
+
+    def _refuse_call(self, x, kwargs):
+        first = next(iter(self.parameters.values()))
+        if self.tower.training or x.requires_grad:
+            raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
+        if first.numel() or first.device != self.device or first.dtype != self.dtype:
+            raise error(
+                "QV_ESTATE",
+                f"the tower's parameters were changed or moved since patch() ({first.device}, "
+                f"{first.dtype}); unpatch() before, and patch() after",
+            )
+        config = self.tower.config
+        for name in ("output_hidden_states", "output_attentions"):
+            if kwargs.get(name) or name not in kwargs and getattr(config, name, False):
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower keeps none")
+        if kwargs.get("return_dict") is False:
+            raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower gives objects")
+        for name, value in kwargs.items():
+            if hasattr(value, "shape"):
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
+
+    def forward(self, hidden_states, grid_thw, **kwargs):
+        self._refuse_call(hidden_states, kwargs)
+        dtype = FILE_DTYPES[str(self.dtype)][1]
+        x = hidden_states.contiguous()
+        tokens, deepstack = self.model.forward(x, grid_thw, dtype)
+        return self._output(tokens, deepstack)
+
+    def _output(self, tokens, deepstack):
+        """As transformers has it: objects from 5 on; before that the tokens, with DeepStack's outputs
+        where the family has them."""
+        transformers = sys.modules["transformers"]
+        if int(transformers.__version__.split(".")[0]) < 5:
+            return (tokens, deepstack) if self.n_deepstack else tokens
+        if self.n_deepstack:
+            classes = sys.modules[type(self.tower).__module__]
+            return classes.BaseModelOutputWithDeepstackFeatures(
+                pooler_output=tokens, deepstack_features=deepstack
+            )
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=tokens)

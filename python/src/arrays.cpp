@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* Arrays in and out: DLPack and buffers. */
+#include "binding.h"
+
+namespace qvpy
+{
+
+nb::object
+array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype, nb::handle owner)
+{
+    nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr, dtype);
+    return nb::cast(array);
+}
+
+nb::ndarray<>
+take_array(nb::handle object, const char *what, bool writable)
+{
+    nb::ndarray<> array;
+    nb::ndarray<nb::ro> seen;
+    if (!nb::ndarray_check(object))
+        fail(QV_EINVAL, "%s: a %s is no array; give one with DLPack or a buffer (numpy, torch)",
+             what, nb::type_name(object.type()).c_str());
+    /* read-only arrays are taken too: nothing here writes to what it was given to read */
+    if (writable ? !nb::try_cast(object, array) : !nb::try_cast(object, seen))
+        fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it %s?", what,
+             nb::type_name(object.type()).c_str(),
+             writable ? "read-only, or of a dtype that DLPack lacks"
+                      : "of a dtype that DLPack lacks");
+    if (!writable)
+        array = nb::ndarray<>(seen);
+    int64_t expected = 1;
+    for (size_t i = array.size() ? array.ndim() : 0; i-- > 0;) {
+        if (array.shape(i) != 1 && array.stride(i) != expected)
+            fail(QV_EINVAL,
+                 "%s: not contiguous: axis %zu has stride %lld and not %lld; make a "
+                 "contiguous copy",
+                 what, i, (long long)array.stride(i), (long long)expected);
+        expected *= (int64_t)array.shape(i);
+    }
+    return array;
+}
+
+} // namespace qvpy

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the binding share. Thin: what Python is told and checks lies in qwenvit/ (Python). */
+#ifndef QWENVIT_PYTHON_BINDING_H
+#define QWENVIT_PYTHON_BINDING_H
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "qwenvit_job.h"
+
+namespace qvpy
+{
+
+namespace nb = nanobind;
+
+/* Becomes qwenvit.Error. */
+struct Failure {
+    qv_status status;
+    std::string text;
+};
+
+[[noreturn]] void fail(qv_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+inline void
+check(qv_status status, const qv_error &err)
+{
+    if (status)
+        throw Failure{ status, err.text };
+}
+
+/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one piece of memory. */
+struct Tokens {
+    int64_t n = 0, width = 0;
+    int n_deepstack = 0;
+    qv_dtype dtype = QV_F32;
+    std::unique_ptr<char[]> data;
+    std::vector<int64_t> grid_thw; /* [items, 3] */
+    std::vector<double> timestamps;
+    bool has_timestamps = false, picture = false, cancelled = false;
+    std::string key, error;
+    qv_status status = QV_OK;
+    int64_t damaged_frames = 0;
+
+    size_t
+    matrix_bytes() const
+    {
+        return (size_t)n * (size_t)width * (dtype == QV_BF16 ? 2 : 4);
+    }
+    char *
+    matrix(int i) const
+    {
+        return data.get() + (size_t)i * matrix_bytes();
+    }
+    void allocate(const qv_model_info &info, int64_t rows, qv_dtype type);
+};
+
+/* RGB bytes [n, height, width, 3] of a size that a tower takes. */
+struct Frames {
+    std::vector<uint8_t> data;
+    int64_t n = 0, grid_thw[3] = {};
+    bool picture = false;
+};
+
+/* A device and the weights on it. One call at a time, whatever thread; others wait. */
+class Model
+{
+  public:
+    Model(const std::string &dir, const std::string &backend, int device, const std::string &dtype,
+          int threads, uintptr_t stream, const std::string &tune_file);
+    ~Model();
+    void close();
+    nb::dict info();
+
+    /* Rows of patches to tokens; `outs`: matrices of the caller's to fill, or None. */
+    nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
+                       nb::object outs, const std::string &dtype);
+    Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
+
+    /* For jobs, which have the model to themselves. */
+    qv_model *lend();
+    void give_back();
+    void must_be_ours() const; /* not after a fork */
+
+    qv_model_info facts;
+
+  private:
+    qv_context *context = nullptr;
+    qv_model *model = nullptr;
+    pid_t owner;
+    std::mutex busy;
+    bool lent = false;
+    qv_context_info device_facts;
+    void must_be_usable() const;
+};
+
+qv_dtype parse_dtype(const std::string &name, bool or_auto);
+
+void bind_model(nb::module_ &m);
+void bind_tokens(nb::module_ &m);
+void bind_job(nb::module_ &m);
+
+/* An array of ours for Python: reads `data`, which `owner` keeps. */
+nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,
+                    nb::handle owner);
+/* Anything with DLPack or a buffer: QV_EINVAL in words where it has none, or is not contiguous. */
+nb::ndarray<> take_array(nb::handle object, const char *what, bool writable);
+
+} // namespace qvpy
+
+#endif

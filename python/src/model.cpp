@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/* A model on a device: loading it, patches to tokens, frames to the size that it takes. */
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdarg>
+#include <cstring>
+
+#include "binding.h"
+
+namespace qvpy
+{
+
+void
+fail(qv_status status, const char *format, ...)
+{
+    char text[sizeof(qv_error::text)];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    throw Failure{ status, text };
+}
+
+qv_dtype
+parse_dtype(const std::string &name, bool or_auto)
+{
+    for (qv_dtype dtype : { QV_F32, QV_BF16 })
+        if (name == qv_dtype_name(dtype))
+            return dtype;
+    if (or_auto && name == qv_dtype_name(QV_DTYPE_AUTO))
+        return QV_DTYPE_AUTO;
+    fail(QV_EINVAL, "dtype is \"%.40s\"; must be %s\"f32\" or \"bf16\"", name.c_str(),
+         or_auto ? "\"auto\", " : "");
+}
+
+/* ---- lifetime -------------------------------------------------------------------------------- */
+
+Model::Model(const std::string &dir, const std::string &backend, int device,
+             const std::string &dtype, int threads, uintptr_t stream, const std::string &tune_file)
+    : owner(getpid())
+{
+    qv_context_options c = {};
+    qv_model_options o = {};
+    qv_error err = {};
+    c.backend = backend.c_str();
+    c.device = device;
+    c.threads = threads;
+    c.stream = reinterpret_cast<void *>(stream);
+    c.tune_file = tune_file.empty() ? nullptr : tune_file.c_str();
+    o.dtype = parse_dtype(dtype, true);
+    nb::gil_scoped_release released;
+    check(qv_context_open(&c, &context, &err), err);
+    const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
+    if (status) {
+        qv_context_close(&context);
+        check(status, err);
+    }
+    qv_model_get_info(model, &facts);
+    qv_context_get_info(context, &device_facts);
+}
+
+/* Nothing is freed in a process that was forked: threads and devices are the first one's. */
+Model::~Model()
+{
+    if (owner != getpid())
+        return;
+    qv_model_free(&model);
+    qv_context_close(&context);
+}
+
+void
+Model::must_be_ours() const
+{
+    if (owner != getpid())
+        fail(QV_ESTATE,
+             "this model was loaded by process %d, and this one was forked off it: threads and "
+             "devices "
+             "do not come along; load it here, or start workers by \"spawn\"",
+             (int)owner);
+}
+
+void
+Model::must_be_usable() const
+{
+    if (!model)
+        fail(QV_ESTATE, "this model was closed");
+    if (lent)
+        fail(QV_ESTATE,
+             "this model is at work for a generator of encode(); take all that comes from "
+             "it, or close() it, first");
+}
+
+void
+Model::close()
+{
+    must_be_ours();
+    nb::gil_scoped_release released;
+    std::lock_guard<std::mutex> lock(busy);
+    if (model)
+        must_be_usable();
+    qv_model_free(&model);
+    qv_context_close(&context);
+}
+
+qv_model *
+Model::lend()
+{
+    must_be_ours();
+    nb::gil_scoped_release released;
+    std::lock_guard<std::mutex> lock(busy);
+    must_be_usable();
+    lent = true;
+    return model;
+}
+
+void
+Model::give_back()
+{
+    std::lock_guard<std::mutex> lock(busy);
+    lent = false;
+}
+
+static nb::dict
+preprocess_dict(const qv_preprocess &p)
+{
+    nb::dict d;
+    d["min_pixels"] = p.min_pixels;
+    d["max_pixels"] = p.max_pixels;
+    d["fps"] = p.fps;
+    d["min_frames"] = p.min_frames;
+    d["max_frames"] = p.max_frames;
+    d["mean"] = nb::make_tuple(p.mean[0], p.mean[1], p.mean[2]);
+    d["std"] = nb::make_tuple(p.std[0], p.std[1], p.std[2]);
+    return d;
+}
+
+nb::dict
+Model::info()
+{
+    nb::dict d;
+    d["model_type"] = facts.model_type;
+    d["backend"] = device_facts.backend;
+    d["device"] = device_facts.device;
+    d["warning"] = device_facts.warning;
+    d["passed_over"] = device_facts.passed_over;
+    d["dtype"] = qv_dtype_name(facts.dtype);
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = { { "depth", facts.depth },
+                    { "hidden", facts.hidden },
+                    { "heads", facts.heads },
+                    { "out_hidden", facts.out_hidden },
+                    { "patch_size", facts.patch_size },
+                    { "temporal_patch_size", facts.temporal_patch_size },
+                    { "merge_size", facts.merge_size },
+                    { "row_dim", facts.row_dim },
+                    { "n_deepstack", facts.n_deepstack },
+                    { "n_parameters", facts.n_parameters },
+                    { "weight_bytes", (int64_t)facts.weight_bytes } };
+    for (const auto &number : numbers)
+        d[number.name] = number.value;
+    d["digest"] = facts.digest;
+    d["image"] = preprocess_dict(facts.image);
+    d["video"] = preprocess_dict(facts.video);
+    return d;
+}
+
+/* ---- patches to tokens ----------------------------------------------------------------------- */
+
+/* Values of x, as a tower takes them: f32, in place, or widened from bf16 on the host. */
+static const char *
+rows_as_f32(const nb::ndarray<> &x, bool u16_is_bf16, std::vector<float> &widened)
+{
+    const nb::dlpack::dtype bf16 = { (uint8_t)nb::dlpack::dtype_code::Bfloat, 16, 1 };
+    const bool on_host = x.device_type() == nb::device::cpu::value;
+    if (x.dtype() == nb::dtype<float>())
+        return static_cast<const char *>(x.data());
+    if (x.dtype() != bf16 && !(u16_is_bf16 && x.dtype() == nb::dtype<uint16_t>()))
+        fail(QV_EINVAL,
+             "pixel_values: dtype must be float32 or bfloat16 (code %d with %d bits came)",
+             (int)x.dtype().code, (int)x.dtype().bits);
+    if (!on_host)
+        fail(QV_EUNSUPPORTED, "pixel_values: bfloat16 in a device's memory; make it float32 there");
+    const uint16_t *from = static_cast<const uint16_t *>(x.data());
+    widened.resize(x.size());
+    for (size_t i = 0; i < widened.size(); i++) {
+        const uint32_t bits = (uint32_t)from[i] << 16;
+        memcpy(&widened[i], &bits, sizeof bits);
+    }
+    return reinterpret_cast<const char *>(widened.data());
+}
+
+static std::vector<qv_item>
+items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, const char *rows,
+         int64_t n_rows)
+{
+    std::vector<qv_item> items;
+    int64_t at = 0;
+    if (grid_thw.empty() || grid_thw.size() % 3)
+        fail(QV_EINVAL, "grid_thw: must be [items, 3], with an item at least");
+    for (size_t i = 0; i < grid_thw.size(); i += 3) {
+        const int64_t *g = &grid_thw[i];
+        int64_t patches = g[0], over = 0;
+        for (int axis = 0; axis < 3; axis++)
+            over |= g[axis] < 1;
+        over = over || __builtin_mul_overflow(patches, g[1], &patches) ||
+               __builtin_mul_overflow(patches, g[2], &patches) || patches > n_rows - at;
+        if (over)
+            fail(QV_EINVAL,
+                 "grid_thw: item %zu is %lld, %lld, %lld, from row %lld on; pixel_values has %lld "
+                 "rows",
+                 i / 3, (long long)g[0], (long long)g[1], (long long)g[2], (long long)at,
+                 (long long)n_rows);
+        qv_item item = {};
+        item.data = rows + (size_t)(at * m.row_dim) * sizeof(float);
+        memcpy(item.grid_thw, g, sizeof item.grid_thw);
+        items.push_back(item);
+        at += patches;
+    }
+    if (at != n_rows)
+        fail(QV_EINVAL, "grid_thw: its items have %lld patches, pixel_values has %lld rows",
+             (long long)at, (long long)n_rows);
+    return items;
+}
+
+/* The caller's matrices, each [n, out_hidden] of the dtype. */
+static void
+take_outs(nb::object outs, const qv_model_info &m, int64_t n, qv_dtype dtype, qv_tokens *to)
+{
+    const std::vector<nb::object> list = nb::cast<std::vector<nb::object>>(outs);
+    if (list.size() != 1 + (size_t)m.n_deepstack)
+        fail(QV_EINVAL, "out: %zu matrices; the model makes %d", list.size(), 1 + m.n_deepstack);
+    for (size_t i = 0; i < list.size(); i++) {
+        nb::ndarray<> a = take_array(list[i], "out", true);
+        const bool bf16 = a.dtype().code == (uint8_t)nb::dlpack::dtype_code::Bfloat;
+        if (a.ndim() != 2 || (int64_t)a.shape(0) != n || (int64_t)a.shape(1) != m.out_hidden ||
+            (dtype == QV_BF16 ? !bf16 || a.dtype().bits != 16 : a.dtype() != nb::dtype<float>()))
+            fail(QV_EINVAL, "out: matrix %zu must be [%lld, %lld] of %s", i, (long long)n,
+                 (long long)m.out_hidden, qv_dtype_name(dtype));
+        (i ? to->deepstack[i - 1] : to->tokens) = a.data();
+    }
+}
+
+nb::object
+Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
+               nb::object outs, const std::string &dtype)
+{
+    must_be_ours();
+    nb::ndarray<> x = take_array(rows, "pixel_values", false);
+    if (x.ndim() != 2 || (int64_t)x.shape(1) != facts.row_dim)
+        fail(QV_EINVAL,
+             "pixel_values: must be [patches, %lld] for this model; %zu axes, the last of %zu",
+             (long long)facts.row_dim, x.ndim(), x.ndim() ? x.shape(x.ndim() - 1) : 0);
+    const int where = x.device_type();
+    if (where != nb::device::cpu::value && strcmp(device_facts.backend, "cuda") != 0)
+        fail(QV_EINVAL,
+             "pixel_values: in a device's memory; this model computes on %s and takes the "
+             "host's",
+             device_facts.backend);
+    std::vector<float> widened;
+    const char *values = rows_as_f32(x, u16_is_bf16, widened);
+    const std::vector<qv_item> items = items_of(facts, grid_thw, values, (int64_t)x.shape(0));
+
+    auto tokens = std::make_unique<Tokens>();
+    qv_plan_options options = {};
+    qv_tokens to = {};
+    options.output = parse_dtype(dtype, false);
+    const int64_t n = (int64_t)x.shape(0) / (facts.merge_size * facts.merge_size);
+    tokens->grid_thw = grid_thw;
+    if (outs.is_none()) {
+        tokens->allocate(facts, n, options.output);
+        to.tokens = tokens->matrix(0);
+        for (int i = 0; i < facts.n_deepstack; i++)
+            to.deepstack[i] = tokens->matrix(1 + i);
+    } else {
+        take_outs(outs, facts, n, options.output, &to);
+    }
+    to.capacity = n;
+    {
+        nb::gil_scoped_release released;
+        std::lock_guard<std::mutex> lock(busy);
+        must_be_usable();
+        qv_error err = {};
+        check(qv_encode(model, QV_INPUT_PATCHES, items.data(), items.size(), &options, &to, &err),
+              err);
+    }
+    return outs.is_none() ? nb::cast(tokens.release(), nb::rv_policy::take_ownership) : nb::none();
+}
+
+/* ---- frames to the tower's size -------------------------------------------------------------- */
+
+Frames *
+Model::prepare(nb::object object, bool picture, int64_t min_pixels, int64_t max_pixels)
+{
+    must_be_ours();
+    nb::ndarray<> x = take_array(object, "frames", false);
+    if (x.ndim() != 4 || x.shape(3) != 3 || x.dtype() != nb::dtype<uint8_t>() || !x.size() ||
+        x.device_type() != nb::device::cpu::value)
+        fail(QV_EINVAL,
+             "frames: must be bytes (uint8) [frames, height, width, 3] in the host's memory");
+    qv_preprocess p = picture ? facts.image : facts.video;
+    p.min_pixels = min_pixels ? min_pixels : p.min_pixels;
+    p.max_pixels = max_pixels ? max_pixels : p.max_pixels;
+    const int64_t n = (int64_t)x.shape(0), h = (int64_t)x.shape(1), w = (int64_t)x.shape(2);
+    if (picture && n != 1)
+        fail(QV_EINVAL, "frames: a picture is one frame, not %lld", (long long)n);
+    int64_t to_h, to_w;
+    qv_error err = {};
+    nb::gil_scoped_release released;
+    check(qv_smart_resize(picture ? 0 : n, h, w, &p, &to_h, &to_w, &err), err);
+    auto frames = std::make_unique<Frames>();
+    frames->n = n;
+    frames->picture = picture;
+    frames->grid_thw[0] = (n + p.temporal_patch_size - 1) / p.temporal_patch_size;
+    frames->grid_thw[1] = to_h / p.patch_size;
+    frames->grid_thw[2] = to_w / p.patch_size;
+    frames->data.resize((size_t)(n * to_h * to_w * 3));
+    const uint8_t *from = static_cast<const uint8_t *>(x.data());
+    for (int64_t i = 0; i < n; i++)
+        check(qv_resize_bicubic(from + i * h * w * 3, h, w, w * 3,
+                                frames->data.data() + i * to_h * to_w * 3, to_h, to_w, &err),
+              err);
+    return frames.release();
+}
+
+void
+bind_model(nb::module_ &m)
+{
+    nb::class_<Frames>(m, "Frames").def_prop_ro("grid_thw", [](const Frames &f) {
+        return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
+    });
+    nb::class_<Model>(m, "Model")
+        .def(nb::init<const std::string &, const std::string &, int, const std::string &, int,
+                      uintptr_t, const std::string &>())
+        .def("info", &Model::info)
+        .def("close", &Model::close)
+        .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
+             nb::arg("grid_thw"), nb::arg("outs").none(), nb::arg("dtype"))
+        .def("prepare", &Model::prepare, nb::rv_policy::take_ownership);
+}
+
+} // namespace qvpy

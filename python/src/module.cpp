@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#include "binding.h"
+
+namespace qvpy
+{
+
+/* qwenvit.Error(words), with .status. */
+static void
+raise(const Failure &failure, nb::handle type)
+{
+    PyObject *error = PyObject_CallFunction(type.ptr(), "s", failure.text.c_str());
+    PyObject *status = error ? PyUnicode_FromString(qv_status_name(failure.status)) : nullptr;
+    if (status && !PyObject_SetAttrString(error, "status", status))
+        PyErr_SetObject(type.ptr(), error);
+    Py_XDECREF(status);
+    Py_XDECREF(error);
+}
+
+} // namespace qvpy
+
+NB_MODULE(_core, m)
+{
+    using namespace qvpy;
+    nb::set_leak_warnings(false); /* a model in a global lives until the process ends */
+    static PyObject *type = PyErr_NewExceptionWithDoc(
+        "qwenvit.Error",
+        "What failed, in words: the argument, the value found, and what would be right.\n\n"
+        "status: a name as \"QV_EINVAL\" (see qwenvit.h). key: of encode(), which source.",
+        nullptr, nullptr);
+    if (!type)
+        throw nb::python_error();
+    m.attr("Error") = nb::handle(type);
+    PyObject_SetAttrString(type, "key", Py_None);
+    PyObject_SetAttrString(type, "status", Py_None);
+    nb::register_exception_translator([](const std::exception_ptr &p, void *) {
+        try {
+            std::rethrow_exception(p);
+        } catch (const Failure &failure) {
+            raise(failure, type);
+        }
+    });
+    m.attr("version") = qv_version();
+    bind_tokens(m);
+    bind_model(m);
+    bind_job(m);
+}

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""As much of torch's and transformers' classes as qwenvit.patch touches, over numpy."""
+import sys
+import types
+
+import numpy as np
+
+
+class Dtype:
+    def __init__(self, name, numpy):
+        self.name, self.numpy = name, numpy
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+float32, float16, uint8 = Dtype("float32", "f4"), Dtype("float16", "f2"), Dtype("uint8", "u1")
+DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, uint8)}
+
+
+class Device:
+    def __init__(self, kind):
+        self.type, self.index = kind, None
+
+    def __eq__(self, other):
+        return self.type == other.type
+
+    def __hash__(self):
+        return hash(self.type)
+
+
+class Tensor:
+    def __init__(self, array, device="cpu", requires_grad=False):
+        self.array, self.device, self.requires_grad = array, Device(device), requires_grad
+        self.is_cuda = False
+
+    shape = property(lambda self: self.array.shape)
+    ndim = property(lambda self: self.array.ndim)
+    dtype = property(lambda self: DTYPES[self.array.dtype])
+
+    @property
+    def data(self):
+        return self
+
+    @data.setter
+    def data(self, other):
+        self.array = other.array
+
+    def numel(self):
+        return self.array.size
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def same(self, *_):
+        return self
+
+    detach = contiguous = cpu = to = same
+
+    def requires_grad_(self, value):
+        self.requires_grad = value
+
+    def reshape(self, *shape):
+        return Tensor(self.array.reshape(*shape))
+
+    def view(self, dtype):
+        return Tensor(self.array.view(dtype.numpy))
+
+    def numpy(self):
+        return self.array
+
+    def tolist(self):
+        return self.array.tolist()
+
+    def __dlpack__(self, **kwargs):
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def empty(*shape, dtype, device=None):
+    return Tensor(np.empty(shape, dtype.numpy))
+
+
+class no_grad:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+class Module:
+    """parameters: {name: Tensor}, those of this module's whole tree."""
+
+    training = False
+
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+        self._forward_hooks, self._forward_pre_hooks = {}, {}
+
+    def named_modules(self, prefix=""):
+        yield prefix, self
+        for name, part in list(self.__dict__.items()):
+            if isinstance(part, Module):
+                yield from part.named_modules(f"{prefix}.{name}".lstrip("."))
+
+    def named_parameters(self):
+        return self.parameters.items()
+
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+
+
+class Output:
+    def __init__(self, last_hidden_state=None, pooler_output=None, deepstack_features=None):
+        self.last_hidden_state, self.pooler_output = last_hidden_state, pooler_output
+        self.deepstack_features = deepstack_features
+
+
+class BaseModelOutputWithDeepstackFeatures(Output):
+    pass
+
+
+class BaseModelOutputWithPooling(Output):
+    pass
+
+
+def install(monkeypatch, version):
+    outputs = types.SimpleNamespace(BaseModelOutputWithPooling=BaseModelOutputWithPooling)
+    transformers = types.SimpleNamespace(__version__=version, modeling_outputs=outputs)
+    monkeypatch.setitem(sys.modules, "torch", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "transformers", transformers)

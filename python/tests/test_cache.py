@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Caches, written here by hand as docs/cache.md has them."""
+import json
+import multiprocessing
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+import qwenvit
+
+WIDTH, N_DEEPSTACK = 8, 2
+
+
+def make_format(folder, **changes):
+    os.makedirs(folder, exist_ok=True)
+    tokens = {"dtype": "f32", "width": WIDTH, "n_deepstack": N_DEEPSTACK, "packed": False}
+    tokens.update(changes)
+    with open(folder / "qwenvit-cache.json", "w") as f:
+        json.dump({"format": "qwenvit-cache", "version": "1", "tokens": tokens}, f)
+
+
+def write_part(folder, number, clips, sealed, failed=(), packed=False):
+    """clips: {key: matrices [1 + deepstack][n, width]}."""
+    header, data, records = {}, b"", []
+    for key, matrices in clips.items():
+        names = ["packed"] if packed else ["tokens", *(f"deepstack.{i}" for i in range(N_DEEPSTACK))]
+        arrays = [np.concatenate(matrices, 1)] if packed else matrices
+        arrays = [*arrays, np.array([[1, 2, 2]], np.int64), np.arange(3.0)]
+        for name, a in zip([*names, "grid_thw", "timestamps"], arrays):
+            data += b"\0" * (-len(data) % 64)
+            dtype = {"f": "F32", "i": "I64"}[a.dtype.kind] if a.dtype != np.float64 else "F64"
+            header[f"{key}/{name}"] = {"dtype": dtype, "shape": list(a.shape),
+                                       "data_offsets": [len(data), len(data) + a.nbytes]}
+            data += a.tobytes()
+        records.append({"key": key, "path": key, "status": "ok"})
+    records += [{"key": k, "path": k, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"} for k in failed]
+    header["__metadata__"] = {"format": "qwenvit-cache", "version": "1", "sealed": str(sealed),
+                              "records": json.dumps(records)}
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 4096)
+    path = folder / f"part-00000-of-00001-host-{number:04d}-000000.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def clip_of(value, n=5):
+    return [np.full((n, WIDTH), value + i, np.float32) for i in range(1 + N_DEEPSTACK)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_format(tmp_path / "cache")
+    write_part(tmp_path / "cache", 1, {"a/b.mp4": clip_of(1), "twice": clip_of(2)}, 10, ["bad", "later ok"])
+    write_part(tmp_path / "cache", 2, {"later ok": clip_of(3), "é": clip_of(4, 7)}, 20, ["twice"])
+    write_part(tmp_path / "cache", 0, {"twice": clip_of(5)}, 30)
+    return tmp_path / "cache"
+
+
+def test_every_key_by_the_rule(folder):
+    cache = qwenvit.Cache(folder)
+    assert set(cache) == {"a/b.mp4", "twice", "later ok", "é"} and len(cache) == 4
+    values = {k: e.tokens[0, 0] for k, e in cache.items()}
+    assert values == {"a/b.mp4": 1, "twice": 5, "later ok": 3, "é": 4}
+    entry = cache["é"]
+    assert entry.tokens.shape == (7, WIDTH) and [m[0, 0] for m in entry.deepstack] == [5, 6]
+    assert entry.grid_thw.tolist() == [[1, 2, 2]] and entry.timestamps.tolist() == [0, 1, 2]
+    assert (entry.packed() == np.concatenate(clip_of(4, 7), 1)).all()
+    assert cache.failed == {"bad": ("QV_EFORMAT", "no clip")} and not cache.damaged
+    with pytest.raises(KeyError, match="bad.*no clip"):
+        cache["bad"]
+    with pytest.raises(KeyError, match="is not in the cache"):
+        cache["nobody"]
+
+
+def test_arrays_are_mapped_not_copied_and_read_only(folder):
+    entry = qwenvit.Cache(folder)["twice"]
+    assert entry.tokens.base is not None and not entry.tokens.flags.owndata
+    assert np.shares_memory(entry.tokens, entry.tokens)
+    with pytest.raises(ValueError):
+        entry.tokens[0, 0] = 1
+
+
+def test_packed(tmp_path):
+    make_format(tmp_path, packed=True)
+    write_part(tmp_path, 1, {"a": clip_of(1)}, 1, packed=True)
+    entry = qwenvit.Cache(tmp_path)["a"]
+    assert (entry.tokens == 1).all() and (entry.deepstack[1] == 3).all()
+    assert np.shares_memory(entry.packed(), entry.tokens)
+
+
+@pytest.mark.parametrize("cut", [0, 7, 100, 4096, 4200])
+def test_a_part_cut_short_costs_its_keys(folder, cut):
+    path = next(p for p in folder.iterdir() if "-0002-" in p.name)
+    with open(path, "r+b") as f:
+        f.truncate(cut)
+    cache = qwenvit.Cache(folder)
+    assert list(cache.damaged) == [path.name] and "é" not in cache and len(cache) == 2
+
+
+@pytest.mark.parametrize(
+    "change", ['"shape": [7, 8]|"shape": [9, 8]', '"F32"|"F99"', '"ok"|"ko"', '"sealed"|"healed"',
+               '"data_offsets": [0|"data_offsets": [3', '"key"|"kex"', '{"é/tokens|[{"é/tokens'],
+)
+def test_an_altered_header_costs_its_keys_and_no_crash(folder, change):
+    path = next(p for p in folder.iterdir() if "-0002-" in p.name)
+    old, new = (s.encode() for s in change.split("|"))
+    data = path.read_bytes()
+    assert old.replace("é".encode(), rb"\u00e9") in data or old in data or change.startswith('"key"') or "ok" in change
+    for form in (old, old.replace("é".encode(), rb"\u00e9"), old.replace(b'"', rb'\"')):
+        if form in data:
+            data = data.replace(form, new[: len(form)].ljust(len(form)), 1)
+            break
+    path.write_bytes(data)
+    cache = qwenvit.Cache(folder)
+    assert cache["a/b.mp4"].tokens[0, 0] == 1
+    for entry in cache.values():
+        assert entry.tokens.shape[1] == WIDTH
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "qwenvit-cache", "version": "2"}',
+             '{"format": "qwenvit-cache", "version": "1"}',
+             '{"format": "qwenvit-cache", "version": "1", "tokens": {"dtype": "q4"}}'],
+)
+def test_another_format_is_refused(tmp_path, text):
+    (tmp_path / "qwenvit-cache.json").write_text(text)
+    with pytest.raises(qwenvit.Error, match="qwenvit-cache.json") as e:
+        qwenvit.Cache(tmp_path)
+    assert e.value.status == "QV_EFORMAT"
+    with pytest.raises(qwenvit.Error, match="no cache"):
+        qwenvit.Cache(tmp_path / "nowhere")
+
+
+def look(cache, queue):
+    queue.put({k: float(e.tokens[0, 0]) for k, e in cache.items()})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers(folder, method):
+    cache = qwenvit.Cache(folder)
+    assert cache["é"].tokens[0, 0] == 4  # mapped before the fork
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    worker = context.Process(target=look, args=(cache, queue))
+    worker.start()
+    assert queue.get(timeout=60) == {"a/b.mp4": 1, "twice": 5, "later ok": 3, "é": 4}
+    worker.join()
+
+
+def test_pickles_and_new_parts(folder):
+    cache = pickle.loads(pickle.dumps(qwenvit.Cache(folder)))
+    write_part(folder, 9, {"new": clip_of(9)}, 99)
+    assert "new" not in cache
+    cache.refresh()
+    assert cache["new"].tokens[0, 0] == 9

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qwenvit
+from conftest import read_safetensors
+
+
+def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
+    out = tmp_path / "command.safetensors"
+    command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype",
+               "f32", "--threads", "2", "--fps", "5", str(clip), "-o", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    theirs, _ = read_safetensors(out)
+    tokens = model.encode(clip, fps=5)
+    tokens.save(tmp_path / "ours.safetensors", {"note": "é"})
+    ours, meta = read_safetensors(tmp_path / "ours.safetensors")
+    assert list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
+    assert meta["note"] == "é" and meta["source"] == str(clip)
+    assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.picture
+    assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
+
+
+def test_frames_are_what_patches_are(model, expected):
+    """Frames of the tower's size are not resized: the golden frames give the golden tokens."""
+    frames = expected["frames"]
+    n, h, w, _ = frames.shape
+    tokens = model.encode(frames, min_pixels=1, max_pixels=n * h * w)
+    assert tokens.grid_thw.tolist() == [[n // 2, h // 16, w // 16]] and tokens.timestamps is None
+
+
+def test_a_pil_picture_is_the_file_of_it(model, frames, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    picture = image.fromarray(frames[0])
+    picture.save(tmp_path / "p.png")
+    tokens = model.encode(picture)
+    assert tokens.picture and (tokens.tokens == model.encode(tmp_path / "p.png").tokens).all()
+    assert (tokens.tokens == model.encode(frames[0]).tokens).all()
+    assert (tokens.tokens == model.encode({"picture": frames[:1]}).tokens).all()
+
+
+def test_many_come_with_their_keys_and_one_bad_one_costs_itself(model, clip, frames, tmp_path):
+    (tmp_path / "bad.mp4").write_bytes(b"nonsense" * 100)
+    seen = []
+    sources = [{"frames": frames, "key": f"f{i}"} for i in range(30)]
+    sources += [clip, tmp_path / "bad.mp4", tmp_path / "none.mp4", 3, {"path": clip, "key": "own", "fps": 2}]
+    results = list(model.encode(iter(sources), errors="yield", progress=seen.append, min_pixels=1024))
+    failed = {r.key: r.status for r in results if isinstance(r, qwenvit.Error)}
+    good = {r.key: r for r in results if not isinstance(r, qwenvit.Error)}
+    assert failed == {str(tmp_path / "bad.mp4"): "QV_EFORMAT", str(tmp_path / "none.mp4"): "QV_EIO",
+                      "33": "QV_EINVAL"}
+    assert set(good) == {*(f"f{i}" for i in range(30)), str(clip), "own"}
+    assert all((good[f"f{i}"].tokens == good["f0"].tokens).all() for i in range(30))
+    assert seen[-1]["done"] > 0
+    with pytest.raises(qwenvit.Error, match="none.mp4"):
+        list(model.encode([tmp_path / "none.mp4"]))
+
+
+def test_a_generator_may_be_left(model, clip):
+    many = model.encode([clip] * 100)
+    next(many)
+    with pytest.raises(qwenvit.Error, match="at work") as e:
+        model.encode(clip)
+    assert e.value.status == "QV_ESTATE"
+    many.close()
+    assert len(model.encode(clip))
+
+
+def test_what_a_source_raises_comes_out(model, frames):
+    def sources():
+        yield frames
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        list(model.encode(sources()))
+    assert len(model.encode(frames))
+
+
+def test_ctrl_c_ends_a_generator(golden, clip):
+    code = f"""
+import itertools, os, signal, threading, qwenvit
+m = qwenvit.load({golden!r}, backend="cpu")
+many = m.encode(itertools.repeat({str(clip)!r}))
+next(many)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+for _ in many:
+    pass
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == -signal.SIGINT and "KeyboardInterrupt" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "source, options, words",
+    [
+        (np.zeros((4, 64, 64, 3), np.float32), {}, "uint8"),
+        (np.zeros((4, 64, 64, 4), np.uint8), {}, r"\[frames, height, width, 3\]"),
+        (np.zeros((0, 64, 64, 3), np.uint8), {}, "uint8"),
+        (np.zeros((4, 128, 64, 3), np.uint8)[:, ::2], {}, "not contiguous"),
+        (np.zeros((1, 2, 4000, 3), np.uint8), {}, "200"),
+        (np.zeros((64, 64, 3), np.uint8), {"nonsense": 1}, "only max_pixels and min_pixels"),
+        (b"", {}, "no bytes"),
+        (b"x", {"fsp": 1}, "no option fsp"),
+        (b"x", {"fps": "2"}, "must be a number"),
+        (b"x", {"like": "mine"}, "like is 'mine'"),
+        (b"x", {"fps": -1}, "fps -1"),
+        ({"key": "a"}, {}, "one of path, bytes, frames, picture"),
+        ("a\0b", {}, "NUL"),
+        (b"x", {"errors": "ignore"}, "errors is 'ignore'"),
+        (b"x", {"dtype": "f16"}, 'dtype is "f16"'),
+    ],
+)
+def test_bad_sources_are_refused_in_words(model, source, options, words):
+    with pytest.raises(qwenvit.Error, match=words) as e:
+        model.encode(source, **options)
+    assert e.value.status == "QV_EINVAL"
+
+
+def test_without_ffmpeg_files_say_what_to_install_and_arrays_work(model, clip, frames, tmp_path, monkeypatch):
+    from qwenvit import _decoder
+
+    program = tmp_path / "qwenvit-decoder"
+    program.write_text("#!/bin/sh\necho libavformat.so.59: cannot open shared object file >&2\nexit 127\n")
+    os.chmod(program, 0o755)
+    monkeypatch.setattr(_decoder, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(_decoder, "_started", {})
+    with pytest.raises(qwenvit.Error, match="apt-get install ffmpeg.*libavformat.so.59") as e:
+        model.encode(clip)
+    assert e.value.status == "QV_EBACKEND"
+    assert len(model.encode(frames))

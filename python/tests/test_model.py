@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import qwenvit
+from conftest import GOLDEN, distances, read_safetensors
+
+FAMILIES = sorted(os.listdir(GOLDEN))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_is_transformers(family):
+    folder = os.path.join(GOLDEN, family)
+    expected = read_safetensors(os.path.join(folder, "expected.safetensors"))[0]
+    model = qwenvit.load(folder, backend="cpu", dtype="f32")
+    tokens = model.forward(expected["pixel_values"], expected["grid_thw"])
+    names = ["merger", *sorted(n for n in expected if n.startswith("deepstack_merger_list"))]
+    assert len(tokens.deepstack) == len(names) - 1
+    for name, found in zip(names, [tokens.tokens, *tokens.deepstack]):
+        assert distances(found, expected[name]).max() < 2e-5, name
+    assert (tokens.grid_thw == expected["grid_thw"]).all()
+    assert tokens.packed().shape == (len(tokens), model.info["out_hidden"] * len(names))
+    model.close()
+    with pytest.raises(qwenvit.Error, match="closed"):
+        model.forward(expected["pixel_values"], expected["grid_thw"])
+
+
+def test_bf16_is_the_same_with_and_without_ml_dtypes(model, expected):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rounded = expected["pixel_values"].astype(ml_dtypes.bfloat16)
+    wide = model.forward(rounded.astype(np.float32), expected["grid_thw"]).tokens
+    for pixels in (rounded, rounded.view(np.uint16)):
+        assert (model.forward(pixels, expected["grid_thw"]).tokens == wide).all()
+    narrow = model.forward(rounded, expected["grid_thw"], dtype="bf16")
+    assert narrow.tokens.dtype == ml_dtypes.bfloat16 and narrow.dtype == "bf16"
+    assert (narrow.tokens == wide.astype(ml_dtypes.bfloat16)).all()
+
+
+def bad_calls(pixels, grid):
+    read_only = np.lib.stride_tricks.as_strided(pixels, (4, pixels.shape[1]), (0, 4))
+    return {
+        "float64": (pixels.astype(np.float64), grid, "dtype must be float32 or bfloat16"),
+        "one axis": (pixels.ravel(), grid, r"must be \[patches, 1536\]"),
+        "three axes": (pixels[None], grid, r"must be \[patches, 1536\]"),
+        "too narrow": (np.ascontiguousarray(pixels[:, :-1]), grid, r"must be \[patches, 1536\]"),
+        "transposed": (np.asfortranarray(pixels), grid, "not contiguous"),
+        "every second": (pixels[::2], grid, "not contiguous"),
+        "stride 0": (read_only, grid, "not contiguous"),
+        "too few rows": (pixels[:-1], grid, "pixel_values has 47 rows"),
+        "too many rows": (np.concatenate([pixels, pixels]), grid, "its items have 48 patches"),
+        "a list": (pixels.tolist(), grid, "is no array"),
+        "None": (None, grid, "is no array"),
+        "objects": (np.empty((4, 1536), object), grid, "cannot be shared"),
+        "big-endian": (pixels.astype(">f4"), grid, "cannot be shared"),
+        "grid of reals": (pixels, np.asarray(grid, np.float32), "whole numbers"),
+        "flat grid": (pixels, [1, 4, 6], "whole numbers"),
+        "no items": (pixels, [], "an item at least"),
+        "two numbers": (pixels, [[4, 6]], r"must be \[items, 3\]"),
+        "negative": (pixels, [[-1, 4, 6]], "item 0 is -1"),
+        "huge": (pixels, [[2**61, 2**61, 4]], "item 0 is"),
+        "larger than numbers are": (pixels, [[2**80, 1, 4]], "whole numbers"),
+        "odd": (pixels, [[1, 3, 16]], "3"),
+    }
+
+
+@pytest.mark.parametrize("name", bad_calls(np.zeros((48, 1536), np.float32), [[1, 4, 6]]))
+def test_bad_input_is_refused_in_words(model, expected, name):
+    pixels, grid, words = bad_calls(expected["pixel_values"], expected["grid_thw"])[name]
+    with pytest.raises(qwenvit.Error, match=words) as e:
+        model.forward(pixels, grid)
+    assert e.value.status == "QV_EINVAL"
+
+
+def test_read_only_arrays_are_taken(model, expected):
+    pixels = expected["pixel_values"].copy()
+    pixels.flags.writeable = False
+    assert len(model.forward(pixels, expected["grid_thw"])) == 12
+
+
+@pytest.mark.parametrize(
+    "options, status",
+    [({"path": "/nowhere"}, "QV_EIO"), ({"backend": "abacus"}, "QV_ENODEVICE"),
+     ({"dtype": "f64"}, "QV_EINVAL"), ({"device": 7}, "QV_ENODEVICE")],
+)
+def test_load_says_what_is_wrong(golden, options, status):
+    with pytest.raises(qwenvit.Error) as e:
+        qwenvit.load(**{"path": golden, "backend": "cpu", **options})
+    assert e.value.status == status and str(e.value)
+
+
+def test_tokens_keep_their_memory(model, expected):
+    kept = [model.forward(expected["pixel_values"], expected["grid_thw"]).tokens for _ in range(50)]
+    assert all((k == kept[0]).all() for k in kept)
+
+
+def test_threads_take_turns(model, expected):
+    first = model.forward(expected["pixel_values"], expected["grid_thw"]).tokens
+    wrong = []
+
+    def work():
+        for _ in range(10):
+            again = model.forward(expected["pixel_values"], expected["grid_thw"]).tokens
+            if not (again == first).all():
+                wrong.append(again)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_a_fork_is_told(model, expected):
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            model.forward(expected["pixel_values"], expected["grid_thw"])
+        except qwenvit.Error as e:
+            code = 0 if e.status == "QV_ESTATE" and "forked" in str(e) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_import_is_quick_and_alone():
+    code = (
+        "import sys, time; b = time.perf_counter(); import qwenvit; s = time.perf_counter() - b;"
+        "print(s, [m for m in ('numpy', 'torch') if m in sys.modules])"
+    )
+    tries = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+             for _ in range(3)]
+    assert all(t.endswith("[]\n") for t in tries)
+    assert min(float(t.split()[0]) for t in tries) < 0.2
+
+
+def test_the_command():
+    run = subprocess.run([sys.executable, "-m", "qwenvit", "--version"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, f"qwenvit {qwenvit.__version__}\n")
+    assert subprocess.run([sys.executable, "-m", "qwenvit", "nonsense"], capture_output=True).returncode == 2

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py has the real ones."""
+import json
+import os
+
+import numpy as np
+import pytest
+
+import fake_torch
+import qwenvit
+from conftest import GOLDEN, distances, read_safetensors
+
+PREFIXES = ("model.visual.", "visual.", "thinker.visual.")
+
+
+class Config:
+    def __init__(self, values):
+        self.__dict__.update(values)
+        self.values = values
+
+    def to_dict(self):
+        return dict(self.values)
+
+
+def make_tower(family):
+    folder = os.path.join(GOLDEN, family)
+    weights, config = {}, json.load(open(os.path.join(folder, "config.json")))
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("model") and name.endswith(".safetensors"):
+            weights.update(read_safetensors(os.path.join(folder, name))[0])
+    parameters = {}
+    for name, array in weights.items():
+        prefix = next((p for p in PREFIXES if name.startswith(p)), None)
+        if prefix:
+            wide = array if array.dtype == np.float32 else (array.astype(np.uint32) << 16).view(np.float32)
+            parameters[name[len(prefix):]] = fake_torch.Tensor(wide.copy(), requires_grad=True)
+    vision = config.get("thinker_config", config)["vision_config"]
+    vision.setdefault("model_type", config["model_type"])
+    tower = fake_torch.Module(
+        patch_embed=fake_torch.Module(), blocks=fake_torch.Module(), merger=fake_torch.Module(),
+        config=Config(vision), parameters=parameters,
+    )
+    tower.forward = None
+    del tower.forward
+    return fake_torch.Module(visual=tower), tower
+
+
+def expected_of(family):
+    expected = read_safetensors(os.path.join(GOLDEN, family, "expected.safetensors"))[0]
+    return fake_torch.Tensor(expected["pixel_values"]), fake_torch.Tensor(expected["grid_thw"]), expected
+
+
+@pytest.fixture(params=["4.57.1", "5.23.0"])
+def version(request, monkeypatch):
+    fake_torch.install(monkeypatch, request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("family", sorted(os.listdir(GOLDEN)))
+def test_a_patched_tower_is_transformers(family, version):
+    model, tower = make_tower(family)
+    before = {k: p.array.copy() for k, p in tower.parameters.items()}
+    pixels, grid, expected = expected_of(family)
+    assert qwenvit.patch(model) is model
+    assert all(p.numel() == 0 and not p.requires_grad for p in tower.parameters.values())
+    out = tower(pixels, grid_thw=grid)
+    deepstack = sorted(n for n in expected if n.startswith("deepstack_merger_list"))
+    if version.startswith("5"):
+        kind = "BaseModelOutputWithDeepstackFeatures" if deepstack else "BaseModelOutputWithPooling"
+        assert type(out).__name__ == kind
+        found = [out.pooler_output, *(out.deepstack_features or [])]
+    else:
+        found = [out[0], *out[1]] if deepstack else [out]
+    for name, tensor in zip(["merger", *deepstack], found, strict=True):
+        assert distances(tensor.array, expected[name]).max() < 2e-5
+    qwenvit.unpatch(model)
+    assert not hasattr(tower, "forward")
+    assert all((before[k] == p.array).all() and p.requires_grad for k, p in tower.parameters.items())
+
+
+def spoil(tower, how):
+    first = next(iter(tower.parameters))
+    if how == "training":
+        tower.training = True
+    elif how == "meta":
+        tower.parameters[first].device = fake_torch.Device("meta")
+    elif how == "float16":
+        tower.parameters[first].array = tower.parameters[first].array.astype(np.float16)
+    elif how == "offloaded":
+        tower.blocks._hf_hook = object()
+    elif how == "hooks":
+        tower.blocks._forward_hooks[0] = print
+    elif how == "sharded":
+        tower.parameters[first].device_mesh = object()
+    elif how == "quantised":
+        tower.is_quantized = True
+    elif how == "adapters":
+        tower.parameters["blocks.0.lora"] = fake_torch.Tensor(np.zeros((2, 2), np.float32))
+    elif how == "missing":
+        del tower.parameters[first]
+
+
+@pytest.mark.parametrize(
+    "how", ["training", "meta", "float16", "offloaded", "hooks", "sharded", "quantised", "adapters", "missing"]
+)
+@pytest.mark.parametrize("version", ["5.23.0"], indirect=True)
+def test_what_cannot_be_done_is_refused_before_anything_is_changed(version, how):
+    model, tower = make_tower("qwen3_vl")
+    spoil(tower, how)
+    before = {k: p.array.copy() for k, p in tower.parameters.items()}
+    with pytest.raises(qwenvit.Error) as e:
+        qwenvit.patch(tower if how == "quantised" else model)
+    assert e.value.status and str(e.value)
+    assert all((before[k] == p.array).all() for k, p in tower.parameters.items())
+    assert not hasattr(tower, "forward") and not hasattr(tower, "_qwenvit")
+
+
+@pytest.mark.parametrize("version", ["5.23.0"], indirect=True)
+def test_calls_that_cannot_be_done_are_refused(version):
+    model, tower = make_tower("qwen3_vl")
+    pixels, grid, _ = expected_of("qwen3_vl")
+    with pytest.raises(qwenvit.Error, match="not patched"):
+        qwenvit.unpatch(model)
+    qwenvit.patch(model)
+    with pytest.raises(qwenvit.Error, match="patched already"):
+        qwenvit.patch(model)
+    for asked in ({"output_hidden_states": True}, {"output_attentions": True}, {"return_dict": False},
+                  {"cu_seqlens": grid}):
+        with pytest.raises(qwenvit.Error, match=next(iter(asked))):
+            tower(pixels, grid, **asked)
+    tower.training = True
+    with pytest.raises(qwenvit.Error, match="training"):
+        tower(pixels, grid)
+    tower.training = False
+    next(iter(tower.parameters.values())).array = np.zeros(3, np.float32)
+    with pytest.raises(qwenvit.Error, match="changed or moved"):
+        tower(pixels, grid)
+    qwenvit.unpatch(model)
+    with pytest.raises(qwenvit.Error, match="no vision tower"):
+        qwenvit.patch(fake_torch.Module())
+    with pytest.raises(qwenvit.Error, match="no module"):
+        qwenvit.patch(3)
