@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "conv3d/decide.h"
+#include "conv3d/definition.h"
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"

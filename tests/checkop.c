@@ -22,14 +22,14 @@ static const char usage[] =
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"
     "  --choice N       of kernels, the first is 0; operations with fewer are skipped\n"
-    "  --plain OPS      operations (gemm,norm or all) on simple kernels\n"
+    "  --naive OPS      operations (gemm,norm or all) on simple kernels\n"
     "  --bench          time the operations of --op or --shapes, if nothing failed\n"
     "  --json           one JSON object a line\n"
     "  --list           backends and operations\n"
     "  --selftest       plant faults that must be found (default backend: ref)\n";
 
 struct options {
-    const char *backend, *op, *shapes, *plain;
+    const char *backend, *op, *shapes, *naive;
     int64_t seed, count, threads, choice;
     bool bench, json, list, selftest, help;
 };
@@ -65,10 +65,10 @@ write_repro(const struct report *report, const struct qv_op *op)
         snprintf(threads, sizeof threads, " --threads %lld", (long long)report->options->threads);
     if (report->options->choice)
         snprintf(choice, sizeof choice, " --choice %lld", (long long)report->options->choice);
-    const char *plain = report->options->plain;
+    const char *naive = report->options->naive;
     snprintf(repro, sizeof repro, "checkop --backend %s --seed %lld%s%s%s%s --op '%s'",
              report->side->backend->name, (long long)report->options->seed, threads, choice,
-             plain ? " --plain " : "", plain ? plain : "", qv_op_print(op, text, sizeof text));
+             naive ? " --naive " : "", naive ? naive : "", qv_op_print(op, text, sizeof text));
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(_WIN32)
@@ -322,19 +322,20 @@ open_side(const struct qv_backend *backend, const struct options *options, struc
 {
     qv_error err = { 0 };
     struct qv_device_options device = { .threads = (int)options->threads };
-    *out = (struct side){ .backend = backend, .choice = (int)options->choice };
-    if (qv_op_parse_kinds(options->plain, &device.plain, &err)) {
-        fprintf(stderr, "checkop: --plain: %s\n", err.text);
+    *out = (struct side){ .choice = (int)options->choice };
+    if (qv_op_parse_kinds(options->naive, &device.naive, &err)) {
+        fprintf(stderr, "checkop: --naive: %s\n", err.text);
         return false;
     }
     if (backend->open(&device, &out->dev, &err)) {
         fprintf(stderr, "checkop: %s: %s\n", backend->name, err.text);
         return false;
     }
-    backend->caps(out->dev, &out->caps);
-    if (device.plain && !out->caps.has_plain) {
-        fprintf(stderr, "checkop: --plain: backend %s has no simple kernels\n", backend->name);
-        backend->close(out->dev);
+    out->backend = out->dev->backend;
+    out->backend->caps(out->dev, &out->caps);
+    if (device.naive && !out->caps.has_naive) {
+        fprintf(stderr, "checkop: --naive: backend %s has no simple kernels\n", backend->name);
+        out->backend->close(out->dev);
         return false;
     }
     return true;
@@ -358,7 +359,7 @@ check_backend(const struct side *ref, const struct qv_backend *backend,
         bench_all(&report, ops);
     else if (options->bench)
         fprintf(stderr, "%s: not timed, because it is not right\n", backend->name);
-    backend->close(side.dev);
+    side.backend->close(side.dev);
     return ok ? 0 : EXIT_WRONG;
 }
 
@@ -395,19 +396,16 @@ run_selftest(const struct side *ref, const struct options *options)
 static int
 list(void)
 {
-    static const char *const fields[] = {
-#define QV_INT(field) " " #field
-#define QV_REAL(field) " " #field
-#define QV_OP(name, operands, fields) "(" operands "):" fields,
-#include "engine/ops.inc"
-#undef QV_OP
-#undef QV_INT
-#undef QV_REAL
-    };
     for (const struct qv_backend *const *b = qv_backends; *b; b++)
         printf("backend %s\n", (*b)->name);
-    for (int kind = 0; kind < QV_OP_COUNT; kind++)
-        printf("%s %s\n", qv_op_name((enum qv_op_kind)kind), fields[kind]);
+    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
+        size_t n;
+        const struct qv_field *fields = qv_op_fields((enum qv_op_kind)kind, &n);
+        printf("%s", qv_op_name((enum qv_op_kind)kind));
+        for (size_t i = 0; i < n; i++)
+            printf(" %s%s", fields[i].name, fields[i].kind == QV_FIELD_DTYPE ? "=DTYPE" : "");
+        printf("\n");
+    }
     return 0;
 }
 
@@ -437,7 +435,7 @@ parse_options(int argc, char **argv, struct options *o)
         { "--backend", &o->backend, NULL, NULL, 0 },
         { "--op", &o->op, NULL, NULL, 0 },
         { "--shapes", &o->shapes, NULL, NULL, 0 },
-        { "--plain", &o->plain, NULL, NULL, 0 },
+        { "--naive", &o->naive, NULL, NULL, 0 },
         { "--seed", NULL, &o->seed, NULL, INT64_MAX },
         { "--count", NULL, &o->count, NULL, 1000000 },
         { "--threads", NULL, &o->threads, NULL, 1024 },

@@ -23,16 +23,21 @@ enum fill {
     FILL_COUNT
 };
 
-/* The operands of one operation, row-major as ops.inc has them. */
+/* The operands of one operation as their views have them; NaN between rows that lie apart. */
 struct data {
     struct qv_op op;
     int n;
-    struct qv_operand desc[QV_MAX_OPERANDS];
+    struct qv_view desc[QV_MAX_OPERANDS];
     void *bytes[QV_MAX_OPERANDS]; /* NULL: not used */
 };
 
 /* A small legal operation with ragged sizes. */
 struct qv_op random_op(enum qv_op_kind kind, struct rng *rng);
+static inline int64_t
+element_at(const struct qv_view *v, int64_t row, int64_t col)
+{
+    return row * v->row_stride + col;
+}
 bool fill_possible(const struct qv_op *op, enum fill fill);
 /* What ref computes for an operation: large ones have rows that repeat, so that fewer will do. */
 struct qv_op reference_op(const struct qv_op *op);
@@ -41,7 +46,34 @@ void data_fill(struct data *data, enum fill fill, struct rng *rng);
 /* Copies the leading rows and columns of src into an operation of fewer, or of another dtype. */
 void data_convert(struct data *dst, const struct data *src);
 void data_free(struct data *data);
-void *must_alloc(size_t bytes); /* zero; ends the program if there is none */
+double rng_real(struct rng *rng); /* -1..1 */
+void *must_alloc(size_t bytes);   /* zero; ends the program if there is none */
+
+/* ---- checkop_tables.c: what operations look up ----------------------------------------------- */
+
+/* Of rows: places, norms and coords of items of many grids, clips and pictures, in any order. */
+void fill_items(struct data *data, enum fill fill, struct rng *rng);
+/* Coordinates of rope: each row anywhere. */
+void fill_positions(struct data *data, struct rng *rng);
+/* Segments of an attention that are all of one length have no list; else any partition of the rows,
+ * with gaps and empty slots, or none at all. Rows that are in none are NaN. */
+void fill_segments(struct data *data, struct rng *rng);
+
+/* Rows [first, first + n) that attend to one another. */
+struct segment {
+    int64_t first, n;
+};
+struct segment segment_get(const struct data *data, int64_t i);
+void segment_put(struct data *data, int64_t i, struct segment segment);
+/* The one that a row is in; n 0: none. */
+struct segment segment_of(const struct data *data, int64_t row);
+
+/* ---- checkop_moved.c: the same rows at other places, beside others ---------------------------- */
+
+/* Puts the rows of operands (segments of an attention) in reverse, and NaN or infinity into some.
+ * Returns where each row of the output is now, or -1; NULL for operations whose rows are not
+ * their own. The caller frees it. */
+int64_t *move_rows(struct data *data, struct rng *rng);
 
 /* ---- checkop_run.c: one operation on one device, with guards --------------------------------- */
 
@@ -63,7 +95,9 @@ struct side {
     X(NAN, "computed NaN or infinity")                                                             \
     X(EXACT, "differs where the result is exact")                                                  \
     X(TOLERANCE, "beyond tolerance")                                                               \
-    X(REPEAT, "second run differs")
+    X(OTHERS, "wrote rows of no segment")                                                          \
+    X(REPEAT, "second run differs")                                                                \
+    X(MOVED, "differs at another place, beside others")
 
 enum check {
 #define CHECK_ENUM(name, text) CHECK_##name,
@@ -90,12 +124,19 @@ bool job_run(struct job *job, bool slices, void *result, struct outcome *outcome
 /* n runs in one call, no checks: for timing. */
 qv_status job_repeat(struct job *job, size_t n, qv_error *err);
 void job_close(struct job *job);
-int output_of(const struct qv_op *op); /* index of the operand that is written */
 bool fail_case(struct outcome *outcome, enum check check, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
+
+/* ---- checkop_tolerance.c --------------------------------------------------------------------- */
+
+/*
+ * For inputs up to max_x and max_w in magnitude and an exact value `expected`: half a unit of the
+ * output's dtype, plus the worst f32 accumulation over the operation's sums.
+ */
+double op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w);
 
 /* ---- checkop_judge.c: is the result right ---------------------------------------------------- */
 

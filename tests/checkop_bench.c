@@ -69,7 +69,7 @@ time_op(const struct side *side, const struct data *data, double *median, double
     struct outcome outcome = { .check = CHECK_NOTHING };
     struct job *job = job_open(side, data, false, &outcome);
     double us[MOST_SAMPLES];
-    void *result = must_alloc(data->desc[output_of(&data->op)].bytes);
+    void *result = must_alloc(data->desc[qv_op_output(&data->op)].bytes);
     int n = job && job_run(job, false, result, &outcome) ? sample(side, job, us) : 0;
     job_close(job);
     free(result);

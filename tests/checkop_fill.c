@@ -46,8 +46,8 @@ rng_below(struct rng *rng, int64_t n)
     return (int64_t)((rng_next(rng) >> 11) % (uint64_t)n);
 }
 
-static double
-rng_real(struct rng *rng) /* -1..1 */
+double
+rng_real(struct rng *rng)
 {
     return (double)(rng_next(rng) >> 11) * 0x1p-52 - 1;
 }
@@ -70,26 +70,15 @@ random_divisor(struct rng *rng, int64_t n) /* smaller than n, unless n is 1 */
 static void
 random_rows(struct qv_op_rows *op, struct rng *rng)
 {
-    static const double norms[][6] = {
-        { 2, 2, 2, -255, -255, -255 },
-        { 1, 2, 0.5, -128, -255, 0 },
-        { 1 / 127.5, 1 / 127.5, 1 / 127.5, -1, -1, -1 },
-        { 0.014598426619242919, 0.015007768493717056, 0.01422007017362118, -1.7922625, -1.7520971,
-          -1.4802198 }, /* CLIP's */
-    };
-    op->pairs = 1 + rng_below(rng, 3);
-    op->merge = PICK(rng, 1, 2, 2, 2, 3);
-    op->grid_h = op->merge * (1 + rng_below(rng, 4));
-    op->grid_w = op->merge * (1 + rng_below(rng, 5)); /* odd numbers of merged rows too */
+    op->rows = PICK(rng, 1, 4, 7, 24, 60, 97, 130);
+    op->items = PICK(rng, 1, 1, 2, 5, 12, 64);
     op->patch = PICK(rng, 1, 3, 4, 14, 16);
     op->temporal = PICK(rng, 1, 2, 2, 2, 3);
     op->channels = PICK(rng, 1, 2, 3, 3, 3);
-    op->still = rng_below(rng, 3) == 0;
-    const double *norm = norms[rng_below(rng, 4)];
-    memcpy(&op->scale0, norm, sizeof norms[0]);
+    op->patches = rng_below(rng, 3) ? op->rows * op->temporal : 1 + rng_below(rng, 2 * op->rows);
 }
 
-/* What gemm, conv and finish share: alpha, bias, act, addend_rows of `rows`. */
+/* What gemm, conv and epilogue share: alpha, bias, act, addend_rows of `rows`. */
 static void
 random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *addend_rows, int64_t rows,
                 struct rng *rng)
@@ -130,6 +119,57 @@ random_unfold(struct qv_op_unfold *op, struct rng *rng)
     op->sh = op->sd == 1 ? PICK(rng, 1, 1, 2, 4) : 1 + rng_below(rng, 4);
     op->sw = op->sh == 1 ? PICK(rng, 1, 1, 2, 4) : 1 + rng_below(rng, 4);
     op->channels_first = rng_below(rng, 2);
+}
+
+static void
+random_norm(struct qv_op_norm *op, struct rng *rng)
+{
+    op->rows = PICK(rng, 1, 2, 3, 8, 17, 65);
+    op->cols = PICK(rng, 2, 5, 8, 16, 33, 64, 100, 257, 1152);
+    op->eps = rng_below(rng, 2) ? 1e-6 : 1e-5;
+    op->rms = rng_below(rng, 2);
+}
+
+/* Rows of their own, of packed q, k and v, or with any gap between. */
+static int64_t
+random_stride(int64_t width, struct rng *rng)
+{
+    return PICK(rng, 0, 3 * width, 3 * width, width + 8, width + 4, width + 1);
+}
+
+static void
+random_rope(struct qv_op_rope *op, struct rng *rng)
+{
+    op->rows = PICK(rng, 1, 3, 4, 12, 35, 70);
+    op->positions = PICK(rng, 1, 3, 24, 100);
+    op->heads = PICK(rng, 1, 2, 4, 6, 10);
+    op->head_dim = PICK(rng, 12, 16, 64, 72, 80);
+    op->x_stride = random_stride(op->heads * op->head_dim, rng);
+}
+
+/* Equal segments, or a list of any. */
+static void
+random_attention(struct qv_op_attention *op, struct rng *rng)
+{
+    bool equal = rng_below(rng, 3) == 0;
+    if (equal) {
+        op->segments = PICK(rng, 1, 1, 2, 3);
+        op->segment_rows = PICK(rng, 1, 2, 3, 4, 7, 16, 33, 64, 100, 131);
+        op->rows = op->segments * op->segment_rows;
+    } else {
+        op->segments = PICK(rng, 1, 2, 3, 5, 9, 40);
+        op->rows = PICK(rng, 1, 4, 7, 16, 33, 64, 100, 131, 211);
+    }
+    int64_t most = equal ? op->segment_rows : op->rows;
+    if (rng_below(rng, 2))
+        op->longest = equal ? most : PICK(rng, 1, 7, 16, 24, 32, 48, 63, 64, 64, 65, 200);
+    op->longest = op->longest < most ? op->longest : most;
+    op->heads = PICK(rng, 1, 2, 3);
+    op->head_dim = PICK(rng, 12, 16, 64, 72, 80, 80, 128);
+    op->scale = 1 / sqrt((double)op->head_dim);
+    op->q_stride = op->k_stride = op->v_stride = random_stride(op->heads * op->head_dim, rng);
+    if (equal && rng_below(rng, 3) == 0)
+        op->k_stride = random_stride(op->heads * op->head_dim, rng);
 }
 
 /* One axis: a kernel, and how long the input may be so that it fits between the paddings. */
@@ -175,11 +215,29 @@ random_conv(struct qv_op_conv *op, struct rng *rng)
 }
 
 static void
-random_finish(struct qv_op_finish *op, struct rng *rng)
+random_gate(struct qv_op_gate *op, struct rng *rng)
+{
+    op->rows = PICK(rng, 1, 2, 3, 8, 12, 60);
+    op->cols = PICK(rng, 1, 5, 8, 16, 33, 64, 100, 257);
+    op->act = rng_below(rng, QV_ACT_COUNT);
+    op->a_stride = op->b_stride = PICK(rng, 0, 2 * op->cols, 2 * op->cols, op->cols + 8);
+    if (rng_below(rng, 3) == 0)
+        op->b_stride = op->cols + rng_below(rng, 9);
+}
+
+static void
+random_epilogue_op(struct qv_op_epilogue *op, struct rng *rng)
 {
     op->rows = PICK(rng, 1, 2, 3, 8, 12, 60);
     op->cols = PICK(rng, 1, 5, 8, 16, 33, 64, 100, 257);
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows, op->rows, rng);
+}
+
+/* Of the last operand, for those whose kernels may be asked to mix. */
+static int64_t
+random_output_dtype(int64_t dtype, struct rng *rng)
+{
+    return rng_below(rng, 4) ? dtype : dtype == QV_F32 ? QV_BF16 : QV_F32;
 }
 
 struct qv_op
@@ -189,57 +247,44 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     memset(&op, 0, sizeof op);
     op.kind = kind;
     int64_t dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
+    qv_op_set_dtype(&op, (qv_dtype)dtype);
     switch (kind) {
-    case QV_OP_rows:
-        random_rows(&op.u.rows, rng);
-        op.u.rows.dtype = dtype;
-        break;
+    case QV_OP_rows: random_rows(&op.u.rows, rng); break;
     case QV_OP_convert:
-        op.u.convert = (struct qv_op_convert){ PICK(rng, 1, 7, 8, 31, 64, 100, 1000, 4099),
-                                               rng_below(rng, 2) ? QV_BF16 : QV_F32, dtype };
+        op.u.convert.n = PICK(rng, 1, 7, 8, 31, 64, 100, 1000, 4099);
+        op.u.convert.x_dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
         break;
-    case QV_OP_gemm:
-        random_gemm(&op.u.gemm, rng);
-        op.u.gemm.dtype = dtype;
-        break;
+    case QV_OP_gemm: random_gemm(&op.u.gemm, rng); break;
     case QV_OP_norm:
-        op.u.norm =
-            (struct qv_op_norm){ PICK(rng, 1, 2, 3, 8, 17, 65),
-                                 PICK(rng, 2, 5, 8, 16, 33, 64, 100, 257, 1152),
-                                 rng_below(rng, 2) ? 1e-6 : 1e-5, rng_below(rng, 2), dtype };
+        random_norm(&op.u.norm, rng);
+        op.u.norm.y_dtype = random_output_dtype(dtype, rng);
         break;
-    case QV_OP_rope: {
-        int64_t period = PICK(rng, 1, 3, 4, 12, 35);
-        int64_t rows = period * (1 + rng_below(rng, 3)) - (rng_below(rng, 4) == 0);
-        op.u.rope = (struct qv_op_rope){ rows ? rows : 1, PICK(rng, 1, 2, 3, 5),
-                                         PICK(rng, 12, 16, 64, 72, 80), period, dtype };
+    case QV_OP_rope: random_rope(&op.u.rope, rng); break;
+    case QV_OP_attention: random_attention(&op.u.attention, rng); break;
+    case QV_OP_gate:
+        random_gate(&op.u.gate, rng);
+        op.u.gate.y_dtype = random_output_dtype(dtype, rng);
         break;
-    }
-    case QV_OP_attention: {
-        int64_t head_dim = PICK(rng, 12, 16, 64, 72, 80);
-        op.u.attention = (struct qv_op_attention){
-            PICK(rng, 1, 1, 2, 3),      PICK(rng, 1, 2, 3, 4, 7, 16, 33, 64, 100, 131),
-            PICK(rng, 1, 2, 3),         head_dim,
-            1 / sqrt((double)head_dim), dtype
-        };
+    case QV_OP_gather:
+        op.u.gather.rows = PICK(rng, 1, 3, 12, 35, 64);
+        op.u.gather.cols = PICK(rng, 1, 7, 8, 16, 33, 72, 200, 1176);
+        op.u.gather.x_rows = PICK(rng, 1, 4, 12, 35, 100);
+        op.u.gather.y_dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
         break;
-    }
-    case QV_OP_taps:
-        op.u.taps =
-            (struct qv_op_taps){ PICK(rng, 1, 3, 12, 35, 64), PICK(rng, 1, 7, 8, 16, 33, 72, 200),
-                                 PICK(rng, 1, 4, 49, 2304), dtype };
+    case QV_OP_interpolate:
+        op.u.interpolate.rows = PICK(rng, 1, 3, 12, 35, 64);
+        op.u.interpolate.cols = PICK(rng, 1, 7, 8, 16, 33, 72, 200);
+        op.u.interpolate.table_rows = PICK(rng, 1, 4, 49, 2304);
+        op.u.interpolate.y_dtype = random_output_dtype(dtype, rng);
         break;
-    case QV_OP_unfold:
-        random_unfold(&op.u.unfold, rng);
-        op.u.unfold.dtype = dtype;
-        break;
+    case QV_OP_unfold: random_unfold(&op.u.unfold, rng); break;
     case QV_OP_conv:
         random_conv(&op.u.conv, rng);
-        op.u.conv.dtype = dtype;
+        op.u.conv.y_dtype = op.u.conv.sums ? QV_F32 : dtype;
         break;
-    case QV_OP_finish:
-        random_finish(&op.u.finish, rng);
-        op.u.finish.dtype = dtype;
+    case QV_OP_epilogue:
+        random_epilogue_op(&op.u.epilogue, rng);
+        op.u.epilogue.y_dtype = random_output_dtype(dtype, rng);
         break;
     case QV_OP_COUNT: break;
     }
@@ -247,23 +292,6 @@ random_op(enum qv_op_kind kind, struct rng *rng)
 }
 
 /* ---- what can be exact, what ref must compute ------------------------------------------------ */
-
-static bool
-rows_are_exact(const struct qv_op_rows *op)
-{
-    double scale[3] = { op->scale0, op->scale1, op->scale2 };
-    double shift[3] = { op->shift0, op->shift1, op->shift2 };
-    for (int c = 0; c < 3; c++)
-        for (int u = 0; u < 256; u++) {
-            float stored = 0;
-            double product = u * scale[c], sum = product + shift[c];
-            qv_store(&stored, op->dtype, 0, sum);
-            if (qv_load(&stored, op->dtype, 0) != sum || (double)(float)product != product ||
-                (double)(float)scale[c] != scale[c] || (double)(float)shift[c] != shift[c])
-                return false;
-        }
-    return true;
-}
 
 static bool
 epilogue_is_exact(double alpha, int64_t act) /* sums below 256 in steps of alpha */
@@ -275,19 +303,21 @@ bool
 fill_possible(const struct qv_op *op, enum fill fill)
 {
     switch (op->kind) {
-    case QV_OP_rows: return (fill == FILL_EXACT) == rows_are_exact(&op->u.rows);
     case QV_OP_convert: /* one rounding: always the same bits */
     case QV_OP_unfold: return fill == FILL_EXACT;
     case QV_OP_gemm:
         return fill == FILL_REAL || epilogue_is_exact(op->u.gemm.alpha, op->u.gemm.act);
     case QV_OP_conv:
         return fill == FILL_REAL || epilogue_is_exact(op->u.conv.alpha, op->u.conv.act);
-    case QV_OP_finish:
-        return fill == FILL_REAL || epilogue_is_exact(op->u.finish.alpha, op->u.finish.act);
+    case QV_OP_epilogue:
+        return fill == FILL_REAL || epilogue_is_exact(op->u.epilogue.alpha, op->u.epilogue.act);
+    case QV_OP_gate: return fill == FILL_REAL || op->u.gate.act == QV_ACT_NONE;
     case QV_OP_norm:
     case QV_OP_attention: return fill == FILL_REAL;
+    case QV_OP_rows:
     case QV_OP_rope:
-    case QV_OP_taps: return true;
+    case QV_OP_gather:
+    case QV_OP_interpolate: return true;
     case QV_OP_COUNT: break;
     }
     return false;
@@ -331,8 +361,11 @@ reference_op(const struct qv_op *op)
             small.u.gemm.addend_rows = rows;
     } else if (op->kind == QV_OP_conv && conv_period(op))
         small.u.conv.o = conv_period(op);
-    else if (op->kind == QV_OP_attention && qv_op_flops(op) > REF_WORK)
-        small.u.attention.batch = 1;
+    else if (op->kind == QV_OP_attention && op->u.attention.segment_rows &&
+             qv_op_flops(op) > REF_WORK) {
+        small.u.attention.segments = 1;
+        small.u.attention.rows = op->u.attention.segment_rows;
+    }
     return small;
 }
 
@@ -342,9 +375,10 @@ period_of(const struct qv_op *op, int operand)
 {
     struct qv_op small = reference_op(op);
     if ((op->kind == QV_OP_gemm && (operand == 0 || operand == 3)) ||
-        (op->kind == QV_OP_attention && operand == 0) || (op->kind == QV_OP_conv && operand == 1)) {
-        int64_t rows = qv_op_operand(&small, operand).rows;
-        return rows < qv_op_operand(op, operand).rows ? rows : 0;
+        (op->kind == QV_OP_attention && operand > 0 && operand < 4) ||
+        (op->kind == QV_OP_conv && operand == 1)) {
+        int64_t rows = qv_op_view(&small, operand).rows;
+        return rows < qv_op_view(op, operand).rows ? rows : 0;
     }
     return 0;
 }
@@ -356,9 +390,11 @@ data_alloc(struct data *data, const struct qv_op *op)
 {
     *data = (struct data){ .op = *op, .n = qv_op_n_operands(op->kind) };
     for (int i = 0; i < data->n; i++) {
-        data->desc[i] = qv_op_operand(op, i);
+        data->desc[i] = qv_op_view(op, i);
         if (data->desc[i].bytes)
             data->bytes[i] = must_alloc(data->desc[i].bytes);
+        if (data->desc[i].row_stride > data->desc[i].cols)
+            memset(data->bytes[i], 0xff, data->desc[i].bytes);
     }
 }
 
@@ -373,7 +409,7 @@ data_free(struct data *data)
 static void
 copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, int64_t j)
 {
-    size_t bytes = to == QV_DTYPE_AUTO ? 4 : qv_dtype_bytes(to);
+    size_t bytes = qv_dtype_bytes(to);
     if (to == from)
         memcpy((char *)dst + (size_t)i * bytes, (const char *)src + (size_t)j * bytes, bytes);
     else
@@ -384,19 +420,20 @@ void
 data_convert(struct data *dst, const struct data *src)
 {
     for (int i = 0; i < dst->n; i++) {
-        const struct qv_operand *d = &dst->desc[i], *s = &src->desc[i];
+        const struct qv_view *d = &dst->desc[i], *s = &src->desc[i];
         for (int64_t row = 0; dst->bytes[i] && row < d->rows; row++)
             for (int64_t col = 0; col < d->cols; col++)
-                copy_element(dst->bytes[i], d->dtype, row * d->cols + col, src->bytes[i], s->dtype,
-                             row * s->cols + col);
+                copy_element(dst->bytes[i], d->dtype, element_at(d, row, col), src->bytes[i],
+                             s->dtype, element_at(s, row, col));
     }
 }
 
 static void
 fill_integers(struct data *data, int i, int64_t most, struct rng *rng)
 {
-    for (int64_t at = 0; at < data->desc[i].rows * data->desc[i].cols; at++)
-        qv_store(data->bytes[i], data->desc[i].dtype, at,
+    const struct qv_view *d = &data->desc[i];
+    for (int64_t at = 0; at < d->rows * d->cols; at++)
+        qv_store(data->bytes[i], d->dtype, element_at(d, at / d->cols, at % d->cols),
                  (double)(rng_below(rng, 2 * most + 1) - most));
 }
 
@@ -404,11 +441,11 @@ fill_integers(struct data *data, int i, int64_t most, struct rng *rng)
 static void
 fill_reals(struct data *data, int i, int64_t large_cols, struct rng *rng)
 {
-    const struct qv_operand *d = &data->desc[i];
+    const struct qv_view *d = &data->desc[i];
     for (int64_t row = 0; row < d->rows; row++) {
         double large = rng_below(rng, 8) ? 1 : 16;
         for (int64_t col = 0; col < d->cols; col++)
-            qv_store(data->bytes[i], d->dtype, row * d->cols + col,
+            qv_store(data->bytes[i], d->dtype, element_at(d, row, col),
                      rng_real(rng) * (col < large_cols ? large : 1));
     }
 }
@@ -425,7 +462,7 @@ fill_bytes(struct data *data, int i, struct rng *rng)
 static void
 fill_convert(struct data *data, struct rng *rng)
 {
-    for (int64_t at = 0; at < data->desc[0].cols; at++) {
+    for (int64_t at = 0; at < data->desc[0].rows * data->desc[0].cols; at++) {
         uint64_t r = rng_next(rng);
         uint32_t tails[] = { 0x8000, 0x7fff, 0x8001, 0, (uint32_t)(r >> 40) & 0xffff };
         uint32_t u = (uint32_t)(r & 0x80ff0000) | (uint32_t)(110 + rng_below(rng, 32)) << 23 |
@@ -480,7 +517,7 @@ fill_product(struct data *data, enum fill fill, int sparse, struct rng *rng)
 static void
 repeat_channels(struct data *data, int i)
 {
-    const struct qv_operand *d = &data->desc[i];
+    const struct qv_view *d = &data->desc[i];
     int64_t period = conv_period(&data->op);
     for (int64_t row = 0; period && data->bytes[i] && row < d->rows; row++)
         for (int64_t col = period; col < d->cols; col++)
@@ -493,7 +530,7 @@ static void
 fill_conv(struct data *data, enum fill fill, struct rng *rng)
 {
     const struct qv_op_conv *op = &data->op.u.conv;
-    const struct qv_operand *x = &data->desc[0];
+    const struct qv_view *x = &data->desc[0];
     fill_product(data, fill, 1, rng);
     if (op->sums == 2 && fill == FILL_EXACT)
         fill_integers(data, 4, 16, rng);
@@ -508,7 +545,7 @@ fill_conv(struct data *data, enum fill fill, struct rng *rng)
 }
 
 static void
-fill_finish(struct data *data, enum fill fill, struct rng *rng)
+fill_epilogue(struct data *data, enum fill fill, struct rng *rng)
 {
     for (int i = 0; i < 3; i++)
         if (data->bytes[i] && fill == FILL_EXACT)
@@ -544,20 +581,52 @@ fill_rope(struct data *data, enum fill fill, struct rng *rng)
             fill == FILL_EXACT ? (float)(quarter & 1 ? 0 : 1 - quarter) : (float)cos(angle);
         sines[at] = fill == FILL_EXACT ? (float)(quarter & 1 ? 2 - quarter : 0) : (float)sin(angle);
     }
+    fill_positions(data, rng);
     if (fill == FILL_EXACT)
-        fill_integers(data, 2, 100, rng);
+        fill_integers(data, 3, 100, rng);
     else
-        fill_reals(data, 2, data->desc[2].cols, rng);
+        fill_reals(data, 3, data->desc[3].cols, rng);
 }
 
 static void
-fill_taps(struct data *data, enum fill fill, struct rng *rng)
+fill_gate(struct data *data, enum fill fill, struct rng *rng)
+{
+    for (int i = 0; i < 2; i++)
+        if (fill == FILL_EXACT)
+            fill_integers(data, i, 15, rng);
+        else
+            fill_reals(data, i, data->desc[i].cols, rng);
+}
+
+/* Rows that nobody asks for are NaN. */
+static void
+fill_gather(struct data *data, enum fill fill, struct rng *rng)
+{
+    const struct qv_op_gather *op = &data->op.u.gather;
+    int32_t *index = data->bytes[1];
+    bool *asked = must_alloc((size_t)op->x_rows * sizeof *asked);
+    if (fill == FILL_EXACT)
+        fill_convert(data, rng);
+    else
+        fill_reals(data, 0, op->cols, rng);
+    for (int64_t i = 0; i < op->rows; i++) {
+        index[i] = (int32_t)(i % 9 == 8 ? op->x_rows - 1 : rng_below(rng, op->x_rows));
+        asked[index[i]] = true;
+    }
+    for (int64_t at = 0; at < op->x_rows * op->cols; at++)
+        if (!asked[at / op->cols])
+            qv_store(data->bytes[0], data->desc[0].dtype, at, NAN);
+    free(asked);
+}
+
+static void
+fill_interpolate(struct data *data, enum fill fill, struct rng *rng)
 {
     static const float exact[] = { 0.5f, 0.25f, 0.125f, 0.125f };
     int32_t *index = data->bytes[1];
     float *weight = data->bytes[2];
-    int64_t last = data->op.u.taps.table_rows - 1;
-    for (int64_t at = 0; at < data->op.u.taps.rows * 4; at++) {
+    int64_t last = data->op.u.interpolate.table_rows - 1;
+    for (int64_t at = 0; at < data->op.u.interpolate.rows * 4; at++) {
         index[at] = (int32_t)(at % 9 == 8 ? last : rng_below(rng, last + 1));
         weight[at] = fill == FILL_EXACT ? exact[(at + at / 4) % 4] : (float)fabs(rng_real(rng));
     }
@@ -571,25 +640,34 @@ void
 data_fill(struct data *data, enum fill fill, struct rng *rng)
 {
     switch (data->op.kind) {
-    case QV_OP_rows: fill_bytes(data, 0, rng); break;
+    case QV_OP_rows:
+        fill_bytes(data, 0, rng);
+        fill_items(data, fill, rng);
+        break;
     case QV_OP_convert: fill_convert(data, rng); break;
     case QV_OP_gemm: fill_product(data, fill, 0, rng); break;
     case QV_OP_norm: fill_norm(data, rng); break;
     case QV_OP_rope: fill_rope(data, fill, rng); break;
     case QV_OP_attention: /* large q and k, not v: its size bounds every row's tolerance */
-        fill_reals(data, 0, data->desc[0].cols / 3 * 2, rng);
+        for (int i = 1; i < 4; i++)
+            fill_reals(data, i, i < 3 ? data->desc[i].cols : 0, rng);
+        fill_segments(data, rng);
         break;
-    case QV_OP_taps: fill_taps(data, fill, rng); break;
+    case QV_OP_gate: fill_gate(data, fill, rng); break;
+    case QV_OP_gather: fill_gather(data, fill, rng); break;
+    case QV_OP_interpolate: fill_interpolate(data, fill, rng); break;
     case QV_OP_unfold: fill_reals(data, 0, 0, rng); break;
     case QV_OP_conv: fill_conv(data, fill, rng); break;
-    case QV_OP_finish: fill_finish(data, fill, rng); break;
+    case QV_OP_epilogue: fill_epilogue(data, fill, rng); break;
     case QV_OP_COUNT: break;
     }
     for (int i = 0; i < data->n; i++) {
+        const struct qv_view *d = &data->desc[i];
         int64_t period = data->bytes[i] ? period_of(&data->op, i) : 0;
-        size_t row = period ? data->desc[i].bytes / (size_t)data->desc[i].rows : 0;
-        for (int64_t r = period; period && r < data->desc[i].rows; r++)
-            memcpy((char *)data->bytes[i] + (size_t)r * row,
-                   (char *)data->bytes[i] + (size_t)(r - period) * row, row);
+        size_t element = qv_dtype_bytes(d->dtype);
+        for (int64_t r = period; period && r < d->rows; r++)
+            memcpy((char *)data->bytes[i] + (size_t)element_at(d, r, 0) * element,
+                   (char *)data->bytes[i] + (size_t)element_at(d, r - period, 0) * element,
+                   (size_t)d->cols * element);
     }
 }

@@ -11,6 +11,7 @@
 
 #include "checkop.h"
 #include "dtype.h"
+#include "engine/block_order.h"
 
 bool
 can_alias(const struct side *side, const struct qv_op *op)
@@ -19,35 +20,16 @@ can_alias(const struct side *side, const struct qv_op *op)
            op->u.gemm.addend_rows == op->u.gemm.m;
 }
 
-static int64_t *
-dtype_of(struct qv_op *op)
-{
-    switch (op->kind) {
-    case QV_OP_rows: return &op->u.rows.dtype;
-    case QV_OP_convert: return &op->u.convert.dtype;
-    case QV_OP_gemm: return &op->u.gemm.dtype;
-    case QV_OP_norm: return &op->u.norm.dtype;
-    case QV_OP_rope: return &op->u.rope.dtype;
-    case QV_OP_attention: return &op->u.attention.dtype;
-    case QV_OP_taps: return &op->u.taps.dtype;
-    case QV_OP_unfold: return &op->u.unfold.dtype;
-    case QV_OP_conv: return &op->u.conv.dtype;
-    case QV_OP_finish: return &op->u.finish.dtype;
-    case QV_OP_COUNT: break;
-    }
-    return NULL;
-}
-
 /* ---- what the tolerance is derived from ------------------------------------------------------ */
 
 static double
 most(const struct data *data, int i, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
     double max = 0;
-    const struct qv_operand *d = &data->desc[i];
+    const struct qv_view *d = &data->desc[i];
     for (int64_t r = row; data->bytes[i] && r < row + rows; r++)
         for (int64_t c = col; c < col + cols; c++)
-            max = fmax(max, fabs(qv_load(data->bytes[i], d->dtype, r * d->cols + c)));
+            max = fmax(max, fabs(qv_load(data->bytes[i], d->dtype, element_at(d, r, c))));
     return max;
 }
 
@@ -58,14 +40,15 @@ most_of(const struct data *data, int i)
 }
 
 struct scale {
-    double x, w;             /* max_x and max_w of qv_op_tolerance for a row */
+    struct qv_op op;         /* as a row sees it: attention's is its own segment */
+    double x, w;             /* max_x and max_w of op_tolerance for a row */
     double fixed_x, fixed_w; /* of operands that all rows share */
 };
 
 static void
 scale_begin(struct scale *s, const struct data *data)
 {
-    *s = (struct scale){ 0 };
+    *s = (struct scale){ .op = data->op };
     switch (data->op.kind) {
     case QV_OP_gemm:
         s->fixed_x = most_of(data, 2);
@@ -73,13 +56,13 @@ scale_begin(struct scale *s, const struct data *data)
         break;
     case QV_OP_norm: s->fixed_w = fmax(most_of(data, 1), most_of(data, 2)); break;
     case QV_OP_rope: s->fixed_w = fmax(most_of(data, 0), most_of(data, 1)); break;
-    case QV_OP_taps: s->fixed_x = most_of(data, 0); break;
+    case QV_OP_interpolate: s->fixed_x = most_of(data, 0); break;
     case QV_OP_conv:
         s->fixed_x = fmax(most_of(data, 0), fmax(most_of(data, 2), most_of(data, 3)));
         s->fixed_x = fmax(s->fixed_x, most_of(data, 4)); /* of y, where it is added to; else 0 */
         s->fixed_w = most_of(data, 1);
         break;
-    case QV_OP_finish:
+    case QV_OP_epilogue:
         s->fixed_x = most_of(data, 1);
         s->fixed_w = 1;
         break;
@@ -87,6 +70,8 @@ scale_begin(struct scale *s, const struct data *data)
     case QV_OP_rows:
     case QV_OP_convert:
     case QV_OP_attention:
+    case QV_OP_gate:
+    case QV_OP_gather:
     case QV_OP_COUNT: break;
     }
     s->x = s->fixed_x;
@@ -99,16 +84,28 @@ norm_scale(const struct data *data, int64_t row)
     const struct qv_op_norm *op = &data->op.u.norm;
     double mean = 0, var = 0, cols = (double)op->cols;
     for (int64_t c = 0; c < op->cols && !op->rms; c++)
-        mean += qv_load(data->bytes[0], op->dtype, row * op->cols + c) / cols;
+        mean += qv_load(data->bytes[0], op->x_dtype, row * op->cols + c) / cols;
     for (int64_t c = 0; c < op->cols; c++)
-        var += pow(qv_load(data->bytes[0], op->dtype, row * op->cols + c) - mean, 2) / cols;
+        var += pow(qv_load(data->bytes[0], op->x_dtype, row * op->cols + c) - mean, 2) / cols;
     return most(data, 0, row, 1, 0, op->cols) / sqrt(var + op->eps);
+}
+
+/* k and v of the row's segment, where that is another than the row's before. */
+static void
+scale_segment(struct scale *s, const struct data *data, int64_t row)
+{
+    struct segment segment = segment_of(data, row);
+    if (row != segment.first)
+        return;
+    s->op.u.attention.segment_rows = segment.n;
+    s->fixed_x = most(data, 2, segment.first, segment.n, 0, data->desc[2].cols);
+    s->w = most(data, 3, segment.first, segment.n, 0, data->desc[3].cols);
 }
 
 static void
 scale_row(struct scale *s, const struct data *data, int64_t row)
 {
-    const struct qv_operand *first = &data->desc[0];
+    const struct qv_view *first = &data->desc[0];
     switch (data->op.kind) {
     case QV_OP_gemm:
         s->x = fmax(s->fixed_x, most(data, 0, row, 1, 0, first->cols));
@@ -116,26 +113,31 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
             s->x = fmax(s->x, most(data, 3, row % data->desc[3].rows, 1, 0, data->desc[3].cols));
         break;
     case QV_OP_norm: s->x = norm_scale(data, row); break;
-    case QV_OP_rope: s->x = most(data, 2, row, 1, 0, data->desc[2].cols / 3 * 2); break;
-    case QV_OP_attention: {
-        int64_t seq = data->op.u.attention.seq, third = first->cols / 3;
-        if (row % seq == 0) {
-            s->fixed_x = most(data, 0, row, seq, third, third);
-            s->w = most(data, 0, row, seq, 2 * third, third);
-        }
-        s->x = sqrt(s->fixed_x * most(data, 0, row, 1, 0, third));
+    case QV_OP_rope: s->x = most(data, 3, row, 1, 0, data->desc[3].cols); break;
+    case QV_OP_rows: {
+        int64_t item = ((const struct qv_coords *)data->bytes[3])[row].item;
+        s->w = most(data, 2, item, 1, 0, 3);
+        s->x = most(data, 2, item, 1, 3, 3);
         break;
     }
-    case QV_OP_taps: s->w = most(data, 2, row, 1, 0, 4); break;
-    case QV_OP_finish:
+    case QV_OP_attention:
+        scale_segment(s, data, row);
+        s->x = sqrt(s->fixed_x * most(data, 1, row, 1, 0, data->desc[1].cols));
+        break;
+    case QV_OP_gate:
+        s->x = most(data, 0, row, 1, 0, first->cols);
+        s->w = most(data, 1, row, 1, 0, data->desc[1].cols);
+        break;
+    case QV_OP_interpolate: s->w = most(data, 2, row, 1, 0, 4); break;
+    case QV_OP_epilogue:
         s->x = fmax(s->fixed_x, most(data, 0, row, 1, 0, first->cols));
         if (data->bytes[2])
             s->x = fmax(s->x, most(data, 2, row % data->desc[2].rows, 1, 0, first->cols));
         break;
     case QV_OP_unfold:
     case QV_OP_conv:
-    case QV_OP_rows:
     case QV_OP_convert:
+    case QV_OP_gather:
     case QV_OP_COUNT: break;
     }
 }
@@ -147,15 +149,15 @@ struct expected {
     void *result;
     void *inner; /* what goes into a GELU whose tanh is not as good as f32; else NULL */
     double tanh_error;
-    int64_t rows, cols, dtype;
+    struct qv_view y;
 };
 
 /* Of rows and columns that repeat ref has computed the first ones. */
 static double
 expected_at(const struct expected *expected, int64_t row, int64_t col)
 {
-    int64_t at = row % expected->rows * expected->cols + col % expected->cols;
-    return qv_load(expected->result, expected->dtype, at);
+    const struct qv_view *y = &expected->y;
+    return qv_load(expected->result, y->dtype, element_at(y, row % y->rows, col % y->cols));
 }
 
 /* x/2 (1 + tanh ..): what the device says of its tanh. */
@@ -164,15 +166,16 @@ tanh_slack(const struct expected *expected, int64_t row, int64_t col)
 {
     if (!expected->inner)
         return 0;
-    int64_t at = row % expected->rows * expected->cols + col % expected->cols;
-    return 0.5 * fabs(qv_load(expected->inner, expected->dtype, at)) * expected->tanh_error;
+    const struct qv_view *y = &expected->y;
+    int64_t at = element_at(y, row % y->rows, col % y->cols);
+    return 0.5 * fabs(qv_load(expected->inner, y->dtype, at)) * expected->tanh_error;
 }
 
 struct tally {
     int64_t bad, weak, n; /* weak: 0 would have passed too */
     double worst_ratio, low, high;
-    int64_t first_bad;
-    bool first_nan, first_unwritten;
+    int64_t first_row, first_col;
+    bool first_nan, first_unwritten, first_others;
 };
 
 static bool
@@ -185,29 +188,23 @@ is_unwritten(const void *p, size_t element, int64_t at)
     return true;
 }
 
-/* v goes through rope untouched. */
-static bool
-is_copied(const struct qv_op *op, int64_t col, int64_t cols)
-{
-    return op->kind == QV_OP_rope && col >= cols / 3 * 2;
-}
-
 static void
 compare_row(const struct data *data, enum fill fill, const struct expected *expected,
             const void *result, int64_t row, const struct scale *s, struct tally *t,
             struct outcome *outcome)
 {
-    const struct qv_operand *y = &data->desc[output_of(&data->op)];
+    const struct qv_view *y = &data->desc[qv_op_output(&data->op)];
     double error2 = 0, expected2 = 0;
     for (int64_t col = 0; col < y->cols; col++) {
-        int64_t at = row * y->cols + col;
+        int64_t at = element_at(y, row, col);
         double e = expected_at(expected, row, col);
         double g = qv_load(result, y->dtype, at), error = g == e ? 0 : fabs(g - e), tol = 0;
-        if (fill == FILL_REAL && !is_copied(&data->op, col, y->cols))
-            tol = qv_op_tolerance(&data->op, e, s->x, s->w) + tanh_slack(expected, row, col);
+        if (fill == FILL_REAL)
+            tol = op_tolerance(&s->op, e, s->x, s->w) + tanh_slack(expected, row, col);
         if (!(error <= tol)) {
             if (t->bad++ == 0) {
-                t->first_bad = at;
+                t->first_row = row;
+                t->first_col = col;
                 t->first_nan = !isfinite(g);
                 t->first_unwritten = is_unwritten(result, qv_dtype_bytes(y->dtype), at);
             }
@@ -226,8 +223,22 @@ compare_row(const struct data *data, enum fill fill, const struct expected *expe
         expected2 += e * e;
     }
     double nmse = error2 == 0 ? 0 : expected2 > 0 ? error2 / expected2 : INFINITY;
-    if (!(nmse <= outcome->nmse))
+    if (!isnan(outcome->nmse) && !(nmse <= outcome->nmse)) /* a NaN is not overwritten */
         outcome->nmse = nmse;
+}
+
+/* A row of no segment, which is to be as it was. */
+static void
+compare_untouched(const struct qv_view *y, const void *result, int64_t row, struct tally *t)
+{
+    for (int64_t col = 0; col < y->cols; col++)
+        if (!is_unwritten(result, qv_dtype_bytes(y->dtype), element_at(y, row, col)) &&
+            t->bad++ == 0) {
+            t->first_row = row;
+            t->first_col = col;
+            t->first_others = true;
+        }
+    t->n += y->cols;
 }
 
 static void
@@ -235,10 +246,14 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
         const void *result, struct outcome *outcome)
 {
     struct scale s;
-    const struct qv_operand *y = &data->desc[output_of(&data->op)];
+    const struct qv_view *y = &data->desc[qv_op_output(&data->op)];
     struct tally t = { .low = INFINITY, .high = -INFINITY };
     scale_begin(&s, data);
     for (int64_t row = 0; row < y->rows; row++) {
+        if (data->op.kind == QV_OP_attention && !segment_of(data, row).n) {
+            compare_untouched(y, result, row, &t);
+            continue;
+        }
         if (fill == FILL_REAL)
             scale_row(&s, data, row);
         compare_row(data, fill, expected, result, row, &s, &t, outcome);
@@ -246,9 +261,10 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
     outcome->mistrusted = t.low == t.high || t.weak > t.n * 9 / 10;
     if (!t.bad)
         return;
-    int64_t row = t.first_bad / y->cols, col = t.first_bad % y->cols;
+    int64_t row = t.first_row, col = t.first_col;
     double e = expected_at(expected, row, col);
-    enum check check = t.first_unwritten    ? CHECK_UNWRITTEN
+    enum check check = t.first_others       ? CHECK_OTHERS
+                       : t.first_unwritten  ? CHECK_UNWRITTEN
                        : t.first_nan        ? CHECK_NAN
                        : fill == FILL_EXACT ? CHECK_EXACT
                                             : CHECK_TOLERANCE;
@@ -257,8 +273,8 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
               "%lld of %lld elements; worst error %.3g for a tolerance of %.3g; "
               "worst row's NMSE %.3g",
               (long long)row, (long long)y->rows, (long long)col, (long long)y->cols,
-              qv_load(result, y->dtype, t.first_bad), e, (long long)t.bad, (long long)t.n,
-              outcome->error, outcome->tolerance, outcome->nmse);
+              qv_load(result, y->dtype, element_at(y, row, col)), e, (long long)t.bad,
+              (long long)t.n, outcome->error, outcome->tolerance, outcome->nmse);
 }
 
 /* What ref makes of data that are already its own. */
@@ -277,22 +293,20 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
 {
     struct qv_op op = reference_op(&data->op);
     if (fill == FILL_REAL)
-        *dtype_of(&op) = QV_F32;
+        qv_op_set_dtype(&op, QV_F32);
     data_alloc(&out->data, &op);
     data_convert(&out->data, data);
-    const struct qv_operand *y = &out->data.desc[output_of(&op)];
+    const struct qv_view *y = &out->data.desc[qv_op_output(&op)];
     out->result = must_alloc(y->bytes);
-    out->rows = y->rows;
-    out->cols = y->cols;
-    out->dtype = y->dtype;
+    out->y = *y;
     out->tanh_error = side->caps.tanh_error;
     bool ok = run_ref(ref, &out->data, out->result, outcome);
     if (ok && out->tanh_error > 0 && data->op.kind == QV_OP_gemm &&
-        data->op.u.gemm.dtype == QV_BF16 && data->op.u.gemm.act == QV_ACT_GELU_TANH) {
+        data->op.u.gemm.x_dtype == QV_BF16 && data->op.u.gemm.act == QV_ACT_GELU_TANH) {
         struct data inner = out->data;
         inner.op.u.gemm.act = QV_ACT_NONE;
         inner.op.u.gemm.addend_rows = 0;
-        inner.desc[3] = qv_op_operand(&inner.op, 3);
+        inner.desc[3] = qv_op_view(&inner.op, 3);
         out->inner = must_alloc(y->bytes);
         ok = run_ref(ref, &inner, out->inner, outcome);
     }
@@ -305,11 +319,34 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
     return ok;
 }
 
+/* Rows at other places and beside others give the bits that they gave in `first`. */
 static void
-run_twice(const struct check_case *one, const struct data *data, const struct expected *expected,
-          struct job *job, struct outcome *outcome)
+run_moved(struct data *data, struct job *job, const unsigned char *first, struct rng *rng,
+          struct outcome *outcome)
 {
-    const struct qv_operand *y = &data->desc[output_of(&data->op)];
+    const struct qv_view *y = &data->desc[qv_op_output(&data->op)];
+    size_t element = qv_dtype_bytes(y->dtype), row_bytes = (size_t)y->cols * element;
+    unsigned char *moved = must_alloc(y->bytes);
+    int64_t *to = move_rows(data, rng);
+    bool ok = to && job_run(job, false, moved, outcome);
+    for (int64_t row = 0; ok && row < y->rows; row++) {
+        if (to[row] < 0)
+            continue;
+        size_t from = (size_t)element_at(y, row, 0) * element;
+        size_t at = (size_t)element_at(y, to[row], 0) * element;
+        if (memcmp(first + from, moved + at, row_bytes))
+            ok = fail_case(outcome, CHECK_MOVED, "row %lld of %lld has other bits as row %lld",
+                           (long long)row, (long long)y->rows, (long long)to[row]);
+    }
+    free(to);
+    free(moved);
+}
+
+static void
+run_case(const struct check_case *one, struct data *data, const struct expected *expected,
+         bool by_place, struct job *job, struct rng *rng, struct outcome *outcome)
+{
+    const struct qv_view *y = &data->desc[qv_op_output(&data->op)];
     unsigned char *first = must_alloc(y->bytes), *second = must_alloc(y->bytes);
     bool ok = job_run(job, false, first, outcome);
     if (ok)
@@ -324,6 +361,9 @@ run_twice(const struct check_case *one, const struct data *data, const struct ex
                   "was 0x%02x",
                   at, y->bytes, second[at], first[at]);
     }
+    bool place_counts = by_place && one->op.kind == QV_OP_gemm;
+    if (ok && !outcome->check && one->fill == FILL_REAL && !one->alias && !place_counts)
+        run_moved(data, job, first, rng, outcome);
     free(first);
     free(second);
 }
@@ -341,7 +381,7 @@ judge(const struct side *ref, const struct side *side, const struct check_case *
     data_fill(&data, one->fill, &rng);
     struct job *job = job_open(side, &data, one->alias, &outcome);
     if (job && expect(ref, side, &data, one->fill, &expected, &outcome))
-        run_twice(one, &data, &expected, job, &outcome);
+        run_case(one, &data, &expected, side->caps.bits_by_place, job, &rng, &outcome);
     job_close(job);
     if (expected.data.n)
         data_free(&expected.data);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "checkop.h"
+#include "dtype.h"
 
 enum { GUARD_BYTES = 64 * 4, GUARD = 0x99, UNWRITTEN = 0xff /* NaN in f32, bf16 and double */ };
 
@@ -53,23 +54,20 @@ verb_failed(struct outcome *outcome, const char *verb, qv_status status, const q
     return fail_case(outcome, CHECK_STATUS, "%s: status %d: %s", verb, (int)status, err->text);
 }
 
-int
-output_of(const struct qv_op *op)
-{
-    return qv_op_n_operands(op->kind) - 1;
-}
-
 /* ---- guarded buffers ------------------------------------------------------------------------- */
 
-/* The offset is a multiple of the alignment, and of nothing larger that a kernel may hope for. */
+/* The offset is a multiple of the alignment, and of nothing larger that a kernel may hope for; and
+ * `inside` a row as k is. */
 static bool
-guarded_open(const struct side *side, size_t bytes, struct guarded *out, struct outcome *outcome)
+guarded_open(const struct side *side, size_t bytes, size_t inside, struct guarded *out,
+             struct outcome *outcome)
 {
     qv_error err = { 0 };
     size_t alignment = side->caps.alignment ? side->caps.alignment : 1;
     size_t offset = (GUARD_BYTES + alignment - 1) / alignment * alignment;
     if (offset / alignment % 2 == 0)
         offset += alignment;
+    offset += inside;
     size_t total = offset + bytes + GUARD_BYTES;
     qv_status status = side->backend->alloc(side->dev, total, &out->memory, &err);
     if (status)
@@ -149,7 +147,7 @@ job_close(struct job *job)
 }
 
 static bool
-open_weight(struct job *job, const struct qv_operand *desc, size_t *bytes, struct outcome *outcome)
+open_weight(struct job *job, const struct qv_view *desc, size_t *bytes, struct outcome *outcome)
 {
     qv_error err = { 0 };
     const struct qv_op *op = &job->data->op;
@@ -184,14 +182,16 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     } else if (status)
         ok = verb_failed(outcome, "prepare", status, &err);
     for (int i = 0; i < data->n && ok; i++) {
-        size_t bytes = data->desc[i].bytes;
-        if (bytes && data->desc[i].weight)
-            ok = open_weight(job, &data->desc[i], &bytes, outcome);
+        const struct qv_view *d = &data->desc[i];
+        size_t bytes = d->bytes;
+        size_t inside = d->row_stride > d->cols ? (size_t)d->cols * qv_dtype_bytes(d->dtype) : 0;
+        if (bytes && d->role == QV_ROLE_WEIGHT)
+            ok = open_weight(job, d, &bytes, outcome);
         if (ok && bytes && !(alias && i == 3))
-            ok = guarded_open(side, bytes, &job->operands[i], outcome);
+            ok = guarded_open(side, bytes, inside, &job->operands[i], outcome);
     }
     if (ok && scratch_bytes)
-        ok = guarded_open(side, scratch_bytes, &job->scratch, outcome);
+        ok = guarded_open(side, scratch_bytes, 0, &job->scratch, outcome);
     if (ok)
         return job;
     job_close(job);
@@ -237,14 +237,13 @@ static bool
 write_operands(struct job *job, bool slices, struct outcome *outcome)
 {
     const struct data *data = job->data;
-    int out = output_of(&data->op);
-    bool ok = true, in_place = data->op.kind == QV_OP_rope ||
-                               (data->op.kind == QV_OP_conv && data->op.u.conv.sums == 2);
+    int out = qv_op_output(&data->op);
+    bool ok = true, in_place = data->desc[out].role == QV_ROLE_UPDATE;
     for (int i = 0; i < data->n && ok; i++) {
         const void *content = i != out || in_place ? data->bytes[i] : NULL;
         if (i == out && job->alias)
             content = data->bytes[3];
-        if (data->desc[i].weight)
+        if (data->desc[i].role == QV_ROLE_WEIGHT)
             ok = pack_weight(job, i, slices, outcome);
         else
             ok = guarded_write(job->side, &job->operands[i], content, UNWRITTEN, outcome);
@@ -252,21 +251,38 @@ write_operands(struct job *job, bool slices, struct outcome *outcome)
     return ok && guarded_write(job->side, &job->scratch, NULL, UNWRITTEN, outcome);
 }
 
+/* Between the rows of the output, where they lie apart. */
+static bool
+check_gaps(const struct qv_view *y, const unsigned char *before, const unsigned char *after,
+           struct outcome *outcome)
+{
+    size_t element = qv_dtype_bytes(y->dtype), gap = (size_t)(y->row_stride - y->cols) * element;
+    for (int64_t row = 0; row + 1 < y->rows; row++) {
+        size_t at = (size_t)element_at(y, row, y->cols) * element;
+        if (memcmp(before + at, after + at, gap))
+            return fail_case(outcome, CHECK_GUARD, "%s: wrote behind the columns of row %lld",
+                             y->name, (long long)row);
+    }
+    return true;
+}
+
 static bool
 read_operands(struct job *job, void *result, struct outcome *outcome)
 {
     const struct data *data = job->data;
-    int out = output_of(&data->op);
+    int out = qv_op_output(&data->op);
     bool ok = guarded_read(job->side, &job->scratch, "scratch", outcome);
     for (int i = 0; i < data->n && ok; i++) {
         struct guarded *g = &job->operands[i];
         ok = guarded_read(job->side, g, data->desc[i].name, outcome);
         if (!ok || !g->memory)
             continue;
-        const void *before = data->desc[i].weight ? (const void *)job->packed : data->bytes[i];
-        if (i == out)
+        const void *before =
+            data->desc[i].role == QV_ROLE_WEIGHT ? (const void *)job->packed : data->bytes[i];
+        if (i == out) {
             memcpy(result, g->image + g->offset, g->bytes);
-        else if (memcmp(g->image + g->offset, before, g->bytes))
+            ok = check_gaps(&data->desc[i], before, result, outcome);
+        } else if (memcmp(g->image + g->offset, before, g->bytes))
             ok = fail_case(outcome, CHECK_INPUT, "%s is not what it was before the run",
                            data->desc[i].name);
     }
@@ -280,7 +296,7 @@ job_call(const struct job *job)
     for (int i = 0; i < job->data->n; i++)
         call.operands[i] = guarded_buffer(&job->operands[i]);
     if (job->alias)
-        call.operands[3] = call.operands[output_of(&job->data->op)];
+        call.operands[3] = call.operands[qv_op_output(&job->data->op)];
     return call;
 }
 

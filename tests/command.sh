@@ -43,13 +43,59 @@ done
 cmp a.safetensors b.safetensors || fail 'encoding twice gave other bytes'
 expect 0 'bf16' "$qwenvit" encode grey.ppm --model "$model" -o c.safetensors --dtype bf16
 expect 0 'f32' "$qwenvit" encode grey.ppm --model "$model" -o d.safetensors --backend ref --dtype f32
+# tokens are in what the model computes in, unless asked for
+holds() { head -c 2000 "$1" | grep -aqF "\"tokens\":{\"dtype\":\"$2\"" || fail "$1: tokens are not in $2"; }
+holds c.safetensors BF16
+holds d.safetensors F32
+expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o c.safetensors --dtype bf16 --output-dtype f32
+holds c.safetensors F32
+expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o d.safetensors --backend ref --dtype f32 \
+    --output-dtype bf16
+holds d.safetensors BF16
 mkdir many && cp grey.ppm other.ppm
 expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many
 [ -s many/grey.ppm.safetensors ] && [ -s many/other.ppm.safetensors ] || fail 'not both written'
+# two that would be one file, before any work
+mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
+expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
+    "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
+[ ! -e many/same.ppm.safetensors ] || fail 'of two of one name the first was written'
+expect 2 'must be an existing folder' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o none
+expect 2 'exclude each other' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many --fps 1 \
+    --num-frames 4
+# names are bytes: in the output and in JSON those that are not UTF-8 are %XX
+odd=$(printf 'odd\377\303.ppm')
+if cp grey.ppm "$odd" 2> /dev/null; then
+    expect 0 '"output":"many/odd%FF%C3.ppm.safetensors"' "$qwenvit" encode grey.ppm "$odd" other.ppm \
+        --model "$model" -o many --json
+    [ "$(grep -c '"clip":' out.txt)" = 3 ] && grep -q '"clip":"odd%FF%C3.ppm"' out.txt ||
+        fail 'not a record of each'
+    head -c 2000 many/odd%FF%C3.ppm.safetensors | grep -aqF '"source":"odd%FF%C3.ppm"' ||
+        fail 'no file of an odd name, or another source'
+    cp grey.ppm odd%FF%C3.ppm
+    expect 2 'would both be written to many/odd%FF%C3.ppm.safetensors' "$qwenvit" encode "$odd" \
+        odd%FF%C3.ppm --model "$model" -o many
+    expect 0 '"clip":"odd%FF%C3.ppm"' "$qwenvit" info "$odd" --json
+fi
 expect 0 'deepstack' "$qwenvit" info "$model"
-expect 0 'conv3d     still' "$qwenvit" info grey.ppm --model "$model"
-expect 0 '"lowering":"still"' "$qwenvit" info grey.ppm --model "$model" --json
-grep -q '"chunks_ahead":[12],.*"device_bytes":[0-9]' out.txt || fail 'info lacks chunks or memory'
+grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'
+expect 0 'plain C, sums in double' "$qwenvit" info "$model" --backend ref
+grep -q 'bits       the same alone and packed' out.txt || fail 'info does not say that ref has the same bits'
+expect 0 '"bits_differ":[]' "$qwenvit" info "$model" --backend ref --json
+if "$qwenvit" info "$model" --backend cpu > out.txt 2>&1; then
+    grep -qE '  gemm +[0-9]+ x  oneDNN [a-z_]+:' out.txt || fail 'info does not name a oneDNN kernel'
+fi
+expect 0 'conv3d     patchify' "$qwenvit" info grey.ppm --model "$model"
+grep -q 'chunks     1 of 1 frame pair, in a capacity of [0-9]* patches' out.txt || fail 'no capacity'
+expect 0 '"lowering":"patchify"' "$qwenvit" info grey.ppm --model "$model" --json
+grep -q '"same_bits_packed":' out.txt || fail 'info does not compare a clip alone and packed'
+grep -q '"chunk_rows":[0-9]*,"chunks_ahead":[12],.*"device_bytes":[0-9]' out.txt ||
+    fail 'info lacks chunks or memory'
+grep -q '"routines":\[{"op":"interpolate","calls":1,"routine":"' out.txt || fail 'info lacks routines'
+if ONEDNN_MAX_CPU_ISA=AVX2 "$qwenvit" info "$model" --backend cpu > out.txt 2>&1; then
+    grep -q 'AVX-512' out.txt || grep -q 'f32 products may round otherwise at other places' out.txt ||
+        fail 'info does not say that bits depend on the place'
+fi
 expect 0 'on the device' "$qwenvit" info grey.ppm --model "$model" --tf32 --device 0
 
 # a checkpoint of its own making
@@ -76,12 +122,111 @@ grew=$((rss_768 - rss_16))
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors --num-frames 16 \
     --max-pixels 100000000
 cmp long.safetensors long_16.safetensors || fail 'encoding a clip twice gave other bytes'
+# whose frames and sizes: said by info and in the file, and refused in words
+like='--like qwen-vl-utils'
+expect 0 '20 frames of 320x256: grid_thw 10,16,20, as transformers does it' \
+    "$qwenvit" info motion.mp4 --fps 5
+expect 0 '8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does it' \
+    "$qwenvit" info motion.mp4 $like
+expect 0 '"like":"qwen-vl-utils"' "$qwenvit" info motion.mp4 $like --json
+grep -q '"sampled_fps":2.0,' out.txt || fail 'info does not say the sampled rate'
+expect 0 '560 tokens' "$qwenvit" encode motion.mp4 --model "$model" -o like.safetensors $like
+head -c 4000 like.safetensors | grep -aqF '\"like\":\"qwen-vl-utils\"' || fail 'no like in metadata'
+head -c 4000 like.safetensors | grep -aqF '\"second_per_grid_ts\":1.0' || fail 'no seconds per grid'
+head -c 4000 long_16.safetensors | grep -aqF '\"like\":\"transformers\"' || fail 'no like in metadata'
+expect 0 '16 frames of 160x96' "$qwenvit" info motion.mp4 $like --fps 4 --total-pixels 1 \
+    --min-pixels 20000 --max-pixels 30000
+expect 2 'must be transformers or qwen-vl-utils' "$qwenvit" info motion.mp4 --like qwen
+expect 2 '--cap-pixels goes with --like transformers' "$qwenvit" encode motion.mp4 --model "$model" \
+    -o no.safetensors $like --cap-pixels
+expect 2 '--total-pixels goes with --like qwen-vl-utils' "$qwenvit" encode motion.mp4 --model "$model" \
+    -o no.safetensors --total-pixels 9
+expect 2 'take 102 frames; 2 to 100' "$qwenvit" info motion.mp4 $like --num-frames 102
+expect 2 'most pixels are 5, below the least' "$qwenvit" info motion.mp4 $like --max-pixels 5
+[ ! -e no.safetensors ] || fail 'refused options wrote a file'
 # chunks on their way at once, and a picture of each chunk's own frames
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o a.safetensors --num-frames 15 \
-    --chunk 1 --picture a.png
+    --chunk-rows 320 --picture a.png
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o b.safetensors --num-frames 15 \
-    --chunk 1 --picture b.png
+    --chunk-rows 320 --picture b.png
 cmp a.safetensors b.safetensors && cmp a.png b.png || fail 'small chunks gave other bytes'
+# a frame pair of more patches than that goes by the plan that suits the clip
+expect 0 '640 tokens' "$qwenvit" encode motion.mp4 --model "$model" -o a.safetensors --num-frames 15 \
+    --chunk-rows 100
+
+expect 0 'lists ' "$qwenvit" info "$model"
+# a list: a path a line or JSON a line, folders of keys made; a line that is wrong, before any work
+mkdir listed
+cat > list.txt << 'END'
+grey.ppm
+{"path":"motion.mp4","key":"deep/er/motion","max_frames":6}
+
+{"path":"missing.mp4"}
+{"path":"motion.mp4","key":"other","fps":1,"max_pixels":400000}
+{"path":"listed","key":"folder"}
+END
+expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --json
+grep -q '"job":{"clips":5,"failed":2,.*"limit":"[a-z]*",.*"stages":{"decode_s":' out.txt ||
+    fail 'no record of the job'
+[ "$(cd listed && find . -type f | LC_ALL=C sort | tr '\n' ' ')" = \
+    './deep/er/motion.safetensors ./grey.ppm.safetensors ./other.safetensors ' ] || fail 'other files'
+mkdir again && expect 1 '2 of 5 clips failed' sh -c '"$@" < list.txt' - "$qwenvit" encode --list - \
+    --model "$model" -o again --device 0,0 --quiet
+diff -r listed again > /dev/null || fail 'a list from standard input, on two devices, gave other files'
+rm -r listed/* again
+expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --trace t.json
+if command -v python3 > /dev/null; then
+    python3 - << 'END' || fail 'a trace is not as documented'
+import json
+events = [e for e in json.load(open("t.json"))["traceEvents"] if e["ph"] == "X"]
+assert {e["name"] for e in events} == {"decode", "push", "pull", "sink"}
+assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in events)
+assert {e["args"]["key"] for e in events} > {"grey.ppm", "deep/er/motion", "missing.mp4"}
+END
+fi
+rm -r listed/*
+# clips inside of a file, as in a tar shard
+cat grey.ppm motion.mp4 grey.ppm > shard.tar
+at=$(wc -c < grey.ppm) size=$(wc -c < motion.mp4)
+printf '{"path":"shard.tar","key":"inside","offset":%d,"bytes":%d}\nmotion.mp4\n' $((at)) $((size)) > shard.txt
+printf '{"path":"shard.tar","key":"last","offset":%d}\ngrey.ppm\n' $((at + size)) >> shard.txt
+expect 0 'tokens' "$qwenvit" encode --list shard.txt --model "$model" -o listed
+for pair in inside:motion.mp4 last:grey.ppm; do
+    tail -c 10000 listed/${pair%:*}.safetensors > inside.bin
+    tail -c 10000 listed/${pair#*:}.safetensors | cmp - inside.bin || fail "${pair%:*} has other tokens"
+done
+printf '{"path":"shard.tar","offset":%d,"bytes":%d}\n' $((at)) $((at + size + 1)) > shard.txt
+expect 1 "the file has $((2 * at + size))" "$qwenvit" encode --list shard.txt --model "$model" -o listed
+rm -r listed/*
+# refused LINE WORDS
+refused() {
+    printf 'grey.ppm\n%b\n' "$1" > wrong.txt
+    expect 3 "wrong.txt:2: $2" "$qwenvit" encode --list wrong.txt --model /nonexistent -o listed
+}
+refused grey.ppm 'key "grey.ppm" was in line 1 before'
+refused ./grey.ppm 'the file of key "grey.ppm" was in line 1 before'
+refused '{"path":"a","key":"grey.ppm"}' 'key "grey.ppm" was in line 1 before'
+refused '{"path":"a"' 'neither a path nor a JSON object'
+refused '{"path":"a","path":"b"}' 'neither a path nor a JSON object'
+refused '{"key":"a"}' 'no "path"'
+refused '{"path":7}' '"path" must be a text'
+refused '{"path":"a","fps":0}' '"fps" must be a number above 0'
+refused '{"path":"a","max_frames":1.5}' '"max_frames" must be an integer from 1 up'
+refused '{"path":"a","offset":-1}' '"offset" must be an integer from 0 up'
+refused '{"path":"a","colour":"red"}' 'there is no field "colour"'
+refused '{"path":"a","start":1}' '"start": stretches of a clip cannot be encoded yet'
+refused '{"path":"a","key":"b/../../c"}' 'key "b/../../c": a file is to be named by it'
+refused '{"path":"a","key":"b/"}' 'key "b/": a file is to be named by it'
+refused __a 'key "__a": one must not begin with "__"'
+refused 'a\000b' 'a NUL byte, number 2 of the line'
+[ -z "$(ls listed)" ] || fail 'work was done for a list that is wrong'
+expect 3 'nolist.txt: cannot be opened' "$qwenvit" encode --list nolist.txt --model "$model" -o listed
+expect 2 'exclude each other' "$qwenvit" encode --list list.txt grey.ppm --model "$model" -o listed
+expect 2 'must be an existing folder' "$qwenvit" encode --list list.txt --model "$model" -o none
+expect 2 'it runs on one device' "$qwenvit" info "$model" --device 0,1
+expect 2 '--device is "x"' "$qwenvit" encode grey.ppm --model "$model" -o many --device x
+expect 4 'device 1000' "$qwenvit" encode grey.ppm --model "$model" -o many --device 0,1000
+expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device all
 
 # measuring: tables for people, a record a line for machines, appended to a file
 quick='--repeats 1 --threads 1'
@@ -92,6 +237,13 @@ done
 expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
     --no-limit $quick --json=r.json
 expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
+printf '# sizes\n1,4,4\n1,8,6 # a picture\n\n2,4,6\n1,2,2\n3,4,4\n1,4,10\n' > grids.txt
+for backend in cpu ref; do
+    expect 0 '6 items, 204 patches' "$qwenvit" bench tower --model synthetic --pack grids.txt \
+        --chunk-rows 128 --dtype f32 $quick --backend $backend --json=r.json
+    expect 0 'times exact (mean)' "$qwenvit" bench tower --model synthetic --pack grids.txt --alone \
+        --dtype f32 $quick --backend $backend --json=r.json
+done
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
@@ -128,7 +280,10 @@ fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "fl
 records = [json.loads(line) for line in open("r.json")]
 for r in records:
     assert fields <= set(r) and r["median_ms"] > 0 and r["repeats"] > 0, r
+    assert bool(r.get("routine")) == (r["bench"] == "profile"), r
     assert ("desc" in r and "chosen" in r) == (r["bench"] in ("conv3d", "patch-embed")), r
+    assert r["bench"] == "profile" or r["way"] == "floor" or 0 <= r["roof_share"] <= 1.051, r
+    assert 0 < r["machine"]["copy_gb_per_s"] <= r["machine"]["roof_gb_per_s"], r
 assert {r["bench"] for r in records} == {"tower", "conv3d", "patch-embed", "gemm", "preprocess",
                                          "profile"}
 tower = {way: [r for r in records if r["bench"] == "tower" and r["way"] == way]
@@ -138,6 +293,13 @@ assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in t
 clip = tower["streamed"][-1]
 assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["us_per_patch"] > 0
 assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip
+for r in (r for r in records if r["way"] == "packed"):
+    assert r["items"] == 6 and r["patches"] == 204 and r["chunks"] == 2 and r["capacity"] == 128, r
+    assert abs(r["fill"] - 204 / 256) < 1e-6 and r["over_limit"] > 0 and r["over_floor"] > 0, r
+    assert abs(r["tokens_per_s"] * r["median_ms"] / 1e3 - 51) < 1e-3, r
+alone = [r for r in records if r["way"] == "alone"]
+assert len(alone) == 12 and all(r["over_exact"] > 0 and r["capacity"] >= r["patches"] for r in alone)
+assert {r["items"] for r in records if r["way"] == "all alone"} == {6}
 embed = {r["way"]: r for r in records if r["bench"] == "patch-embed"}
 assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
 assert embed["patchify from bytes"]["over_floor"] > 0
@@ -152,6 +314,16 @@ expect 2 'say what to time' "$qwenvit" bench
 expect 2 '--model DIR is required' "$qwenvit" bench tower
 expect 2 '--model DIR is required' "$qwenvit" profile
 expect 2 'one clip at most' "$qwenvit" profile --model "$model" a.mp4 b.mp4
+expect 2 '--alone goes with --pack FILE' "$qwenvit" bench tower --model synthetic --alone
+echo '1,4' > grids.txt
+expect 3 'grids.txt:1: "1,4" is not of the form t,h,w' "$qwenvit" bench tower --model synthetic \
+    --pack grids.txt $quick
+printf '1,4,4\n1,3,4\n' > grids.txt
+expect 3 'grids.txt:2: an item: grid_thw is 1,3,4' "$qwenvit" bench tower --model synthetic \
+    --pack grids.txt $quick
+echo '1,16,16' > grids.txt
+expect 3 'grids.txt:1: 256 patches of 1 frame pairs; a chunk takes 64' "$qwenvit" bench tower \
+    --model synthetic --pack grids.txt --chunk-rows 64 $quick
 expect 2 '--lowering is "sideways"' "$qwenvit" bench conv3d --lowering sideways
 printf 'good: d=2 h=2 w=2 c=2 o=2 kernel=1,1,1\nbad: d=2 h=2 w=2 kernal=1,1,1\n' > shapes.txt
 expect 3 'shapes.txt:2: conv3d: there is no field "kernal"' "$qwenvit" bench conv3d \
@@ -170,6 +342,7 @@ small='--grid 1,8,12 --threads 2'
 mkdir tmp && TMPDIR=$PWD/tmp && export TMPDIR
 expect 0 '0 failed' "$qwenvit" verify --model "$model" $small
 grep -q 'blocks.2 *bf16' out.txt && grep -q 'channels-last *f32' out.txt || fail 'rows are missing'
+expect 0 '0 failed' "$qwenvit" verify --model "$model" --grid 1,4,4 # of few rows
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --clip motion.mp4 --dtype f32
 expect 0 '1 of 1 sampled frames' "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32
 expect 0 '"ok":true' "$qwenvit" verify --model "$golden/qwen3_vl_moe" $small --quiet --json=v.json --json
@@ -222,10 +395,18 @@ echo '{"model_type":"qwen3_vl","vision_config":{"depth":0}}' > bad/config.json
 expect 3 'bad/config.json: vision_config.depth is 0; it must be' "$qwenvit" info bad
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o no/such/folder/g.safetensors
 expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm text.mp4 --model "$model" -o many
+# options that do not go with one clip cost that one alone (here a picture may be smaller than a clip)
+cp -r "$model" capped && chmod -R u+w capped
+sed 's/16777216/70000/' "$model/preprocessor_config.json" > capped/preprocessor_config.json
+capped="--model capped --min-pixels 80000 --num-frames 4"
+expect 2 'min_pixels' "$qwenvit" encode grey.ppm $capped -o many
+rm -f many/*
+expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm motion.mp4 $capped -o many
+[ "$(ls many)" = motion.mp4.safetensors ] || fail 'a clip was not encoded behind one that failed'
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors \
     --picture no/such/folder/p.png
 expect 4 'no backend "tpu"' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend tpu
-expect 2 'no plain kernels' "$qwenvit" info "$model" --backend ref --plain gemm
+expect 2 'no naive kernels' "$qwenvit" info "$model" --backend ref --naive gemm
 expect 4 'device 1000' "$qwenvit" info "$model" --device 1000 --backend ref
 [ ! -e g.safetensors ] || fail 'a failed encode left a file'
 [ -z "$(ls | grep tmp || true)" ] || fail "a temporary file was left: $(ls | grep tmp)"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # An installed qwenvit as its users meet it: installed, moved elsewhere, a program built against it
-# by find_package and by pkg-config, shared and static, and run; then the Debian packages.
+# by find_package and by pkg-config, shared and static, and run; then the Debian packages. Where the
+# build has a CUDA backend, each of these finds it.
 # Usage: consumer.sh BUILD MODEL WORK COMPILER
 set -eu
 build=$1 model=$2 work=$3 cc=$4
@@ -10,9 +11,20 @@ source=$(cd "$consumer/../.." && pwd)
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 fail() { echo "FAILED: $*"; exit 1; }
-# uses PROGRAM shared|static [DECODER]: it runs, and loads our libraries or not
+cuda=
+[ ! -e "$build/libqwenvit_cuda.so" ] || cuda=yes
+# finds_cuda TEXT: of someone who asked for a backend: CUDA, or why there is no GPU for it
+finds_cuda() {
+    [ -z "$cuda" ] || grep -qE 'backend +cuda|no NVIDIA' "$1" || {
+        cat "$1"
+        fail 'no CUDA backend found'
+    }
+}
+# uses PROGRAM shared|static [DECODER BACKENDS]: it runs, and loads our libraries or not
 uses() {
-    "$1" "$model" ${3:+"$3"} | grep -q '^QV_OK' || fail "$1 does not run"
+    "$1" "$model" ${3:+"$3" "$4"} > said.txt
+    grep -q '^QV_OK' said.txt || fail "$1 does not run"
+    finds_cuda said.txt
     linked=static
     ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
     [ $linked = "$2" ] || fail "$1 is linked $linked"
@@ -28,30 +40,34 @@ cmake --install "$build" --prefix "$work/first" > install.log
 mv first moved
 prefix=$work/moved
 clean moved
-moved/bin/qwenvit info "$model" | grep -q 'vision tower' || fail 'the installed command does not run'
+moved/bin/qwenvit info "$model" > said.txt
+grep -q 'vision tower' said.txt || fail 'the installed command does not run'
+finds_cuda said.txt
 
 cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > cmake.log
 cmake --build cmake >> cmake.log
 uses cmake/consumer_shared shared
-uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)"
+uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)" \
+    "$(sed -n 's/^-- backends: //p' cmake.log)"
 
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
 # the shared libraries alone, as on a machine without what they were built on
 PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
-    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit qwenvit_media) -Wl,-rpath,"$libs"
+    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_job qwenvit_media qwenvit) -Wl,-rpath,"$libs"
 uses ./pc_shared shared
 $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
-    qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
-uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder"
+    qwenvit_job qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
+uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder" \
+    "$(pkg-config --variable=backendsdir qwenvit)"
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
     echo 'no dpkg-dev or no file here: no Debian packages'
     exit 0
 }
 cpack --config "$build/CPackConfig.cmake" -G DEB -B deb > deb.log 2>&1 || { cat deb.log; exit 1; }
-for name in qwenvit qwenvit-dev; do
+for name in qwenvit qwenvit-dev ${cuda:+qwenvit-cuda}; do
     file=$(find deb -maxdepth 1 -name "${name}_*.deb")
     dpkg-deb -x "$file" "root-$name" && dpkg-deb -I "$file" > "$name.control"
     clean "root-$name"
@@ -64,10 +80,22 @@ has() {
     done
 }
 has qwenvit bin/qwenvit libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
-    'libqwenvit_media.so.*' doc/qwenvit/copyright
-has qwenvit-dev include/qwenvit.h include/qwenvit_media.h libqwenvit.a libqwenvit_media.a \
+    'libqwenvit_media.so.*' 'libqwenvit_job.so.*' doc/qwenvit/copyright
+has qwenvit-dev include/qwenvit.h include/qwenvit_media.h include/qwenvit_job.h \
+    libqwenvit.a libqwenvit_media.a libqwenvit_job.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
-grep -q 'Depends:.*libavformat.*libjansson4' qwenvit.control || fail 'what qwenvit depends on'
+grep -q 'Depends:.*libavformat.*libjansson4.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
 grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'
-root-qwenvit/usr/bin/qwenvit info "$model" > info.txt || fail 'the packaged command does not run'
+! grep -E 'Depends:.*(cuda|cublas|cudnn)' qwenvit.control || fail 'qwenvit alone wants CUDA'
+root-qwenvit/usr/bin/qwenvit info "$model" > said.txt || fail 'the packaged command does not run'
+if [ -n "$cuda" ]; then
+    [ -z "$(find root-qwenvit root-qwenvit-dev -name '*cuda*')" ] || fail 'CUDA outside of qwenvit-cuda'
+    has qwenvit-cuda qwenvit/libqwenvit_cuda.so
+    grep -q 'Depends:.*qwenvit (= ' qwenvit-cuda.control || fail 'what qwenvit-cuda depends on'
+    grep -q 'Recommends:.*libcublas-.*libcudnn9-' qwenvit-cuda.control || fail 'no word of cuDNN'
+    dpkg-deb -x "$(find deb -maxdepth 1 -name 'qwenvit-cuda_*.deb')" root-qwenvit # both in one tree
+    root-qwenvit/usr/bin/qwenvit info "$model" --backend cuda > said.txt 2>&1 || [ $? = 4 ] ||
+        fail 'the packaged command with qwenvit-cuda'
+    finds_cuda said.txt
+fi
 rm -rf "$work"

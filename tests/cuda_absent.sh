@@ -1,15 +1,38 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# On a machine without a GPU: --backend cuda says so and exits with 4, auto takes the CPU.
-# Usage: cuda_absent.sh QWENVIT MODEL
+# On a machine without a GPU: --backend cuda says what is missing and exits with 4, auto takes the
+# CPU and info says why. Where the backend is a library of its own (LIBQWENVIT is given), neither
+# the command nor LIBQWENVIT is linked with anything of CUDA; STUB is the toolkit's stub of the
+# driver.
+# Usage: cuda_absent.sh QWENVIT MODEL WORK [LIBQWENVIT [STUB]]
 set -eu
-qwenvit=$1 model=$2
+qwenvit=$1 model=$2 work=$3 library=${4:-} stub=${5:-}
 fail() { printf 'cuda_absent: %s\n' "$*" >&2; exit 1; }
+# refused WORDS [ENVIRONMENT...]: both ways, in these words
+refused() {
+    words=$1 status=0
+    shift
+    said=$(env "$@" "$qwenvit" info "$model" --backend cuda 2>&1) || status=$?
+    [ "$status" -eq 4 ] || fail "--backend cuda: exit $status, not 4: $said"
+    printf '%s' "$said" | grep -qF "$words" || fail "not \"$words\": $said"
+    said=$(env "$@" "$qwenvit" info "$model" 2>&1) || fail "$said"
+    printf '%s' "$said" | grep -F 'not taken  cuda: ' | grep -qF "$words" ||
+        fail "info does not say \"$words\": $said"
+}
 
-status=0
-words=$("$qwenvit" info "$model" --backend cuda 2>&1) || status=$?
-[ "$status" -eq 4 ] || fail "--backend cuda: exit $status, not 4: $words"
-printf '%s' "$words" | grep -q 'no NVIDIA GPU can be used' || fail "not in words: $words"
-words=$("$qwenvit" bench gemm --backend auto --rows 1 --repeats 1 --json --dtype f32 2>&1) ||
-    fail "--backend auto: $words"
-printf '%s' "$words" | grep -q '"backend": *"cpu"' || fail "auto did not take the CPU: $words"
+refused 'no NVIDIA '
+said=$("$qwenvit" info "$model" --json)
+printf '%s' "$said" | grep -q '"passed_over":"cuda: ' || fail "not in JSON: $said"
+said=$("$qwenvit" bench gemm --backend auto --rows 1 --repeats 1 --json --dtype f32 2>&1) ||
+    fail "--backend auto: $said"
+printf '%s' "$said" | grep -q '"backend": *"cpu"' || fail "auto did not take the CPU: $said"
+
+[ -n "$library" ] || exit 0
+refused 'no libqwenvit_cuda.so in /nowhere' QWENVIT_BACKENDS=/nowhere
+for file in "$qwenvit" "$library"; do
+    ! readelf -d "$file" | grep -E 'NEEDED.*(cuda|cublas|cudnn|stdc\+\+)' || fail "$file needs that"
+done
+[ -e "$stub" ] || exit 0
+# with a driver the library itself is opened, and asks it
+mkdir -p "$work" && ln -sf "$stub" "$work/libcuda.so.1"
+refused 'no NVIDIA GPU can be used: ' LD_LIBRARY_PATH="$work:${LD_LIBRARY_PATH:-}"

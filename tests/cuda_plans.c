@@ -8,11 +8,13 @@
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "conv3d/decide.h"
 #include "conv3d/lower.h"
 #include "cudnn_graph.h"
 
@@ -37,8 +39,9 @@ struct check {
     bool all;            /* choices */
     struct qv_op *tried; /* [MOST_OPERATIONS] */
     int n_tried;
-    int right, wrong; /* plans */
-    int surprises;    /* configurations that failed, but not at loading */
+    int right, wrong;               /* plans */
+    int surprises;                  /* configurations that failed, but not at loading */
+    char routine[QV_ROUTINE_BYTES]; /* that runs the operation tried last, by its first choice */
 };
 
 static double
@@ -99,38 +102,35 @@ open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gp
 
 /* ---- plans ------------------------------------------------------------------------------------*/
 
-static const char *
-describe_kernel(const struct graph_cuda *graph)
-{
-    int64_t bytes, n;
-    if (!graph->plan)
-        return "our own";
-    return cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                    CUDNN_TYPE_INT64, 1, &n, &bytes)
-               ? "compiled"
-               : "ready-made";
-}
-
-/* One choice for one operation; says what the plan does. */
+/* One choice for one operation; says what would run it, as `info` does. */
 static qv_status
 make_plan(struct check *check, const struct qv_op *op, int choice, char *text, size_t size,
           qv_error *err)
 {
     int usable;
-    if (op->kind == QV_OP_attention) {
-        struct graph_cuda graph;
-        qv_status status =
-            qv_attention_plan_cuda(&check->target, &op->u.attention, choice, &graph, &usable, err);
-        snprintf(text, size, "%s", describe_kernel(&graph));
-        qv_graph_close_cuda(&graph);
-        return status;
-    }
-    struct conv_cuda conv;
-    qv_status status = qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &conv, &usable, err);
-    snprintf(text, size, "%s%s, %lld x %lld frames at once", describe_kernel(&conv.graph),
-             conv.bare ? ", bare sums" : "", (long long)conv.samples, (long long)conv.frames);
-    qv_graph_close_cuda(&conv.graph);
+    struct qv_kernel kernel = { .op = *op };
+    const bool attention = op->kind == QV_OP_attention;
+    struct graph_cuda *graph = attention ? &kernel.u.attention.graph : &kernel.u.conv.graph;
+    qv_status status =
+        attention
+            ? qv_attention_plan_cuda(&check->target, &op->u.attention, choice, graph, &usable, err)
+            : qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &kernel.u.conv, &usable, err);
+    if (status)
+        snprintf(kernel.naive, sizeof kernel.naive, "%.199s", err->text);
+    (attention ? qv_attention_describe_cuda : qv_conv_describe_cuda)(&kernel, text, size);
+    qv_graph_close_cuda(graph);
     return status;
+}
+
+/* An engine by its number, or the naive kernel with cuDNN's reason. */
+static bool
+is_said(const char *text, qv_status status, const char *why)
+{
+    static const char engine[] = "cuDNN engine ", naive[] = "naive kernel: ";
+    if (!status)
+        return !strncmp(text, engine, strlen(engine)) && isdigit(text[strlen(engine)]);
+    return !strncmp(text, naive, strlen(naive)) && strlen(text) > strlen(naive) + 20 &&
+           !strncmp(text + strlen(naive), why, 20);
 }
 
 /* cuDNN has no f32 sums of bf16 values for some: depthwise, and channels in odd numbers. */
@@ -144,7 +144,7 @@ may_lack_plan(const struct qv_op *op)
 static void
 try_operation(struct check *check, const struct qv_op *op)
 {
-    char line[400], what[80];
+    char line[400], what[QV_ROUTINE_BYTES];
     qv_op_print(op, line, sizeof line);
     for (int i = 0; i < check->n_tried; i++)
         if (qv_op_equal(&check->tried[i], op))
@@ -159,30 +159,69 @@ try_operation(struct check *check, const struct qv_op *op)
             return;
         bool none = status == QV_EUNSUPPORTED;
         bool right = check->gpu->refused ? none : !status || (none && may_lack_plan(op));
+        right = right && is_said(what, status, err.text);
+        if (choice == 0)
+            snprintf(check->routine, sizeof check->routine, "%s", what);
         check->right += right;
         check->wrong += !right;
-        printf("%s  %-8s  %s  %d: %s%s%s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name,
-               line, choice, status ? "no plan" : what, status ? ": " : "", status ? err.text : "",
-               now() - began);
+        printf("%s  %-8s  %s  %d: %s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name, line,
+               choice, what, now() - began);
         fflush(stdout);
     }
 }
 
-/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large pictures. */
+/* segment_rows 0: of any length */
+static void
+try_segments(struct check *check, int64_t head_dim, int64_t rows, int64_t segments,
+             int64_t segment_rows)
+{
+    int64_t stride = 3 * 16 * head_dim;
+    struct qv_op op = { QV_OP_attention,
+                        { .attention = { .rows = rows,
+                                         .segments = segments,
+                                         .segment_rows = segment_rows,
+                                         .heads = 16,
+                                         .head_dim = head_dim,
+                                         .scale = 0.125,
+                                         .q_stride = stride,
+                                         .k_stride = stride,
+                                         .v_stride = stride } } };
+    qv_op_set_dtype(&op, QV_BF16);
+    try_operation(check, &op);
+}
+
+/* Packs, from the smallest rung to many pictures: one engine for all, or a segment's bits depend on
+ * the plan that it goes through. */
+static void
+try_packs(struct check *check, int64_t head_dim)
+{
+    static const struct {
+        int64_t rows, segments;
+    } packs[] = { { 512, 8 }, { 6144, 64 }, { 131072, 512 } };
+    char first[QV_ROUTINE_BYTES] = "";
+    for (size_t i = 0; i < sizeof packs / sizeof *packs; i++) {
+        try_segments(check, head_dim, packs[i].rows, packs[i].segments, 0);
+        if (i == 0)
+            snprintf(first, sizeof first, "%s", check->routine);
+        if (strcmp(check->routine, first) != 0) {
+            check->wrong++;
+            printf("FAIL  %-8s  a pack of %lld rows: %s; one of %lld: %s\n", check->gpu->name,
+                   (long long)packs[i].rows, check->routine, (long long)packs[0].rows, first);
+        }
+    }
+}
+
+/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large pictures; packs. */
 static void
 try_attention(struct check *check)
 {
     static const int64_t dims[] = { 64, 72, 80 }, lengths[] = { 64, 196, 760, 4096 },
                          batches[] = { 1, 8 };
-    for (int i = 0; i < 3 * 4 * 2; i++) {
-        struct qv_op op = { QV_OP_attention,
-                            { .attention = { .batch = batches[i % 2],
-                                             .seq = lengths[i / 2 % 4],
-                                             .heads = 16,
-                                             .head_dim = dims[i / 8],
-                                             .scale = 0.125,
-                                             .dtype = QV_BF16 } } };
-        try_operation(check, &op);
+    for (int d = 0; d < 3; d++) {
+        for (int i = 0; i < 4 * 2; i++)
+            try_segments(check, dims[d], lengths[i / 2] * batches[i % 2], batches[i % 2],
+                         lengths[i / 2]);
+        try_packs(check, dims[d]);
     }
 }
 
@@ -245,6 +284,74 @@ try_list(struct check *check, const char *path)
     return !status && read;
 }
 
+/* What no cuDNN takes runs on our kernel, and says so; no device is asked. */
+static bool
+check_naive(void)
+{
+    struct qv_device_cuda dev = { 0 };
+    struct qv_kernel kernel = { .op = { QV_OP_attention,
+                                        { .attention = { .rows = 64,
+                                                         .segments = 3,
+                                                         .heads = 2,
+                                                         .head_dim = 20,
+                                                         .scale = 1 } } } };
+    char text[QV_ROUTINE_BYTES];
+    size_t scratch;
+    qv_error err = { 0 };
+    qv_op_set_dtype(&kernel.op, QV_BF16);
+    if (qv_attention_prepare_cuda(&dev, &kernel, 0, &scratch, &err))
+        snprintf(text, sizeof text, "%.200s", err.text);
+    else
+        qv_attention_describe_cuda(&kernel, text, sizeof text);
+    bool right = !strcmp(text, "naive kernel: attention: cuDNN does not take it: head_dim is not a "
+                               "multiple of 8 up to 256");
+    printf("%s  heads of 20: %s\n", right ? "ok  " : "FAIL", text);
+    return right;
+}
+
+/* Short segments run on our kernel in bf16, equal ones too where they say so; no device is asked. */
+static bool
+check_short(void)
+{
+    static const struct {
+        const char *op;
+        bool is_short;
+    } cases[] = {
+        { "rows=6080 segments=400 longest=64 heads=16 head_dim=80 q_stride=3840", true },
+        { "rows=640 segments=10 segment_rows=64 longest=64 heads=16 head_dim=72", true },
+        { "rows=640 segments=10 longest=1 heads=16 head_dim=64", true },
+        { "rows=640 segments=10 longest=64 heads=12 head_dim=128", true },
+        { "rows=640 segments=10 longest=65 heads=16 head_dim=80", false },
+        { "rows=640 segments=10 heads=16 head_dim=80", false },
+        { "rows=640 segments=10 segment_rows=64 heads=16 head_dim=80", false },
+        { "rows=640 segments=10 longest=64 heads=16 head_dim=88", false },
+        { "rows=640 segments=10 longest=64 heads=2 head_dim=80 v_stride=484", false },
+    };
+    bool right = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_kernel kernel = { .u.attention.is_short = true };
+        bool good = true;
+        char line[200], text[QV_ROUTINE_BYTES] = "";
+        qv_error err = { 0 };
+        size_t scratch = 1;
+        for (int f32 = 0; f32 < 2; f32++) {
+            snprintf(line, sizeof line, "attention %s scale=1 dtype=%s", cases[i].op,
+                     f32 ? "f32" : "bf16");
+            bool parsed = !qv_op_parse(line, &kernel.op, &err);
+            bool is_short = parsed && qv_attention_is_short_cuda(&kernel.op.u.attention);
+            good = good && parsed && is_short == (cases[i].is_short && !f32);
+            if (is_short && !qv_attention_prepare_cuda(&(struct qv_device_cuda){ 0 }, &kernel, 0,
+                                                       &scratch, &err))
+                qv_attention_describe_cuda(&kernel, text, sizeof text);
+            good = good && (!is_short || (!scratch && strstr(text, "short segments")));
+        }
+        right = right && good;
+        printf("%s  %s: %s\n", good ? "ok  " : "FAIL", cases[i].op,
+               *text ? text : "not on the kernel for short segments");
+    }
+    return right;
+}
+
 static bool
 check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
 {
@@ -282,6 +389,8 @@ main(int argc, char **argv)
         return 2;
     }
     printf("cuDNN %zu\n", cudnnGetVersion());
+    good = check_naive();
+    good = check_short() && good;
     for (int i = 0; i < N_GPUS; i++)
         good = check_gpu(&gpus[i], all, argv + 2, argc - 2) && good;
     return good ? 0 : 1;

@@ -201,7 +201,7 @@ WRAPPER(avformat_open_input, int,
         (AVFormatContext * *format, const char *url, const AVInputFormat *which,
          AVDictionary **options))
 {
-    static const struct call self = { "avformat_open_input", QV_ENOMEM, 0, NULL };
+    static const struct call self = { "avformat_open_input", QV_EFORMAT, 0, NULL };
     if (!fails(FFMPEG, &self))
         return __real_avformat_open_input(format, url, which, options);
     avformat_free_context(*format);
@@ -290,7 +290,7 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
                                     .output = tokens_file,
                                     .picture = picture_file,
                                     .output_dtype = QV_BF16,
-                                    .chunk_pairs = 1,
+                                    .chunk_rows = 16,
                                     .clip = { .num_frames = SAMPLED,
                                               .min_pixels = 1,
                                               .max_pixels = SAMPLED * 16 * 16,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* media_dump CLIP OUT [key=value ...]: frames as raw RGB to OUT, what was decided as JSON to
- * stdout. For media_parity.py. */
+ * stdout. qwen2=1: with the numbers of Qwen2.5-VL's files. For media_parity.py. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,25 +22,59 @@ fail(const qv_error *err)
     return 1;
 }
 
+static const struct {
+    const char *key;
+    size_t at;
+    enum { REAL, COUNT, NUMBER, FLAG } kind;
+} keys[] = {
+#define AT(field) offsetof(qv_clip_options, field)
+    { "fps", AT(fps), REAL },
+    { "num_frames", AT(num_frames), COUNT },
+    { "min_frames", AT(min_frames), COUNT },
+    { "max_frames", AT(max_frames), COUNT },
+    { "min_pixels", AT(min_pixels), COUNT },
+    { "max_pixels", AT(max_pixels), COUNT },
+    { "threads", AT(threads), NUMBER },
+    { "cap", AT(cap_pixels), FLAG },
+    { "total_pixels", AT(total_pixels), COUNT },
+    { "like", AT(like), NUMBER }, /* an enum is an int here */
+#undef AT
+};
+
+/* The numbers of Qwen2.5-VL's preprocessor_config.json, which its clips follow too. */
 static void
-set_option(qv_clip_options *o, const char *text)
+take_qwen2(qv_preprocess *image, qv_preprocess *video)
+{
+    image->min_pixels = video->min_pixels = 3136;
+    image->max_pixels = video->max_pixels = 12845056;
+    image->patch_size = video->patch_size = 14;
+    video->processor = QV_PROCESSOR_QWEN2_VL;
+}
+
+static bool
+set_option(const char *text, qv_clip_options *o, qv_preprocess *image, qv_preprocess *video)
 {
     const char *equals = strchr(text, '=');
-    if (!equals)
-        return;
-    const double value = atof(equals + 1);
-    if (!strncmp(text, "fps=", 4))
-        o->fps = value;
-    else if (!strncmp(text, "num_frames=", 11))
-        o->num_frames = (int64_t)value;
-    else if (!strncmp(text, "min_pixels=", 11))
-        o->min_pixels = (int64_t)value;
-    else if (!strncmp(text, "max_pixels=", 11))
-        o->max_pixels = (int64_t)value;
-    else if (!strncmp(text, "threads=", 8))
-        o->threads = (int)value;
-    else if (!strncmp(text, "cap=", 4))
-        o->cap_pixels = value != 0;
+    const size_t length = equals ? (size_t)(equals - text) : 0;
+    const double value = equals ? atof(equals + 1) : 0;
+    if (equals && length == 5 && !strncmp(text, "qwen2", length)) {
+        take_qwen2(image, video);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        void *field = (char *)o + keys[i].at;
+        if (strlen(keys[i].key) != length || strncmp(text, keys[i].key, length))
+            continue;
+        switch (keys[i].kind) {
+        case REAL: *(double *)field = value; break;
+        case COUNT: *(int64_t *)field = (int64_t)value; break;
+        case NUMBER: *(int *)field = (int)value; break;
+        case FLAG: *(bool *)field = value != 0; break;
+        }
+        return true;
+    }
+    fprintf(stderr, "media_dump: no option %s\n", text);
+    return false;
 }
 
 int
@@ -49,11 +84,13 @@ main(int argc, char **argv)
     qv_clip *clip = NULL;
     qv_clip_info i;
     qv_error err = { QV_OK, "" };
+    qv_preprocess image = qv_preprocess_default(true), video = qv_preprocess_default(false);
     if (argc < 3)
         return 2;
     for (int a = 3; a < argc; a++)
-        set_option(&options, argv[a]);
-    if (qv_clip_open(argv[1], NULL, NULL, &options, &clip, &err))
+        if (!set_option(argv[a], &options, &image, &video))
+            return 2;
+    if (qv_clip_open(argv[1], &image, &video, &options, &clip, &err))
         return fail(&err);
     qv_clip_get_info(clip, &i);
     FILE *file = fopen(argv[2], "wb");
@@ -74,12 +111,14 @@ main(int argc, char **argv)
     }
     printf("], \"status\": %d, \"read\": %" PRId64 ", \"picture\": %s, \"codec\": \"%s\", "
            "\"format\": \"%s\", \"source_width\": %d, \"source_height\": %d, \"rotation\": %d, "
-           "\"source_fps\": %.17g, \"duration_s\": %.17g, \"source_frames\": %" PRId64 ", "
+           "\"source_fps\": %.17g, \"duration_s\": %.17g, \"sampled_fps\": %.17g, "
+           "\"source_frames\": %" PRId64 ", "
            "\"n_frames\": %" PRId64 ", \"width\": %d, \"height\": %d, "
            "\"grid_thw\": [%" PRId64 ", %" PRId64 ", %" PRId64 "], \"damaged\": %" PRId64 "}\n",
            status, total, i.picture ? "true" : "false", i.codec, i.format, i.source_width,
-           i.source_height, i.rotation, i.source_fps, i.duration_s, i.source_frames, i.n_frames,
-           i.width, i.height, i.grid_thw[0], i.grid_thw[1], i.grid_thw[2], qv_clip_damaged(clip));
+           i.source_height, i.rotation, i.source_fps, i.duration_s, i.sampled_fps, i.source_frames,
+           i.n_frames, i.width, i.height, i.grid_thw[0], i.grid_thw[1], i.grid_thw[2],
+           qv_clip_damaged(clip));
     free(frame);
     fclose(file);
     qv_clip_close(&clip);

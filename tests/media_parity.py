@@ -3,7 +3,8 @@
 
     media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
 
-Run by hand where those are installed; options are passed on to media_dump.
+Run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
+processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; else as those of Qwen3-VL.
 """
 
 import json
@@ -16,11 +17,13 @@ import numpy as np
 import torch
 from transformers.image_utils import SizeDict, load_image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata
 
 VIDEO_SIZE = {"shortest_edge": 4096, "longest_edge": 25165824}
 PICTURE_SIZE = {"shortest_edge": 65536, "longest_edge": 16777216}
+QWEN2_SIZE = {"shortest_edge": 3136, "longest_edge": 12845056}
 
 
 def dump(tool, path, options):
@@ -34,47 +37,69 @@ def turn(frame, frames):
     return np.rot90(frames, k=round(frame.rotation / 90) % 4, axes=(1, 2))
 
 
+def video_processor(options):
+    if options.get("qwen2"):
+        return Qwen2VLVideoProcessor(size=QWEN2_SIZE), QWEN2_SIZE, 28
+    return Qwen3VLVideoProcessor(size=VIDEO_SIZE), VIDEO_SIZE, 32
+
+
+def asked_size(size, options):
+    least = int(options.get("min_pixels", size["shortest_edge"]))
+    return SizeDict(
+        shortest_edge=least, longest_edge=int(options.get("max_pixels", size["longest_edge"]))
+    )
+
+
+def sample(processor, meta, options):
+    """As asked for, or 2 frames a second; min_frames and max_frames are the processor's own."""
+    counts = {k: int(options[k]) for k in ("min_frames", "max_frames") if k in options}
+    for key, value in counts.items():
+        setattr(processor, key, value)
+    num_frames = int(options["num_frames"]) if "num_frames" in options else None
+    if isinstance(processor, Qwen2VLVideoProcessor):
+        if meta.total_num_frames < 2:  # it divides by 0 frames
+            return [0]
+        fps = None if num_frames else options.get("fps", 2.0)
+        indices = processor.sample_frames(meta, num_frames=num_frames, fps=fps).tolist()
+        return [i for i in indices if i < meta.total_num_frames]
+    return processor.sample_frames(meta, num_frames=num_frames, fps=options.get("fps")).tolist()
+
+
 def video_reference(path, options):
-    processor = Qwen3VLVideoProcessor(size=VIDEO_SIZE)
+    processor, size, factor = video_processor(options)
     container = av.open(path)
     stream = container.streams.video[0]
     decoded = list(container.decode(video=0))
     total = stream.frames or len(decoded)
     meta = VideoMetadata(total_num_frames=total, fps=float(stream.average_rate))
-    num_frames = options.get("num_frames")
-    indices = processor.sample_frames(
-        meta,
-        num_frames=int(num_frames) if num_frames else None,
-        fps=options.get("fps"),
-    )
+    indices = sample(processor, meta, options)
+    meta.frames_indices = indices
     frames = [decoded[min(i, len(decoded) - 1)].to_ndarray(format="rgb24") for i in indices]
     frames = turn(decoded[0], np.stack(frames))
     if len(frames) == 1:  # transformers refuses these: sized as a pair
         frames = np.concatenate([frames, frames])
     video = torch.from_numpy(np.ascontiguousarray(frames.transpose(0, 3, 1, 2)))[None]
-    size = dict(VIDEO_SIZE)
-    for ours, theirs in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        size[theirs] = int(options.get(ours, size[theirs]))
     resized = processor.resize(
         video,
-        size=SizeDict(**size),
+        size=asked_size(size, options),
         resample=processor.resample,
-        factor=32,
+        factor=factor,
         temporal_factor=2,
         cap_pixels_per_frame=bool(options.get("cap")),
     )
     out = resized[0].permute(0, 2, 3, 1).numpy()[: len(indices)]
-    return out, [float(i) / meta.fps for i in indices]
+    return out, [float(i) / meta.fps for i in indices], meta.sampled_fps
 
 
 def picture_reference(path, options):
     picture = np.array(load_image(path))
-    processor = Qwen2VLImageProcessor(size=PICTURE_SIZE, patch_size=16)
+    size, patch = (QWEN2_SIZE, 14) if options.get("qwen2") else (PICTURE_SIZE, 16)
+    processor = Qwen2VLImageProcessor(size=size, patch_size=patch)
     tensor = torch.from_numpy(np.ascontiguousarray(picture.transpose(2, 0, 1)))[None]
     out = processor.resize(
-        tensor, size=SizeDict(**PICTURE_SIZE), resample=processor.resample, factor=32
+        tensor, size=asked_size(size, options), resample=processor.resample, factor=2 * patch
     )
-    return out.permute(0, 2, 3, 1).numpy(), [0.0]
+    return out.permute(0, 2, 3, 1).numpy(), [0.0], 0.0
 
 
 def compare(tool, path, words):
@@ -83,12 +108,14 @@ def compare(tool, path, words):
     if "error" in info:
         return f"{path}: {info['error']}"
     reference = picture_reference if info["picture"] else video_reference
-    expected, times = reference(path, options)
+    expected, times, sampled_fps = reference(path, options)
     shape = (info["read"], info["height"], info["width"], 3)
     if shape != expected.shape:
         return f"{path}: DIFFERS: shape {shape}, expected {expected.shape}"
     if times != info["timestamps"]:
         return f"{path}: DIFFERS: timestamps {info['timestamps']}, expected {times}"
+    if sampled_fps != info["sampled_fps"]:
+        return f"{path}: DIFFERS: sampled_fps {info['sampled_fps']}, expected {sampled_fps}"
     apart = np.abs(raw.reshape(shape).astype(np.int16) - expected.astype(np.int16))
     if not apart.any():
         return f"{path}: equal, {shape}"

@@ -135,7 +135,8 @@ typedef struct expected {
     const char *name;
     const char *error;   /* words of a QV_EFORMAT; NULL: it can be read */
     int frames, first;   /* how many, and the number of the first */
-    bool some;           /* how many is FFmpeg's affair: 1 to `frames`, in their order */
+    bool some;           /* how many is FFmpeg's affair: 1 to `frames`, in their order, */
+    bool none;           /* or none */
     const char *corners; /* which one of the clip's is at each corner; no numbers then */
     int width, height;   /* 0: the usual ones */
 } expected;
@@ -167,15 +168,16 @@ check_frames(const expected *e, const outcome *o)
 static void
 check_clip(const expected *e)
 {
+    const char *error = e->none ? "no frame in" : e->error;
     outcome o;
     clip_write(e->name);
     read_clip_each_way(e->name, &o);
     unlink(e->name);
     if (!e->error && !o.status)
         check_frames(e, &o);
-    else if (!e->error || o.status != QV_EFORMAT || !strstr(o.error.text, e->error))
+    else if (!error || o.status != QV_EFORMAT || !strstr(o.error.text, error))
         fail_msg("%s: status %d, %d frames, '%s'; expected '%s'", e->name, o.status, (int)o.n,
-                 o.error.text, e->error ? e->error : "frames");
+                 o.error.text, error ? error : "frames");
 }
 
 static void
@@ -234,7 +236,7 @@ test_time(void **state)
         { .name = "at-once.mp4", .frames = 40 },
         { .name = "huge-steps.mp4", .frames = 40, .some = true },
         { .name = "backwards.mp4", .frames = 40, .some = true },
-        { .name = "wild-offsets.mp4", .frames = 40, .some = true },
+        { .name = "wild-offsets.mp4", .frames = 40, .some = true, .none = true }, /* 9: none */
         { .name = "no-timescale.mp4", .frames = 40, .some = true },
         { .name = "last-day.mp4", .frames = 40, .some = true },
         { .name = "start-at-5.mp4", .frames = 35, .first = 5 },
@@ -322,14 +324,15 @@ test_kinds(void **state)
 }
 
 /* Nothing but the file itself is ever read: clips.sh watches the system calls, and a decoder that is
- * ended at the first try to open anything gives the same. */
+ * ended at the first try to open anything gives the same. (Newer FFmpeg knows HLS by a file's name
+ * alone, which it is not told.) */
 static void
 test_references(void **state)
 {
     (void)state;
     static const expected clips[] = {
-        { .name = "hls.mp4", .error = "the content is 'hls', which is not read" },
-        { .name = "hls-master.mp4", .error = "the content is 'hls', which is not read" },
+        { .name = "hls.mp4", .error = "not" },
+        { .name = "hls-master.mp4", .error = "not" },
         { .name = "dash.mp4", .error = "not" },
         { .name = "concat.mp4", .error = "the content is 'concat', which is not read" },
         { .name = "sdp.mp4", .error = "not" },
@@ -494,6 +497,7 @@ test_bombs(void **state)
         { .name = "huge-raw.mov", .error = no_frame },
         { .name = "huge-entry.mp4", .frames = 4 }, /* the frames themselves are small */
         { .name = "millions.mp4", .error = "frames or more; at most 4194304 are read" },
+        { .name = "too-many.mp4", .error = "what the container says of itself" },
         { .name = "often.mp4", .error = "frames or more; at most 4194304 are read" },
         { .name = "streams-1000.mkv", .error = "1000 streams; at most 100 are read" },
         { .name = "billions.mp4", .error = "no frame in the 'mpeg4' video" },

@@ -8,10 +8,12 @@
 #include <cmocka.h>
 
 #include "towers/config.h"
+#include "towers/preprocess.h"
 #include "engine/op.h"
 #include "tempdir.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
+#define OF(family, fields) "{\"model_type\":\"" family "\",\"vision_config\":{" fields "}}"
 #define VISION(fields) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{" fields "}}"
 
 static struct qv_config
@@ -67,7 +69,7 @@ keys_left_out_take_class_defaults(void **state)
     assert_int_equal(c.deepstack[1], 16);
     assert_int_equal(c.deepstack[2], 24);
     assert_int_equal(c.act, QV_ACT_GELU_TANH);
-    assert_true(c.rope_theta == 10000.0 && c.norm_eps == 1e-6);
+    assert_true(c.rope_theta == 10000.0 && c.family->norm_eps == 1e-6);
     assert_int_equal(qv_config_head_dim(&c), 72);
     assert_int_equal(qv_config_row_dim(&c), 1536);
 
@@ -112,6 +114,48 @@ every_key_is_read(void **state)
     assert_true(c.rope_theta == 500.5);
     assert_int_equal(c.video.patch_size, 8);
     assert_int_equal(c.image.temporal_patch_size, 4);
+}
+
+/* What the older families leave out, and the Omni models, whose vision config is one floor down. */
+static void
+families_have_their_own_defaults(void **state)
+{
+    (void)state;
+    struct qv_config c = read_text(OF("qwen2_vl", ""));
+    assert_int_equal(c.depth, 32);
+    assert_int_equal(c.hidden, 1280);
+    assert_int_equal(c.intermediate, 5120); /* mlp_ratio times that */
+    assert_int_equal(c.out_hidden, 3584);   /* which is called hidden_size there */
+    assert_int_equal(c.patch, 14);
+    assert_int_equal(c.n_positions, 0);
+    assert_int_equal(c.window, 0);
+    assert_int_equal(c.act, QV_ACT_GELU_QUICK);
+    c = read_text(OF("qwen2_vl", "\"embed_dim\":64,\"hidden_size\":48,\"mlp_ratio\":3"));
+    assert_int_equal(c.hidden, 64);
+    assert_int_equal(c.out_hidden, 48);
+    assert_int_equal(c.intermediate, 192);
+
+    c = read_text(OF("qwen2_5_vl", "\"hidden_size\":1280"));
+    assert_int_equal(c.intermediate, 3420);
+    assert_int_equal(qv_config_window_cells(&c), 4);
+    assert_int_equal(c.act, QV_ACT_SILU);
+    for (int64_t i = 0; i < c.depth; i++)
+        assert_int_equal(c.full_attention[i], i % 8 == 7);
+    c = read_text(OF("qwen2_5_vl", "\"fullatt_block_indexes\":[],\"window_size\":56"));
+    assert_int_equal(qv_config_window_cells(&c), 2);
+    for (int64_t i = 0; i < c.depth; i++)
+        assert_false(c.full_attention[i]);
+
+    c = read_text("{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"vision_config\":"
+                  "{\"hidden_size\":1280,\"depth\":9}}}");
+    assert_string_equal(c.model_type, "qwen2_5_omni");
+    assert_int_equal(c.depth, 9);
+    assert_true(c.full_attention[7] && !c.full_attention[8]);
+    c = read_text("{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{}}}");
+    assert_int_equal(c.n_positions, 2304);
+    assert_int_equal(c.n_deepstack, 3);
+    c = read_text("{\"model_type\":\"qwen3_omni_moe_thinker\",\"vision_config\":{}}");
+    assert_string_equal(c.model_type, "qwen3_omni_moe");
 }
 
 static void
@@ -220,8 +264,26 @@ bad_fields_are_refused(void **state)
         { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
           QV_EUNSUPPORTED, "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
         /* activation and rotary embedding */
-        { VISION("\"hidden_act\":\"quick_gelu\""), QV_EUNSUPPORTED,
-          "vision_config.hidden_act is \"quick_gelu\"|gelu_pytorch_tanh" },
+        { VISION("\"hidden_act\":\"silu\""), QV_EUNSUPPORTED,
+          "vision_config.hidden_act is \"silu\"|gelu_pytorch_tanh" },
+        { OF("qwen2_5_vl", "\"hidden_act\":\"gelu\""), QV_EUNSUPPORTED,
+          "vision_config.hidden_act is \"gelu\"|\"silu\"" },
+        /* windows */
+        { OF("qwen2_5_vl", "\"window_size\":100"), QV_EFORMAT,
+          "vision_config.window_size is 100|multiple of patch_size * spatial_merge_size, 28" },
+        { OF("qwen2_5_vl", "\"window_size\":0"), QV_EFORMAT, "window_size is 0" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[7,32]"), QV_EFORMAT,
+          "vision_config.fullatt_block_indexes is 32|0 to 31" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[-1]"), QV_EFORMAT, "is -1" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":7"), QV_EFORMAT, "is 7;|list of block" },
+        { OF("qwen2_vl", "\"embed_dim\":100,\"num_heads\":3"), QV_EFORMAT,
+          "embed_dim is 100|num_heads (3)" },
+        { OF("qwen2_vl", "\"mlp_ratio\":99"), QV_EFORMAT, "mlp_ratio is 99|1 to 16" },
+        { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{}}", QV_EFORMAT,
+          "vision_config is missing" },
+        { "{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{\"depth\":0}}"
+          "}",
+          QV_EFORMAT, "thinker_config.vision_config.depth is 0" },
         { VISION("\"hidden_act\":1"), QV_EFORMAT, "hidden_act is 1|string" },
         { VISION("\"rope_parameters\":[]"), QV_EFORMAT, "rope_parameters is []|object" },
         { VISION("\"rope_parameters\":{\"rope_theta\":0}"), QV_EFORMAT, "rope_theta is 0" },
@@ -229,12 +291,11 @@ bad_fields_are_refused(void **state)
         { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), QV_EUNSUPPORTED,
           "rope_type is \"yarn\"|axial" },
         /* family */
-        { "{\"model_type\":\"qwen2_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
-          "model_type is \"qwen2_vl\"|later|qwen3_vl, " },
-        { "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED, "later" },
+        { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
+          "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
-          "model_type is \"llava\"|not known|qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, "
-          "qwen4_exp" },
+          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, qwen3_vl, "
+          "qwen3_vl_moe, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
         { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },
         { "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "vision_config is missing" },
@@ -366,6 +427,52 @@ old_names_of_picture_sizes_win(void **state)
     expect_read_failure("order", QV_EFORMAT, IMAGE "|50|40");
 }
 
+/* The processors of Qwen2-VL and Qwen2.5-VL: other defaults, the old names of sizes for clips too. */
+static void
+processors_differ_by_family(void **state)
+{
+    (void)state;
+    static const struct qv_family family = { .processor = QV_PROCESSOR_QWEN2_VL };
+    struct qv_config c = { .family = &family, .patch = 14, .temporal = 2, .merge = 2 };
+    qv_error err;
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_OK);
+    assert_int_equal(c.video.processor, QV_PROCESSOR_QWEN2_VL);
+    assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
+    assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
+    assert_int_equal(c.image.max_pixels, 1280 * 28 * 28);
+    assert_true(c.video.mean[0] == 0.48145466 && c.video.std[2] == 0.27577711);
+    assert_true(c.video.fps == 2.0 && c.video.min_frames == 4 && c.video.max_frames == 768);
+    assert_int_equal(c.video.patch_size, 14);
+
+    temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056,\"patch_size\":14}");
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_OK);
+    assert_int_equal(c.image.max_pixels, 12845056);
+    assert_int_equal(c.video.min_pixels, 3136);
+    assert_int_equal(c.video.max_pixels, 12845056);
+
+    static const struct qv_family omni = { .processor = QV_PROCESSOR_QWEN2_VL,
+                                           .own_clip_sizes = true };
+    c.family = &omni;
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_OK);
+    assert_int_equal(c.image.max_pixels, 12845056);
+    assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
+    assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
+    c.family = &family;
+
+    temp_text(VIDEO, "{\"do_sample_frames\":false,\"fps\":null,\"image_mean\":[0,0,0]}");
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_OK);
+    assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
+    assert_true(c.video.mean[1] == 0.0 && c.video.fps == 2.0);
+    temp_text(VIDEO, "{\"do_sample_frames\":0}");
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_EFORMAT);
+    temp_text(VIDEO, "{\"cap_pixels_per_frame\":true}");
+    assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_EUNSUPPORTED);
+    temp_text(VIDEO, "{}");
+    temp_text(IMAGE, "{}");
+    const struct qv_config qwen3 = read_text(VISION(""));
+    assert_int_equal(qwen3.video.processor, QV_PROCESSOR_QWEN3_VL);
+}
+
 static void
 bad_preprocessing_is_refused(void **state)
 {
@@ -446,6 +553,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(keys_left_out_take_class_defaults),
         TEST(every_key_is_read),
+        TEST(families_have_their_own_defaults),
         TEST(other_spellings_are_the_same),
         TEST(families_are_told_apart),
         TEST(sizes_must_be_sane_integers),
@@ -454,6 +562,7 @@ main(void)
         TEST(preprocessing_is_read),
         TEST(files_come_in_the_order_of_transformers),
         TEST(old_names_of_picture_sizes_win),
+        TEST(processors_differ_by_family),
         TEST(bad_preprocessing_is_refused),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

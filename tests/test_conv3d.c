@@ -8,10 +8,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "conv3d/decide.h"
+#include "conv3d/definition.h"
 #include "conv3d/lower.h"
 #include "dtype.h"
 
-static const struct qv_caps right_caps, wrong_caps = { .wrong_conv3d_bf16 = true };
+static const struct qv_caps right_caps, wrong_caps = { .wrong_sparse_bf16 = true };
 static const struct qv_conv3d_thresholds thresholds = { .by_depth_max_kd = 3,
                                                         .by_depth_min_c = 3,
                                                         .rows_min_o = 64 };
@@ -261,11 +263,12 @@ wrong_bf16_is_never_direct(void **state)
     struct qv_conv3d_decision it;
     qv_error err;
     qv_conv3d_desc d = with_kernel(vae(), 7, 3, 3);
+    d.stride[0] = 8; /* more than the kernel, which by depth does not see */
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.dtype = QV_BF16;
     assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    expect_words(text, "wrong in bf16");
+    expect_words(text, "a stride exceeds the kernel");
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
     assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, &thresholds, -1, &it, &err), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* though 7 is above the threshold */
@@ -297,24 +300,23 @@ static void
 sparse_strides_may_be_wrong(void **state)
 {
     (void)state;
-    const struct qv_caps sparse = { .wrong_sparse_bf16 = true };
     char text[QV_REASON_BYTES];
     qv_conv3d_desc d = with_kernel(vae(), 3, 2, 3);
     d.dtype = QV_BF16;
     d.stride[1] = 2;
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.stride[1] = 3;
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     expect_words(text, "a stride exceeds the kernel");
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_BY_DEPTH, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_BY_DEPTH, text, sizeof text));
     assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.dtype = QV_F32;
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.dtype = QV_BF16;
     d.kernel[1] = 1;
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.pad_front[1] = d.pad_back[1] = 0; /* now every third line is all there is */
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     struct qv_conv3d_list list;
     d.pad_front[0] = 0;
     qv_conv3d_lower(&d, QV_LOWERING_DIRECT, &list);
@@ -325,19 +327,19 @@ sparse_strides_may_be_wrong(void **state)
     d = vae();
     d.dtype = QV_BF16;
     d.pad_front[2] = 2;
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.pad_front[2] = 3; /* the first position sees no voxel */
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.pad_front[2] = d.pad_back[2] = 3;
     d.dilation[2] = 2;
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.w = 1; /* between two taps */
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d = with_kernel(vae(), 2, 3, 3);
     d.dtype = QV_BF16;
     d.stride[0] = 3; /* by depth sees frames one by one */
-    assert_false(qv_conv3d_legal(&d, &sparse, QV_LOWERING_DIRECT, text, sizeof text));
-    assert_true(qv_conv3d_legal(&d, &sparse, QV_LOWERING_BY_DEPTH, text, sizeof text));
+    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
+    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_BY_DEPTH, text, sizeof text));
 }
 
 /* More depth taps than by depth lists, on a library whose own Conv3d is wrong. */
@@ -351,6 +353,7 @@ nothing_legal_is_unsupported(void **state)
     expect(&d, QV_LOWERING_BY_DEPTH, false, "kernel depth 17 is more than 16 depth taps");
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
     d.dtype = QV_BF16;
+    d.stride[0] = 18;
     assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, &thresholds, -1, &it, &err),
                      QV_EUNSUPPORTED);
     expect_words(err.text, "direct: this device library");
@@ -417,7 +420,7 @@ choices_are_checked(void **state)
     refused(&d, "causal 4294967295");
     d = vae();
     d.act = (qv_act)QV_ACT_COUNT;
-    refused(&d, "act 3");
+    refused(&d, "act 5");
     d = vae();
     d.dtype = QV_U8;
     refused(&d, "dtype 3");
@@ -699,27 +702,43 @@ wrong_words_are_named(void **state)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
+/* The form of a still: each slice of the weight[o, c, kd, kh, kw] and those behind it as one. */
+static void
+sum_depth(const void *w, qv_dtype from, const int64_t sizes[5], qv_dtype to, void *out)
+{
+    const qv_conv3d_desc d = { .o = sizes[0],
+                               .c = sizes[1],
+                               .kernel = { sizes[2], sizes[3], sizes[4] },
+                               .groups = 1,
+                               .dtype = to };
+    const struct qv_conv3d_form form = {
+        .pieces = 1, .o = sizes[0], .k = sizes[1] * sizes[3] * sizes[4], .summed = true
+    };
+    qv_conv3d_reshape(&d, &form, 0, w, from, false, out);
+}
+
 static void
 depth_is_summed_with_one_rounding(void **state)
 {
     (void)state;
     /* bf16 around 256 counts in twos: 256 + 1 rounds to 256 at each step, 256 + 1 + 1 is 258 */
-    qv_bf16 w[] = {
-        qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1),  qv_f32_to_bf16(5),
-        qv_f32_to_bf16(1),   qv_f32_to_bf16(1),  qv_f32_to_bf16(2),  qv_f32_to_bf16(4),
-        qv_f32_to_bf16(8),   qv_f32_to_bf16(16), qv_f32_to_bf16(32), qv_f32_to_bf16(64)
-    };
+    const qv_bf16 w[] = { qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1),
+                          qv_f32_to_bf16(5),   qv_f32_to_bf16(1),  qv_f32_to_bf16(1),
+                          qv_f32_to_bf16(2),   qv_f32_to_bf16(4),  qv_f32_to_bf16(8),
+                          qv_f32_to_bf16(16),  qv_f32_to_bf16(32), qv_f32_to_bf16(64) };
     static const float sums[] = { 258, 3, 42, 84 };
-    qv_conv3d_sum_depth(w, QV_BF16, 2, 1, 3, 2, QV_BF16, w); /* in place */
+    qv_bf16 out[4];
+    sum_depth(w, QV_BF16, (const int64_t[]){ 2, 1, 3, 1, 2 }, QV_BF16, out);
     for (int i = 0; i < 4; i++)
-        assert_true(qv_bf16_to_f32(w[i]) == sums[i]);
-    float f[] = { 0x1p24f, 1, 1, 7 }, sum[2];
-    qv_conv3d_sum_depth(f, QV_F32, 1, 1, 3, 1, QV_F32, sum);
-    assert_true(sum[0] == 0x1p24f + 2);
+        assert_true(qv_bf16_to_f32(out[i]) == sums[i]);
+    const float f[] = { 0x1p24f, 1, 1 };
+    float sum;
+    sum_depth(f, QV_F32, (const int64_t[]){ 1, 1, 3, 1, 1 }, QV_F32, &sum);
+    assert_true(sum == 0x1p24f + 2);
     /* to another dtype: by way of f32 this would be a tie, and go to even */
-    float g[] = { 0x1.01p0f, 0x1p-40f };
-    qv_conv3d_sum_depth(g, QV_F32, 1, 1, 2, 1, QV_BF16, w);
-    assert_int_equal(w[0], 0x3f81);
+    const float g[] = { 0x1.01p0f, 0x1p-40f };
+    sum_depth(g, QV_F32, (const int64_t[]){ 1, 1, 2, 1, 1 }, QV_BF16, out);
+    assert_int_equal(out[0], 0x3f81);
 }
 
 static void

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "conv3d/decide.h"
 #include "conv3d/lower.h"
 #include "model/plan.h"
 #include "tempdir.h"
@@ -386,7 +387,7 @@ bad_files_are_ignored_with_a_warning(void **state)
         "[]",
         "{}",
         "{\"format\": \"qwenvit tune 9\", \"devices\": {}}",
-        "{\"format\": \"qwenvit tune 1\", \"devices\": 7}",
+        "{\"format\": \"qwenvit tune 2\", \"devices\": 7}",
         "\x89PNG\r\n",
         "{\"format\": 1, \"devices\": {}}",
     };

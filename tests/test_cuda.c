@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "backends.h"
+#include "engine/backend.h"
 #include "tiny.h"
 
 cudaError_t trap_device(cudaStream_t stream);
@@ -41,6 +42,8 @@ fails(const char *call)
 #define MAKERS(X)                                                                                  \
     X(cudaError_t, cudaMalloc, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)            \
     X(cudaError_t, cudaMallocHost, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)        \
+    X(cudaError_t, cudaHostAlloc, (void **p, size_t n, unsigned f), (p, n, f),                     \
+      cudaErrorMemoryAllocation)                                                                   \
     X(cudaError_t, cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned f), (s, f),              \
       cudaErrorMemoryAllocation)                                                                   \
     X(cudaError_t, cudaEventCreate, (cudaEvent_t * e), (e), cudaErrorMemoryAllocation)             \
@@ -85,7 +88,7 @@ BREAKERS(BREAK)
 
 /* ---- device memory and streams --------------------------------------------------------------- */
 
-enum { GRID_H = 4, GRID_W = 6, FRAMES = 8 };
+enum { GRID_H = 4, GRID_W = 6, FRAMES = 8, PAIR_ROWS = GRID_H * GRID_W };
 
 static size_t
 frame_bytes(const struct tiny *t)
@@ -93,10 +96,17 @@ frame_bytes(const struct tiny *t)
     return (size_t)(GRID_H * GRID_W * t->info.patch_size * t->info.patch_size * 3);
 }
 
+/* Of so many frame pairs of the grid, which lie densely. */
 static qv_plan_options
-one_chunk(void)
+dense(int64_t pairs)
 {
-    return (qv_plan_options){ .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = FRAMES / 2 };
+    return (qv_plan_options){ .rows = pairs * PAIR_ROWS, .segment_rows = PAIR_ROWS };
+}
+
+static qv_item
+clip_of(const void *frames, int64_t n)
+{
+    return (qv_item){ .data = frames, .grid_thw = { n / 2, GRID_H, GRID_W } };
 }
 
 static struct tiny
@@ -112,33 +122,35 @@ open_on(cudaStream_t stream)
     return t;
 }
 
-/* Frames and tokens in device memory, on our stream or the caller's: the bits of the host's. */
+/* Frames and tokens in device memory, on our stream or the caller's, dense or packed: the bits of the
+ * host's. */
 static void
 device_memory_gives_the_same_bits(void **state)
 {
     (void)state;
-    for (int own = 0; own < 2; own++) {
+    for (int kind = 0; kind < 4; kind++) {
         cudaStream_t stream = NULL;
         qv_error err = { 0 };
-        qv_plan *plan = NULL;
         void *frames_there, *tokens_there;
-        if (!own)
+        const qv_plan_options o = kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .rows = 100 };
+        if (kind % 2)
             assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
         struct tiny t = open_on(stream);
         uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 5);
         size_t bytes, input = FRAMES * frame_bytes(&t);
-        float *expected = tiny_encode(&t, one_chunk(), frames, FRAMES, &bytes);
+        qv_plan *plan = tiny_plan(&t, &o);
+        qv_item clip = clip_of(frames, FRAMES);
+        float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
         bytes /= (size_t)(1 + t.info.n_deepstack); /* tokens alone */
         float *found = malloc(bytes);
         assert_int_equal(cudaMalloc(&frames_there, input), 0);
         assert_int_equal(cudaMalloc(&tokens_there, bytes), 0);
         assert_int_equal(cudaMemcpy(frames_there, frames, input, cudaMemcpyDefault), 0);
-        qv_plan_options o = one_chunk();
-        assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+        clip.data = frames_there;
         qv_tokens out = { .tokens = tokens_there,
                           .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
         for (int round = 0; round < 5; round++) { /* without waiting, on the caller's stream */
-            if (qv_plan_push(plan, frames_there, FRAMES, &err) || qv_plan_pull(plan, &out, &err))
+            if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
                 fail_msg("%s", err.text);
         }
         if (stream)
@@ -155,6 +167,58 @@ device_memory_gives_the_same_bits(void **state)
         free(found);
         free(frames);
     }
+}
+
+/* Frames and tokens in page-locked memory, and in pageable that is copied in pieces by several threads
+ * (offsets that no page or slice begins at): the same bits. */
+static void
+page_locked_memory_gives_the_same_bits(void **state)
+{
+    (void)state;
+    enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB of frames: several staging blocks */
+    const qv_plan_options o = { .rows = PAIRS * H * W };
+    struct cudaPointerAttributes at;
+    qv_error err = { 0 };
+    struct tiny t = open_on(NULL);
+    const size_t patch = (size_t)(t.info.patch_size * t.info.patch_size * 3);
+    const size_t input = 2 * PAIRS * H * W * patch;
+    uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 11), *shifted = malloc(input + SHIFT);
+    void *locked_frames = NULL, *locked_tokens = NULL;
+    qv_plan *plan = tiny_plan(&t, &o);
+    qv_item clip = { .data = frames, .grid_thw = { PAIRS, H, W } };
+    size_t bytes;
+    float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
+    bytes /= (size_t)(1 + t.info.n_deepstack); /* tokens alone */
+    if (qv_host_alloc(t.ctx, input, &locked_frames, &err) ||
+        qv_host_alloc(t.ctx, bytes, &locked_tokens, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaPointerGetAttributes(&at, locked_tokens), 0);
+    assert_int_equal(at.type, cudaMemoryTypeHost);
+    assert_non_null(shifted);
+    memcpy(locked_frames, frames, input);
+    memcpy(shifted + SHIFT, frames, input);
+    qv_tokens out = { .tokens = locked_tokens,
+                      .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
+    for (int kind = 0; kind < 2; kind++) {
+        clip.data = kind ? (void *)(shifted + SHIFT) : locked_frames;
+        memset(locked_tokens, 0xff, bytes);
+        if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
+            fail_msg("%s", err.text);
+        assert_memory_equal(locked_tokens, expected, bytes);
+    }
+    fail_at = 1;
+    void *none = NULL;
+    assert_int_equal(qv_host_alloc(t.ctx, input, &none, &err), QV_ENOMEM);
+    fail_at = 0;
+    assert_non_null(strstr(err.text, "cudaHostAlloc"));
+    assert_null(none);
+    qv_host_free(t.ctx, locked_frames);
+    qv_host_free(t.ctx, locked_tokens);
+    qv_plan_free(&plan);
+    tiny_close(&t);
+    free(expected);
+    free(shifted);
+    free(frames);
 }
 
 static void
@@ -205,40 +269,45 @@ chunks_under_way_at_once(void **state)
     (void)state;
     enum { CHUNKS = 4 };
     qv_error err = { 0 };
-    qv_plan *plan = NULL;
     qv_plan_info info;
     cudaStream_t other;
     struct tiny t = open_on(NULL);
-    qv_plan_options o = { .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = 1 };
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 6);
-    size_t bytes, chunk = 2 * frame_bytes(&t);
-    float *expected = tiny_encode(&t, o, frames, FRAMES, &bytes);
-    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    const qv_plan_options o = dense(1);
+    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID_H, GRID_W, 6);
+    qv_plan *plan = tiny_plan(&t, &o);
     qv_plan_get_info(plan, &info);
     assert_int_equal(info.chunks_ahead, 2);
-    int64_t values = info.tokens_per_pair * t.info.out_hidden;
-    float *found = malloc((size_t)(CHUNKS * values) * sizeof *found);
+    const int64_t values = info.tokens * t.info.out_hidden;
+    float *expected[CHUNKS], *found = malloc((size_t)values * sizeof *found);
+    qv_item pairs[CHUNKS];
+    for (int i = 0; i < CHUNKS; i++) {
+        size_t bytes;
+        pairs[i] = clip_of(frames + (size_t)(2 * i) * frame_bytes(&t), 2);
+        expected[i] = tiny_chunk(&t, plan, &pairs[i], 1, QV_F32, &bytes);
+    }
     assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), 0);
     assert_int_equal(keep_busy(other, 64, 100 * 1000 * 1000), 0);
     for (int i = 0; i < CHUNKS + 1; i++) {
-        qv_tokens out = { .tokens = found + (i - 1) * values, .capacity = info.tokens_per_pair };
-        if (i < CHUNKS && qv_plan_push(plan, frames + (size_t)i * chunk, 2, &err))
+        qv_tokens out = { .tokens = found, .capacity = info.tokens };
+        if (i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, &err))
             fail_msg("%s", err.text);
         if (i == 1) /* two are under way: a third is one too many */
-            assert_int_equal(qv_plan_push(plan, frames, 2, &err), QV_ESTATE);
+            assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
         if (i && qv_plan_pull(plan, &out, &err))
             fail_msg("%s", err.text);
+        if (i)
+            assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
     }
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    assert_memory_equal(found, expected, (size_t)(CHUNKS * values) * sizeof *found);
-    qv_plan_push(plan, frames, 2, &err); /* freed while under way, and taken up again */
+    qv_plan_push(plan, pairs, 1, &err); /* freed while under way, and taken up again */
     qv_plan_free(&plan);
-    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    plan = tiny_plan(&t, &o);
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
     qv_plan_free(&plan);
     cudaStreamDestroy(other);
     tiny_close(&t);
-    free(expected);
+    for (int i = 0; i < CHUNKS; i++)
+        free(expected[i]);
     free(found);
     free(frames);
 }
@@ -257,13 +326,19 @@ recorded_is_step_by_step(void **state)
     (void)state;
     struct tiny t = open_on(NULL);
     uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
-    qv_plan_options o = { .grid_h = GRID_H, .grid_w = GRID_W, .chunk_pairs = 2 };
+    const qv_item items[] = { clip_of(frames, FRAMES),
+                              { .data = frames, .grid_thw = { 1, 2, 4 }, .picture = true } };
+    qv_plan_options o = { .rows = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
     size_t n, m;
     int layers = 0;
-    float *recorded = tiny_encode(&t, o, frames, FRAMES, &n);
-    o.tap = look;
-    o.tap_user = &layers;
-    float *stepped = tiny_encode(&t, o, frames, FRAMES, &m);
+    qv_plan *plan = tiny_plan(&t, &o);
+    float *recorded = tiny_chunk(&t, plan, items, 2, QV_F32, &n);
+    qv_plan_free(&plan);
+    o.hook = look;
+    o.hook_user = &layers;
+    plan = tiny_plan(&t, &o);
+    float *stepped = tiny_chunk(&t, plan, items, 2, QV_F32, &m);
+    qv_plan_free(&plan);
     assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
     assert_int_equal(n, m);
     assert_memory_equal(recorded, stepped, n);
@@ -284,13 +359,62 @@ extreme_frames_stay_finite(void **state)
         size_t bytes;
         for (size_t i = 0; i < FRAMES * frame_bytes(&t); i++)
             frames[i] = kind == 0 ? 0 : kind == 1 ? 255 : (uint8_t)(i % 2 * 255);
-        float *tokens = tiny_encode(&t, one_chunk(), frames, FRAMES, &bytes);
+        const qv_item clip = clip_of(frames, FRAMES);
+        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
         for (size_t i = 0; i < bytes / sizeof *tokens; i++)
             assert_true(isfinite(tokens[i]));
         free(tokens);
     }
     free(frames);
     tiny_close(&t);
+}
+
+/* What runs an operation, by name, and why where it is a fallback. */
+static void
+routines_have_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op, *said, *more;
+    } cases[] = {
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 dtype=bf16", "cuBLASLt algorithm ", ", tile " },
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_erf dtype=bf16", "cuBLASLt algorithm ",
+          ", then our epilogue: cuBLASLt has only the tanh GELU" },
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_quick dtype=bf16",
+          "cuBLASLt algorithm ", ", then our epilogue: cuBLASLt has only the tanh GELU" },
+        { "attention rows=128 segments=2 segment_rows=64 heads=2 head_dim=64 scale=1 dtype=bf16",
+          "cuDNN engine ", "" },
+        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=bf16", "cuDNN engine ",
+          "" },
+        { "attention rows=128 segments=4 longest=64 heads=2 head_dim=80 scale=1 dtype=bf16",
+          "our own kernel for short segments", "" },
+        { "attention rows=128 segments=2 longest=65 heads=2 head_dim=80 scale=1 dtype=bf16",
+          "cuDNN engine ", "" },
+        { "gate rows=8 cols=64 act=silu dtype=bf16", "our kernel", "" },
+        { "gather rows=8 cols=64 x_rows=8 x=f32 y=bf16", "our kernel", "" },
+        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=f32",
+          "naive kernel: attention: cuDNN does not take it: ", "it is not in bf16" },
+        { "norm rows=4 cols=64 eps=1e-6 dtype=f32", "our kernel", "" },
+    };
+    const struct qv_backend *be = &qv_backend_cuda;
+    struct qv_device *dev = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_kernel *kernel = NULL;
+        struct qv_op op;
+        size_t scratch;
+        char text[QV_ROUTINE_BYTES];
+        if (qv_op_parse(cases[i].op, &op, &err) ||
+            be->prepare(dev, &op, 0, &kernel, &scratch, &err))
+            fail_msg("%s", err.text);
+        be->describe(kernel, text, sizeof text);
+        printf("%s: %s\n", cases[i].op, text);
+        if (strncmp(text, cases[i].said, strlen(cases[i].said)) || !strstr(text, cases[i].more))
+            fail_msg("%s: \"%s\", not \"%s%s\"", cases[i].op, text, cases[i].said, cases[i].more);
+        be->release(dev, kernel);
+    }
+    be->close(dev);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -314,7 +438,7 @@ memory_is_as_foretold(void **state)
     qv_plan *plan = NULL;
     qv_plan_info info;
     qv_error err = { 0 };
-    qv_plan_options o = { .grid_h = 20, .grid_w = 38, .chunk_pairs = 32 };
+    qv_plan_options o = { .rows = 32 * 20 * 38 };
     if (!dir)
         skip();
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
@@ -344,7 +468,8 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_plan *plan = NULL;
-    qv_plan_options o = one_chunk();
+    const qv_plan_options o = { .rows = FRAMES / 2 * PAIR_ROWS };
+    const qv_item clip = clip_of(frames, FRAMES);
     qv_tokens out = { .tokens = tokens, .capacity = capacity };
     qv_status status = qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, err);
     if (!status)
@@ -352,7 +477,7 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     if (!status)
         status = qv_plan_create(model, &o, &plan, err);
     if (!status)
-        status = qv_plan_push(plan, frames, FRAMES, err);
+        status = qv_plan_push(plan, &clip, 1, err);
     if (!status)
         status = qv_plan_pull(plan, &out, err);
     qv_plan_free(&plan);
@@ -411,19 +536,20 @@ a_lost_device_is_said_in_words(void **state)
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
     struct tiny t = open_on(stream);
     uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 9);
-    qv_plan_options o = one_chunk();
+    qv_plan_options o = dense(FRAMES / 2);
+    const qv_item clip = clip_of(frames, FRAMES);
     qv_tokens out = { .tokens = tokens, .capacity = 4096 * 16 / t.info.out_hidden };
     assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
     assert_int_equal(trap_device(stream), 0);
-    qv_status status = qv_plan_push(plan, frames, FRAMES, &err);
+    qv_status status = qv_plan_push(plan, &clip, 1, &err);
     if (!status)
         status = qv_plan_pull(plan, &out, &err);
     if (status != QV_EBACKEND || !strstr(err.text, "lost"))
         fail_msg("%s: %s", qv_status_name(status), err.text);
-    assert_int_equal(qv_plan_push(plan, frames, FRAMES, &err), QV_EBACKEND);
+    assert_int_equal(qv_plan_push(plan, &clip, 1, &err), QV_EBACKEND);
     assert_non_null(strstr(err.text, "close it"));
     qv_plan_free(&plan);
-    o.chunk_pairs = 1; /* a shape that is not remembered */
+    o = dense(1); /* a capacity that is not remembered */
     assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
     tiny_close(&t);
     assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
@@ -441,10 +567,12 @@ main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_memory_gives_the_same_bits),
+        cmocka_unit_test(page_locked_memory_gives_the_same_bits),
         cmocka_unit_test(conv3d_takes_device_memory),
         cmocka_unit_test(chunks_under_way_at_once),
         cmocka_unit_test(recorded_is_step_by_step),
         cmocka_unit_test(extreme_frames_stay_finite),
+        cmocka_unit_test(routines_have_names),
         cmocka_unit_test(memory_is_as_foretold),
         cmocka_unit_test(every_failed_call_is_reported),
         cmocka_unit_test(a_lost_device_is_said_in_words),

@@ -69,6 +69,82 @@ f16_every_pattern(void **state)
     }
 }
 
+static void
+f16_round_trip_of_every_pattern(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = qv_f16_to_f32((uint16_t)h);
+        if (isnan(f))
+            assert_true(isnan(qv_f16_to_f32(qv_f32_to_f16(f))));
+        else
+            assert_int_equal(qv_f32_to_f16(f), h);
+    }
+}
+
+/* Half way between every two neighbours, and next to it on both sides. */
+static void
+f16_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x7bff; h++) {
+        double a = qv_f16_to_f32((uint16_t)h), b = qv_f16_to_f32((uint16_t)(h + 1));
+        double half = (a + b) / 2, less = half - (b - a) * 0x1p-30, more = half + (b - a) * 0x1p-30;
+        uint16_t stored[4];
+        qv_store(stored, QV_F16, 0, half);
+        qv_store(stored, QV_F16, 1, less);
+        qv_store(stored, QV_F16, 2, more);
+        qv_store(stored, QV_F16, 3, -half);
+        assert_int_equal(stored[0], h + (h & 1));
+        assert_int_equal(stored[1], h);
+        assert_int_equal(stored[2], h + 1);
+        assert_int_equal(stored[3], 0x8000 | (h + (h & 1)));
+    }
+    assert_int_equal(qv_f32_to_f16(65519.996f), 0x7bff);
+    assert_int_equal(qv_f32_to_f16(65520), 0x7c00); /* overflows to infinity */
+    assert_int_equal(qv_f32_to_f16(-INFINITY), 0xfc00);
+}
+
+static void
+names_and_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        qv_dtype dtype;
+        const char *name;
+        size_t bytes;
+    } all[] = { { QV_F32, "f32", 4 }, { QV_BF16, "bf16", 2 }, { QV_F16, "f16", 2 },
+                { QV_U8, "u8", 1 },   { QV_I32, "i32", 4 },   { QV_DTYPE_AUTO, "auto", 1 } };
+    qv_dtype dtype = QV_DTYPE_MAX;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_string_equal(qv_dtype_name(all[i].dtype), all[i].name);
+        assert_true(qv_dtype_parse(all[i].name, &dtype));
+        assert_int_equal(dtype, all[i].dtype);
+        assert_int_equal(qv_dtype_bytes(dtype), all[i].bytes);
+    }
+    assert_false(qv_dtype_parse("f64", &dtype));
+    assert_false(qv_dtype_parse("", &dtype));
+    assert_string_equal(qv_dtype_name(QV_DTYPE_MAX), "no qv_dtype");
+}
+
+/* Each dtype is its own: none is written as if it were bf16. */
+static void
+store_and_load(void **state)
+{
+    (void)state;
+    static const qv_dtype all[] = { QV_F32, QV_BF16, QV_F16, QV_U8, QV_I32 };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        unsigned char bytes[12];
+        memset(bytes, 0xee, sizeof bytes);
+        size_t n = qv_dtype_bytes(all[i]);
+        qv_store(bytes, all[i], 1, 200);
+        assert_true(qv_load(bytes, all[i], 1) == 200);
+        for (size_t at = 0; at < sizeof bytes; at++)
+            if (at < n || at >= 2 * n)
+                assert_int_equal(bytes[at], 0xee);
+    }
+}
+
 int
 main(void)
 {
@@ -77,6 +153,10 @@ main(void)
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(double_to_bf16_rounds_once),
         cmocka_unit_test(f16_every_pattern),
+        cmocka_unit_test(f16_round_trip_of_every_pattern),
+        cmocka_unit_test(f16_rounds_to_nearest_even),
+        cmocka_unit_test(names_and_sizes),
+        cmocka_unit_test(store_and_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

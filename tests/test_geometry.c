@@ -12,7 +12,8 @@
 
 #define MAX_PATCHES (96 * 130)
 
-static int32_t rows[MAX_PATCHES], cols[MAX_PATCHES], taps_index[MAX_PATCHES][4];
+static struct qv_coords coords[MAX_PATCHES];
+static int32_t taps_index[MAX_PATCHES][4];
 static float taps_weight[MAX_PATCHES][4];
 
 /* get_vision_position_ids([[1, 4, 6]], 2) */
@@ -54,10 +55,12 @@ static void
 positions_are_those_of_transformers(void **state)
 {
     (void)state;
-    qv_geometry_positions(4, 6, 2, rows, cols);
+    qv_block_coords(4, 6, 2, 7, 3, coords);
     for (int i = 0; i < 24; i++) {
-        assert_int_equal(rows[i], positions_4x6[i][0]);
-        assert_int_equal(cols[i], positions_4x6[i][1]);
+        assert_int_equal(coords[i].row, positions_4x6[i][0]);
+        assert_int_equal(coords[i].col, positions_4x6[i][1]);
+        assert_int_equal(coords[i].item, 7);
+        assert_int_equal(coords[i].pair, 3);
     }
 }
 
@@ -69,34 +72,34 @@ every_patch_has_one_row(void **state)
                                         { 5, 7, 1 }, { 1, 1, 1 },  { 40, 62, 2 } };
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
         int64_t h = grids[g][0], w = grids[g][1], merge = grids[g][2];
-        memset(rows, 0xff, sizeof rows);
-        qv_geometry_positions(h, w, merge, rows, cols);
+        memset(coords, 0xff, sizeof coords);
+        qv_block_coords(h, w, merge, 0, 0, coords);
         for (int64_t i = 0; i < h * w; i++) {
-            assert_in_range(rows[i], 0, h - 1);
-            assert_in_range(cols[i], 0, w - 1);
-            assert_int_equal(qv_geometry_row_of(w, merge, rows[i], cols[i]), i);
+            assert_in_range(coords[i].row, 0, h - 1);
+            assert_in_range(coords[i].col, 0, w - 1);
+            assert_int_equal(qv_block_row(w, merge, coords[i].row, coords[i].col), i);
             /* the patches of one token are neighbours */
             int64_t first = i / (merge * merge) * merge * merge;
-            assert_int_equal(rows[i] / merge, rows[first] / merge);
-            assert_int_equal(cols[i] / merge, cols[first] / merge);
+            assert_int_equal(coords[i].row / merge, coords[first].row / merge);
+            assert_int_equal(coords[i].col / merge, coords[first].col / merge);
         }
-        assert_int_equal(rows[h * w], -1);
+        assert_int_equal(coords[h * w].row, -1);
     }
 }
 
 static void
-taps_are_those_of_transformers(void **state)
+interpolation_is_that_of_transformers(void **state)
 {
     (void)state;
-    qv_geometry_taps(4, 6, 2, 6, taps_index, taps_weight);
+    qv_geometry_interpolation(4, 6, 2, 6, taps_index, taps_weight);
     assert_memory_equal(taps_index, index_4x6, sizeof index_4x6);
     assert_true(taps_weight[2][0] == 0x1.555558p-2f && taps_weight[2][2] == 0x1.555554p-1f);
     assert_true(taps_weight[12][0] == 0x1.555558p-1f && taps_weight[12][2] == 0x1.555550p-2f);
-    qv_geometry_taps(2, 8, 2, 4, taps_index, taps_weight);
+    qv_geometry_interpolation(2, 8, 2, 4, taps_index, taps_weight);
     assert_memory_equal(taps_index, index_2x8, sizeof index_2x8);
     for (int64_t r = 0; r < 2; r++)
         for (int64_t c = 0; c < 8; c++) {
-            const float *weight = taps_weight[qv_geometry_row_of(8, 2, r, c)];
+            const float *weight = taps_weight[qv_block_row(8, 2, r, c)];
             assert_true(weight[0] == weight_2x8[c][0] && weight[1] == weight_2x8[c][1]);
             assert_true(weight[2] == 0 && weight[3] == 0);
         }
@@ -114,7 +117,7 @@ fnv1a(uint64_t hash, const void *data, size_t bytes)
 /* All bits of larger grids: FNV-1a over int32 indices, then f32 weights, of transformers' tensors
  * (little endian). */
 static void
-taps_of_large_grids_have_the_same_bits(void **state)
+interpolation_of_large_grids_has_the_same_bits(void **state)
 {
     (void)state;
     static const struct {
@@ -135,22 +138,22 @@ taps_of_large_grids_have_the_same_bits(void **state)
         skip();
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
         size_t bytes = (size_t)(grids[g].h * grids[g].w) * sizeof taps_index[0];
-        qv_geometry_taps(grids[g].h, grids[g].w, grids[g].merge, grids[g].side, taps_index,
-                         taps_weight);
+        qv_geometry_interpolation(grids[g].h, grids[g].w, grids[g].merge, grids[g].side, taps_index,
+                                  taps_weight);
         uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), taps_index, bytes);
         assert_int_equal(fnv1a(hash, taps_weight, bytes), grids[g].hash);
     }
 }
 
 static void
-taps_are_weights_into_the_table(void **state)
+interpolation_is_weights_into_the_table(void **state)
 {
     (void)state;
     static const int64_t grids[][4] = { { 2, 2, 2, 48 },   { 2, 96, 2, 48 }, { 94, 96, 2, 48 },
                                         { 96, 130, 2, 7 }, { 6, 9, 3, 2 },   { 2, 2, 2, 1 } };
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
         int64_t h = grids[g][0], w = grids[g][1], merge = grids[g][2], side = grids[g][3];
-        qv_geometry_taps(h, w, merge, side, taps_index, taps_weight);
+        qv_geometry_interpolation(h, w, merge, side, taps_index, taps_weight);
         for (int64_t i = 0; i < h * w; i++) {
             double sum = 0;
             for (int j = 0; j < 4; j++) {
@@ -177,7 +180,7 @@ ulps(float a, float b)
 
 /* torch: (position * inv_freq).cos(), .sin() in f32 */
 static void
-rotary_is_torchs_to_one_ulp(void **state)
+angles_are_torchs_to_one_ulp(void **state)
 {
     (void)state;
     static const struct {
@@ -199,32 +202,30 @@ rotary_is_torchs_to_one_ulp(void **state)
         { 80, 111, 19, 0x1.ffebb8p-1f, 0x1.2037b8p-6f },
         { 80, 399, 1, 0x1.d28ba6p-1f, 0x1.a5cd64p-2f },
     };
-    static float cos_table[400 * 40], sin_table[400 * 40];
+    static float cos_table[400 * 20], sin_table[400 * 20];
     for (size_t a = 0; a < sizeof angles / sizeof *angles; a++) {
-        int64_t half = angles[a].head_dim / 2, p = angles[a].position;
-        qv_geometry_rotary(400, 1, 1, angles[a].head_dim, 10000, cos_table, sin_table);
-        assert_true(ulps(cos_table[p * half + angles[a].i], angles[a].cos) <= 1);
-        assert_true(ulps(sin_table[p * half + angles[a].i], angles[a].sin) <= 1);
-        qv_geometry_rotary(1, 400, 1, angles[a].head_dim, 10000, cos_table, sin_table);
-        assert_true(ulps(cos_table[p * half + half / 2 + angles[a].i], angles[a].cos) <= 1);
-        assert_true(ulps(sin_table[p * half + half / 2 + angles[a].i], angles[a].sin) <= 1);
+        int64_t at = angles[a].position * (angles[a].head_dim / 4) + angles[a].i;
+        qv_geometry_angles(400, angles[a].head_dim, 10000, cos_table, sin_table);
+        assert_true(ulps(cos_table[at], angles[a].cos) <= 1);
+        assert_true(ulps(sin_table[at], angles[a].sin) <= 1);
     }
 }
 
-/* The halves turn by row and by column, in block order, and stay on the circle. */
+/* Whatever the number of positions, and on the circle. */
 static void
-rotary_rows_follow_positions(void **state)
+angles_follow_positions(void **state)
 {
     (void)state;
-    enum { H = 10, W = 6, MERGE = 2, HEAD = 24, HALF = HEAD / 2, QUARTER = HEAD / 4 };
-    static float c[H * W * HALF], s[H * W * HALF];
-    qv_geometry_positions(H, W, MERGE, rows, cols);
-    qv_geometry_rotary(H, W, MERGE, HEAD, 10000, c, s);
-    for (int64_t i = 0; i < H * W; i++)
-        for (int64_t j = 0; j < HALF; j++) {
-            double position = j < QUARTER ? rows[i] : cols[i];
-            double angle = position * pow(10000, -4.0 * (double)(j % QUARTER) / HEAD);
-            double x = c[i * HALF + j], y = s[i * HALF + j];
+    enum { N = 100, HEAD = 24, QUARTER = HEAD / 4 };
+    static float c[N * QUARTER], s[N * QUARTER], few[2][7 * QUARTER];
+    qv_geometry_angles(N, HEAD, 10000, c, s);
+    qv_geometry_angles(7, HEAD, 10000, few[0], few[1]);
+    assert_memory_equal(few[0], c, sizeof few[0]);
+    assert_memory_equal(few[1], s, sizeof few[1]);
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < QUARTER; j++) {
+            double angle = (double)i * pow(10000, -4.0 * (double)j / HEAD);
+            double x = c[i * QUARTER + j], y = s[i * QUARTER + j];
             /* the f32 frequency is off by 3 roundings at most, the angle by one more */
             double tolerance = (angle * 4 + 1) * 0x1p-24;
             assert_true(fabs(x - cos(angle)) <= tolerance);
@@ -239,11 +240,11 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(positions_are_those_of_transformers),
         cmocka_unit_test(every_patch_has_one_row),
-        cmocka_unit_test(taps_are_those_of_transformers),
-        cmocka_unit_test(taps_of_large_grids_have_the_same_bits),
-        cmocka_unit_test(taps_are_weights_into_the_table),
-        cmocka_unit_test(rotary_is_torchs_to_one_ulp),
-        cmocka_unit_test(rotary_rows_follow_positions),
+        cmocka_unit_test(interpolation_is_that_of_transformers),
+        cmocka_unit_test(interpolation_of_large_grids_has_the_same_bits),
+        cmocka_unit_test(interpolation_is_weights_into_the_table),
+        cmocka_unit_test(angles_are_torchs_to_one_ulp),
+        cmocka_unit_test(angles_follow_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

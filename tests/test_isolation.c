@@ -2,6 +2,7 @@
 /* Decoding that crashes, hangs, takes all memory, lies or tries to get out costs its clip, and
  * nothing else. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,7 +20,7 @@
 #include <cmocka.h>
 
 #include "../media/media.h"
-#include "../tools/command/tool.h"
+#include "command/tool.h"
 #include "faulty_decoder.h"
 
 #define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled */
@@ -155,8 +156,8 @@ test_memory(void **state)
     int64_t n;
     qv_error err;
     qv_clip_options options = { .decoder = start("leak"), .decode_memory = 1 << 28 };
-#if defined(__SANITIZE_ADDRESS__)
-    print_message("no limit of memory under the address sanitizer, which reserves terabytes\n");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("no limit of memory under the sanitizers, which reserve terabytes\n");
 #else
     assert_int_equal(read_clip(&options, &n, &err), QV_EFORMAT);
     assert_int_equal(n, 2);
@@ -165,7 +166,7 @@ test_memory(void **state)
     qv_decoder_stop(&options.decoder);
     options = (qv_clip_options){ .decoder = start("none"), .decode_memory = 1 << 28 };
     assert_int_equal(read_clip(&options, &n, &err), QV_OK);
-#if !defined(__SANITIZE_ADDRESS__)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     options.decode_memory = 1 << 20; /* not even for itself */
     assert_int_not_equal(read_clip(&options, &n, &err), QV_OK);
     assert_non_null(strstr(err.text, CLIP));
@@ -247,6 +248,73 @@ test_threads(void **state)
     check_no_child();
 }
 
+/* As it is when a debugger or a full machine holds it. */
+static void
+stop_running(const qv_decoder *decoder)
+{
+    int how;
+    assert_int_equal(kill(decoder->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(decoder->pid, &how, WUNTRACED), decoder->pid);
+    assert_true(WIFSTOPPED(how));
+}
+
+static void *
+read_in_vain(void *decoder)
+{
+    const qv_clip_options options = { .decoder = decoder };
+    int64_t n;
+    qv_error err = { QV_OK, "" };
+    const bool told = read_clip(&options, &n, &err) == QV_EBACKEND && strstr(err.text, CLIP) &&
+                      strstr(err.text, "not answered for 1 s");
+    return (void *)(intptr_t)!told;
+}
+
+/* A program that answers nobody is waited for once; a clip that it started goes on. */
+static void
+test_stopped(void **state)
+{
+    (void)state;
+    enum { N_THREADS = 4 };
+    const double bound_s = 1, slack_s = 4; /* others are busy here too */
+    pthread_t threads[N_THREADS];
+    int64_t n;
+    qv_clip *clip = NULL;
+    qv_clip_options options = { .decoder = start("none") };
+    options.decoder->patience_s = bound_s;
+    assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL), QV_OK);
+    stop_running(options.decoder);
+
+    double began_s = qvm_seconds();
+    for (int i = 0; i < N_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_in_vain, options.decoder), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        void *bad;
+        pthread_join(threads[i], &bad);
+        assert_null(bad);
+    }
+    assert_true(qvm_seconds() - began_s < bound_s + slack_s);
+
+    began_s = qvm_seconds();
+    for (int i = 0; i < 50; i++)
+        assert_null(read_in_vain(options.decoder));
+    static uint8_t frames[N_FRAMES][256 * 320 * 3];
+    assert_int_equal(qv_clip_read(clip, frames[0], N_FRAMES, &n, NULL, NULL), QV_OK);
+    assert_int_equal(n, N_FRAMES);
+    qv_clip_close(&clip);
+    qv_decoder_stop(&options.decoder);
+    assert_true(qvm_seconds() - began_s < slack_s);
+    check_no_child();
+
+    options.decoder = start("none"); /* and nobody noticed before */
+    options.decoder->patience_s = bound_s;
+    assert_int_equal(read_clip(&options, &n, NULL), QV_OK);
+    stop_running(options.decoder);
+    began_s = qvm_seconds();
+    qv_decoder_stop(&options.decoder);
+    assert_true(qvm_seconds() - began_s < bound_s + slack_s);
+    check_no_child();
+}
+
 /* The program that wanted frames is gone: what it started does not stay, even in a loop. */
 static void
 test_orphan(void **state)
@@ -267,6 +335,110 @@ test_orphan(void **state)
         assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
     alarm(0);
     assert_int_equal(ended, 3); /* that child, its program, the clip's process */
+}
+
+/* ---- the program by itself ------------------------------------------------------------------- */
+
+/* In a group of its own: a signal that it sends to its group is not for the tests. */
+static pid_t
+start_program(int *socket)
+{
+    int there;
+    assert_true(qvm_stream(socket, &there));
+    const pid_t pid = fork();
+    if (!pid) {
+        setpgid(0, 0);
+        dup2(there, STDIN_FILENO);
+        execl(QV_DECODER, QV_DECODER, (char *)NULL);
+        _exit(127);
+    }
+    close(there);
+    return pid;
+}
+
+/* An order with n descriptors, each a copy of our standard input; not answered. */
+static void
+give(int socket, int32_t kind, pid_t pid, int n)
+{
+    enum { MOST = 16 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(MOST * sizeof(int))];
+    } control = { .bytes = { 0 } };
+    const int fds[MOST] = { 0 };
+    const size_t bytes = (size_t)n * sizeof *fds;
+    qvm_order order = { .kind = kind, .pid = pid, .memory = 1 << 28 };
+    struct iovec data = { &order, sizeof order };
+    struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
+    if (n) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(bytes);
+        control.align = (struct cmsghdr){ .cmsg_len = CMSG_LEN(bytes),
+                                          .cmsg_level = SOL_SOCKET,
+                                          .cmsg_type = SCM_RIGHTS };
+        memcpy(CMSG_DATA(&control.align), fds, bytes);
+    }
+    assert_int_equal(sendmsg(socket, &message, MSG_NOSIGNAL), sizeof order);
+}
+
+static int32_t
+ask(int socket, int32_t kind, pid_t pid, int n)
+{
+    int32_t answer;
+    give(socket, kind, pid, n);
+    if (!qvm_receive(socket, &answer, sizeof answer))
+        fail_msg("no answer to order %d with process %d and %d descriptors", kind, pid, n);
+    return answer;
+}
+
+static int
+count_descriptors(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Orders that cannot be obeyed are refused: nothing is ended that it did not make for a clip, and
+ * the descriptors that came along do not stay. (-1 would be every process that there is, if it went
+ * wrong: its group stands for those below zero.) */
+static void
+test_orders(void **state)
+{
+    (void)state;
+    static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 1, QVM_SESSION_FDS + 1, 16 };
+    int socket;
+    const pid_t program = start_program(&socket);
+    const pid_t none_of_its[] = { 0, -program, program, getpid() };
+    assert_int_equal(ask(socket, QVM_KILL, 0, 0), -1);
+    const int n_before = count_descriptors(program);
+    for (size_t i = 0; i < sizeof too_few_or_many / sizeof *too_few_or_many; i++)
+        assert_int_equal(ask(socket, QVM_SERVE, 0, too_few_or_many[i]), -1);
+    for (size_t i = 0; i < sizeof none_of_its / sizeof *none_of_its; i++)
+        for (int n = 0; n <= QVM_SESSION_FDS; n += QVM_SESSION_FDS) {
+            give(socket, QVM_DROP, none_of_its[i], n);
+            assert_int_equal(ask(socket, QVM_KILL, none_of_its[i], n), -1);
+        }
+    assert_int_equal(count_descriptors(program), n_before);
+
+    const pid_t served = ask(socket, QVM_SERVE, 0, QVM_SESSION_FDS);
+    assert_true(served > 0);
+    assert_true(ask(socket, QVM_KILL, served, 0) >= 0);
+    assert_int_equal(ask(socket, QVM_KILL, served, 0), -1); /* it is none of its any more */
+    assert_int_equal(count_descriptors(program), n_before);
+
+    assert_int_equal(ask(socket, 77, 0, QVM_SESSION_FDS), -1);
+    assert_int_equal(count_descriptors(program), n_before);
+    close(socket);
+    int how;
+    assert_int_equal(waitpid(program, &how, 0), program);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
 }
 
 /* A decoder belongs to the process that started it. */
@@ -315,6 +487,7 @@ main(void)
         cmocka_unit_test(test_faults),     cmocka_unit_test(test_neighbour),
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_programs),
         cmocka_unit_test(test_close_hung), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stopped),    cmocka_unit_test(test_orders),
         cmocka_unit_test(test_orphan),     cmocka_unit_test(test_fork),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "../media/ffmpeg_compat.h"
 #include "../media/media.h"
 
 #define CLIP_W 96
@@ -67,14 +68,82 @@ test_sample_frames(void **state)
     assert_int_equal(qv_sample_frames(240, 0, 2, 0, 4, 768, NULL), 20);
 }
 
+/* Of Qwen2VLVideoProcessor, torch 2.11; those of 766 frames need its float32 vectors. */
+static void
+test_sample_pairs(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t num_frames, least, most, n, hash;
+    } cases[] = {
+        { 325, 25.0, 2.0, 0, 4, 768, 26, 912681750 },
+        { 2, 30.0, 2.0, 0, 4, 768, 2, 1 },
+        { 3, 30.0, 2.0, 0, 4, 768, 2, 1 },
+        { 7, 25.0, 2.0, 0, 4, 768, 4, 1059 },
+        { 300, 29.97002997002997, 2.0, 0, 4, 768, 20, 338371810 },
+        { 100000, 30.0, 2.0, 0, 4, 768, 768, 737469017 },
+        { 431, 24.0, 0.5, 0, 4, 768, 8, 256374745 },
+        { 53946, 30.0, 30.0, 0, 4, 766, 766, 67668641 },
+        { 1000, 29.97, 7.3, 0, 4, 768, 242, 552239685 },
+        { 17, 25.0, 0.0, 14, 4, 768, 14, 345417540 },
+        { 33, 25.0, 0.0, 5, 4, 768, 4, 8208 },
+        { 90, 30.0, 2.0, 0, 7, 9, 6, 14791725 },
+        { 431568, 24.0, 60.0, 0, 4, 766, 766, 337291956 },
+        { 776, 30.0, 2.0, 0, 24, 24, 24, 383020418 },
+        { 1, 25.0, 2.0, 0, 4, 768, 1, 0 }, /* there it is an error; here paired with itself */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const qv_clip_info info = { .source_frames = cases[c].total,
+                                    .source_fps = cases[c].source_fps };
+        const qv_clip_options o = { .num_frames = cases[c].num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.fps = cases[c].fps;
+        p.min_frames = cases[c].least;
+        p.max_frames = cases[c].most;
+        int64_t indices[1024], n = 0, hash = 0;
+        assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, NULL), QV_OK);
+        assert_int_equal(n, cases[c].n);
+        qvm_qwen2_vl.fill(cases[c].total, n, indices);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+}
+
+static void
+test_sample_pairs_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t num_frames, most;
+        const char *words;
+    } bad[] = {
+        { 1, 768, "num_frames 1 becomes 0" },
+        { 11, 768, "num_frames 11 becomes 12, as this model takes frames in pairs; 2 to 10 of" },
+        { 0, 1, "max_frames 1 leave less than a pair of 11 frames" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const qv_clip_info info = { .source_frames = 11, .source_fps = 25 };
+        const qv_clip_options o = { .num_frames = bad[i].num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.min_frames = 1;
+        p.max_frames = bad[i].most;
+        int64_t n = 0;
+        qv_error err;
+        assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, bad[i].words));
+    }
+}
+
 typedef struct size_case {
     int64_t frames, height, width, out_height, out_width;
 } size_case;
 
 static void
-check_sizes(const size_case *cases, size_t n, int64_t least, int64_t most)
+check_sizes(const size_case *cases, size_t n, qv_preprocess p, int64_t least, int64_t most)
 {
-    qv_preprocess p = qv_preprocess_default(cases[0].frames == 0);
     p.min_pixels = least;
     p.max_pixels = most;
     for (size_t c = 0; c < n; c++) {
@@ -110,9 +179,34 @@ test_smart_resize(void **state)
         { 0, 48, 80, 224, 352 },   { 0, 4000, 20, 4000, 32 }, { 0, 5000, 7000, 3456, 4832 },
         { 0, 256, 256, 256, 256 }, { 0, 1, 200, 32, 3648 },   { 0, 16, 16, 256, 256 },
     };
-    check_sizes(clips, sizeof clips / sizeof clips[0], 4096, 25165824);
-    check_sizes(tight, sizeof tight / sizeof tight[0], 131072, 786432);
-    check_sizes(pictures, sizeof pictures / sizeof pictures[0], 65536, 16777216);
+    const qv_preprocess p = qv_preprocess_default(false);
+    check_sizes(clips, sizeof clips / sizeof clips[0], p, 4096, 25165824);
+    check_sizes(tight, sizeof tight / sizeof tight[0], p, 131072, 786432);
+    check_sizes(pictures, sizeof pictures / sizeof pictures[0], p, 65536, 16777216);
+}
+
+/* Patch 14, limits of each frame: of the published files, and of the class. */
+static void
+test_smart_resize_of_frames(void **state)
+{
+    (void)state;
+    static const size_case published[] = {
+        { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },    { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 56, 56 },      { 768, 2160, 3840, 2156, 3836 }, { 2, 1, 1, 56, 56 },
+        { 5, 20, 700, 28, 700 },    { 7, 13, 27, 56, 84 },           { 2, 4000, 20, 4004, 28 },
+        { 2, 144, 176, 140, 168 },
+    };
+    static const size_case class[] = {
+        { 26, 180, 320, 252, 448 }, { 10, 720, 1280, 560, 1008 },   { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 336, 336 },    { 768, 2160, 3840, 560, 1008 }, { 2, 1, 1, 336, 336 },
+        { 5, 20, 700, 56, 1876 },   { 7, 13, 27, 224, 476 },        { 2, 4000, 20, 4004, 28 },
+        { 2, 144, 176, 308, 364 },
+    };
+    qv_preprocess p = qv_preprocess_default(false);
+    p.patch_size = 14;
+    p.processor = QV_PROCESSOR_QWEN2_VL;
+    check_sizes(published, sizeof published / sizeof published[0], p, 3136, 12845056);
+    check_sizes(class, sizeof class / sizeof class[0], p, 128 * 28 * 28, 768 * 28 * 28);
 }
 
 static void
@@ -131,6 +225,10 @@ test_smart_resize_refuses(void **state)
     qv_preprocess bad = p;
     bad.patch_size = 0;
     assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
+    bad = p;
+    bad.processor = (qv_processor)7;
+    assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "processor 7"));
     assert_int_equal(h, 7);
     /* one frame is sized as the pair that it becomes */
     int64_t h2, w2;
@@ -192,7 +290,7 @@ test_resize(void **state)
     }
 }
 
-/* Every kernel that this machine has, whole and in two parts, gives what plain C gives. */
+/* Every kernel that this machine has, whole and in two parts, gives what portable C gives. */
 static void
 test_resize_levels(void **state)
 {
@@ -206,22 +304,22 @@ test_resize_levels(void **state)
         }
         const size_t n = 3 * (size_t)side[2] * (size_t)side[3];
         uint8_t *src = noise(3 * side[0] * side[1]);
-        uint8_t *plain = malloc(n), *other = malloc(n);
-        for (int level = QVM_PLAIN; level <= QVM_BEST; level++) {
+        uint8_t *portable = malloc(n), *other = malloc(n);
+        for (int level = QVM_PORTABLE; level <= QVM_BEST; level++) {
             qvm_resizer *r = NULL;
             assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3], 2,
                                                 (qvm_level)level, &r, NULL),
                              QV_OK);
-            uint8_t *to = level == QVM_PLAIN ? plain : other;
+            uint8_t *to = level == QVM_PORTABLE ? portable : other;
             qvm_resizer_run(r, 0, src, 3 * side[1], to, 0, side[2] / 2);
             qvm_resizer_run(r, 1, src, 3 * side[1], to, side[2] / 2, side[2]);
             qvm_resizer_free(&r);
             assert_null(r);
             if (to == other)
-                assert_memory_equal(plain, other, n);
+                assert_memory_equal(portable, other, n);
         }
         free(src);
-        free(plain);
+        free(portable);
         free(other);
     }
 }
@@ -264,16 +362,7 @@ draw(AVFrame *frame, int number)
 static void
 set_rotation(AVStream *stream, double clockwise)
 {
-#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
-    AVPacketSideData *side =
-        av_packet_side_data_new(&stream->codecpar->coded_side_data,
-                                &stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX,
-                                9 * sizeof(int32_t), 0);
-    int32_t *matrix = side ? (int32_t *)(void *)side->data : NULL;
-#else
-    int32_t *matrix = (int32_t *)(void *)av_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX,
-                                                                 9 * sizeof(int32_t));
-#endif
+    void *matrix = qvm_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
     assert_non_null(matrix);
     av_display_rotation_set(matrix, clockwise);
 }
@@ -480,11 +569,88 @@ test_clip_options(void **state)
         { .num_frames = 1 << 30 },
         { .decode_memory = -1 },
         { .decode_seconds = -1 },
+        { .max_pixels = INT64_MAX },
+        { .like = (qv_like)2 },
+        { .like = QV_LIKE_QWEN_VL_UTILS, .cap_pixels = true },
+        { .like = QV_LIKE_QWEN_VL_UTILS, .total_pixels = -1 },
+        { .total_pixels = 1000000 },
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(try_clip(path, &bad[i], &clip, &err), QV_EINVAL);
         assert_non_null(strstr(err.text, path));
         assert_null(clip);
+    }
+}
+
+/* As qwen-vl-utils: an even number of frames, both ends among them, 128 tokens at least. */
+static void
+test_like_qwen_vl_utils(void **state)
+{
+    (void)state;
+    const char *path = make_clip("like.mp4", 23, 0);
+    const qv_clip_options like = { .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_clip *clip = open_clip(path, &like);
+    qv_clip_info info;
+    double times[8];
+    int64_t n;
+    qv_clip_get_info(clip, &info);
+    assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
+    assert_int_equal(info.n_frames, 4);
+    assert_true(info.width == 448 && info.height == 320);
+    assert_true(info.sampled_fps == 4.0 / 23.0 * info.source_fps);
+    const uint64_t theirs = read_all(clip, 3, &n, times);
+    qv_clip_close(&clip);
+    assert_int_equal(n, 4);
+    assert_true(times[0] == 0.0 && times[1] == 0.7 && times[2] == 1.5 && times[3] == 2.2);
+
+    /* transformers, told to make as many frames of that size, takes others */
+    const qv_preprocess small = { .processor = QV_PROCESSOR_QWEN2_VL,
+                                  .min_pixels = 128 * 32 * 32,
+                                  .max_pixels = 768 * 32 * 32,
+                                  .fps = 2,
+                                  .min_frames = 4,
+                                  .max_frames = 4,
+                                  .patch_size = 16,
+                                  .temporal_patch_size = 2,
+                                  .merge_size = 2 };
+    qv_clip_options o = { .trusted = !decoder, .decoder = decoder };
+    assert_int_equal(qv_clip_open(path, NULL, &small, &o, &clip, NULL), QV_OK);
+    qv_clip_get_info(clip, &info);
+    assert_true(info.width == 448 && info.height == 320 && info.n_frames == 4);
+    assert_int_equal(info.like, QV_LIKE_TRANSFORMERS);
+    assert_true(read_all(clip, 4, &n, times) != theirs);
+    assert_true(times[0] == 0.0 && times[1] == 0.5 && times[2] == 1.1 && times[3] == 1.7);
+    qv_clip_close(&clip);
+}
+
+/* A transparent picture lies on white there, and is taken as if it were not here. */
+static void
+test_transparent_picture(void **state)
+{
+    (void)state;
+    static const char header[] = "P7\n#\nWIDTH 64\nHEIGHT 64\nDEPTH 4\nMAXVAL 255\n"
+                                 "TUPLTYPE RGB_ALPHA\nENDHDR\n";
+    static const struct {
+        qv_like like;
+        int side, value;
+    } cases[] = { { QV_LIKE_TRANSFORMERS, 256, 64 }, { QV_LIKE_QWEN_VL_UTILS, 64, 207 } };
+    uint8_t bytes[sizeof header - 1 + (size_t)64 * 64 * 4];
+    memcpy(bytes, header, sizeof header - 1);
+    memset(bytes + sizeof header - 1, 64, sizeof bytes - (sizeof header - 1));
+    write_file(in_folder("clear.pam"), bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip *clip =
+            open_clip(in_folder("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
+        static uint8_t frame[256 * 256 * 3];
+        qv_clip_info info;
+        int64_t n = 0;
+        qv_clip_get_info(clip, &info);
+        assert_true(info.picture && info.width == cases[i].side && info.height == cases[i].side);
+        assert_true(info.sampled_fps == 0.0);
+        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
+        for (int j = 0; j < 3 * cases[i].side * cases[i].side; j++)
+            assert_int_equal(frame[j], cases[i].value);
+        qv_clip_close(&clip);
     }
 }
 
@@ -616,7 +782,7 @@ test_bad_files(void **state)
     write_file(in_folder("sdp.mp4"), sdp, sizeof sdp - 1);
     write_file(in_folder("empty.mp4"), "", 0);
     expect_failure(in_folder("text.mp4"), QV_EFORMAT, "not");
-    expect_failure(in_folder("playlist.mp4"), QV_EFORMAT, "hls");
+    expect_failure(in_folder("playlist.mp4"), QV_EFORMAT, "not");
     expect_failure(in_folder("concat.mp4"), QV_EFORMAT, "concat");
     expect_failure(in_folder("sdp.mp4"), QV_EFORMAT, "not");
     expect_failure(in_folder("empty.mp4"), QV_EFORMAT, "empty");
@@ -689,10 +855,11 @@ remove_folder(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "one.mp4",        "two.mp4",     "odd.mp4",   "long.mp4",   "a.avi",        "a.mkv",
-        "with:colon.mp4", "options.mp4", "close.mp4", "turned.mov", "flat.mov",     "tilted.mov",
-        "picture.png",    "picture.mp4", "thin.png",  "text.mp4",   "playlist.mp4", "concat.mp4",
-        "sdp.mp4",        "empty.mp4",   "bomb.png",  "whole.avi",  "damaged.avi",
+        "one.mp4",  "two.mp4",        "odd.mp4",     "long.mp4",    "a.avi",
+        "a.mkv",    "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov",
+        "flat.mov", "tilted.mov",     "picture.png", "picture.mp4", "thin.png",
+        "text.mp4", "playlist.mp4",   "concat.mp4",  "sdp.mp4",     "empty.mp4",
+        "bomb.png", "whole.avi",      "damaged.avi", "like.mp4",    "clear.pam",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(in_folder(names[i]));
@@ -719,15 +886,27 @@ int
 main(void)
 {
     const struct CMUnitTest rules[] = {
-        cmocka_unit_test(test_sample_frames),        cmocka_unit_test(test_smart_resize),
-        cmocka_unit_test(test_smart_resize_refuses), cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_levels),        cmocka_unit_test(test_resize_refuses),
+        cmocka_unit_test(test_sample_frames),
+        cmocka_unit_test(test_sample_pairs),
+        cmocka_unit_test(test_sample_pairs_refuses),
+        cmocka_unit_test(test_smart_resize),
+        cmocka_unit_test(test_smart_resize_of_frames),
+        cmocka_unit_test(test_smart_resize_refuses),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_levels),
+        cmocka_unit_test(test_resize_refuses),
     };
     const struct CMUnitTest clips[] = {
-        cmocka_unit_test(test_clip),           cmocka_unit_test(test_clip_options),
-        cmocka_unit_test(test_close_any_time), cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_png_round_trip), cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bomb),           cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_clip_options),
+        cmocka_unit_test(test_like_qwen_vl_utils),
+        cmocka_unit_test(test_transparent_picture),
+        cmocka_unit_test(test_close_any_time),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_png_round_trip),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(rules, NULL, NULL) +
            cmocka_run_group_tests(clips, start_decoder, stop_decoder) +

@@ -104,7 +104,7 @@ marks_measure_the_work_between(void **state)
     size_t scratch;
     double ms = -1;
     struct qv_op op = { .kind = QV_OP_convert };
-    op.u.convert = (struct qv_op_convert){ .n = N, .from = QV_F32, .dtype = QV_F32 };
+    op.u.convert = (struct qv_op_convert){ .n = N, .x_dtype = QV_F32, .y_dtype = QV_F32 };
     assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
     assert_int_equal(be->prepare(dev, &op, 0, &kernel, &scratch, &err), QV_OK);
     assert_int_equal(be->alloc(dev, N * sizeof(float), &x, &err), QV_OK);
@@ -128,6 +128,74 @@ marks_measure_the_work_between(void **state)
     be->close(dev);
 }
 
+/* The kernel's name, and where it is a simple one, why. */
+static void
+routines_have_names(void **state)
+{
+    (void)state;
+    static const struct {
+        bool naive;
+        const char *op, *said;
+    } cases[] = {
+        { false, "gemm m=64 n=64 k=64 alpha=1 dtype=f32", "gemm_" },
+        { true, "gemm m=64 n=64 k=64 alpha=1 dtype=f32", "gemm_naive, naive: asked for" },
+        { false, "attention rows=8 segments=2 heads=1 head_dim=64 scale=1 dtype=f32",
+          "attention_64" },
+        { false, "attention rows=8 segments=2 heads=1 head_dim=40 scale=1 dtype=f32",
+          "attention_naive, naive: there are tiles for heads of 64, 72 and 80" },
+        { false, "rope rows=4 heads=1 head_dim=16 positions=4 dtype=f32", "rope" },
+        { false, "rope rows=4 heads=1 head_dim=12 positions=4 dtype=f32",
+          "rope, naive: rows are no whole vectors" },
+        { true, "rope rows=4 heads=1 head_dim=16 positions=4 dtype=f32", "rope, naive: asked for" },
+        { false, "norm rows=4 cols=64 eps=1e-6 dtype=f32", "norm" },
+        { false, "norm rows=4 cols=63 eps=1e-6 dtype=f32", "norm_naive, naive: rows are no" },
+    };
+    const struct qv_backend *be = &qv_backend_metal;
+    qv_error err = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_device *dev = NULL;
+        struct qv_kernel *kernel = NULL;
+        struct qv_op op;
+        size_t scratch, n = strlen(cases[i].said);
+        char text[QV_ROUTINE_BYTES];
+        const struct qv_device_options o = { .naive = cases[i].naive ? UINT32_MAX : 0 };
+        assert_int_equal(be->open(&o, &dev, &err), QV_OK);
+        if (qv_op_parse(cases[i].op, &op, &err) ||
+            be->prepare(dev, &op, 0, &kernel, &scratch, &err))
+            fail_msg("%s", err.text);
+        be->describe(kernel, text, sizeof text);
+        if (strncmp(text, cases[i].said, n) ||
+            (!strstr(cases[i].said, "naive") && strstr(text, "naive")))
+            fail_msg("%s: \"%s\", not \"%s\"", cases[i].op, text, cases[i].said);
+        be->release(dev, kernel);
+        be->close(dev);
+    }
+}
+
+/* Rows that a chunk leaves empty have what they had before, of which the emulator says where it reads:
+ * a tall grid's last rows in a chunk whose grid is wide, and whatever a larger capacity had there. */
+static void
+rows_beyond_the_fill_read_what_is_there(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t rows, grid_thw[3];
+    } chunks[] = { { 256, { 1, 128, 2 } }, { 256, { 1, 2, 124 } }, { 32, { 1, 2, 2 } } };
+    struct tiny t = tiny_open("metal", QV_F32, 0);
+    uint8_t *frames = tiny_frames(&t, 2, 128, 2, 1);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        const qv_plan_options o = { .rows = chunks[i].rows };
+        qv_item clip = { .data = frames };
+        memcpy(clip.grid_thw, chunks[i].grid_thw, sizeof clip.grid_thw);
+        size_t bytes;
+        qv_plan *plan = tiny_plan(&t, &o);
+        free(tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes));
+        qv_plan_free(&plan);
+    }
+    free(frames);
+    tiny_close(&t);
+}
+
 /* Every tile is timed once; the file then answers, and the same bits come out of the same file. */
 static void
 tuning_takes_from_its_file(void **state)
@@ -146,8 +214,8 @@ tuning_takes_from_its_file(void **state)
             fail_msg("%s", err.text);
         qv_model_get_info(t.model, &t.info);
         uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-        tokens[i] =
-            tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, frames, 2, i ? &m : &n);
+        const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
+        tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, i ? &m : &n);
         free(frames);
         tiny_close(&t);
         assert_int_equal(access(file, R_OK), 0);
@@ -176,7 +244,7 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
     qv_plan *plan = NULL;
     qv_conv3d *conv = NULL;
     qv_model_info info = { 0 };
-    qv_plan_options o = { .grid_h = GRID, .grid_w = GRID, .chunk_pairs = 1 };
+    const qv_plan_options o = { .rows = (int64_t)GRID * GRID };
     qv_status status = qv_context_open(&metal, &ctx, err);
     if (!status)
         status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
@@ -184,8 +252,10 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
         qv_model_get_info(model, &info);
     if (!status)
         status = qv_plan_create(model, &o, &plan, err);
-    for (size_t i = 0; i < CHUNKS && !status; i++)
-        status = qv_plan_push(plan, frames + i * chunk_bytes, 2, err);
+    for (size_t i = 0; i < CHUNKS && !status; i++) {
+        const qv_item clip = { .data = frames + i * chunk_bytes, .grid_thw = { 1, GRID, GRID } };
+        status = qv_plan_push(plan, &clip, 1, err);
+    }
     for (int i = 0; i < CHUNKS && !status; i++) {
         qv_tokens out = { .tokens = made->tokens + i * (ROWS / CHUNKS) * info.out_hidden,
                           .capacity = ROWS / CHUNKS };
@@ -276,7 +346,7 @@ without_bfloat_f32_says_so(void **state)
     assert_non_null(strstr(info.dtype_reason, "no bfloat"));
     qv_model_options o = { .dtype = QV_BF16 };
     qv_plan *plan = NULL;
-    qv_plan_options p = { .grid_h = 4, .grid_w = 4 };
+    const qv_plan_options p = { .rows = 16 };
     qv_status status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err);
     if (!status)
         status = qv_plan_create(model, &p, &plan, &err);
@@ -295,6 +365,8 @@ main(void)
         cmocka_unit_test(every_call_may_fail), /* first: its processes find no kernel compiled */
         cmocka_unit_test(pages_are_used_in_place),
         cmocka_unit_test(marks_measure_the_work_between),
+        cmocka_unit_test(routines_have_names),
+        cmocka_unit_test(rows_beyond_the_fill_read_what_is_there),
         cmocka_unit_test(tuning_takes_from_its_file),
         cmocka_unit_test(without_bfloat_f32_says_so),
     };

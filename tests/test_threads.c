@@ -17,6 +17,15 @@
 
 enum { FRAMES = 4, ROUNDS = 3 };
 
+/* A clip and a picture of it. */
+static void *
+encode(const struct tiny *t, const uint8_t *frames, size_t *bytes)
+{
+    const qv_item items[] = { { .data = frames, .grid_thw = { FRAMES / 2, 4, 6 } },
+                              { .data = frames, .grid_thw = { 1, 4, 6 }, .picture = true } };
+    return tiny_encode(t, QV_INPUT_FRAMES, items, 2, NULL, bytes);
+}
+
 struct worker {
     const char *backend;
     uint32_t seed;
@@ -32,8 +41,7 @@ work(void *argument)
         struct tiny t = tiny_open(w->backend, QV_F32, 1);
         uint8_t *frames = tiny_frames(&t, FRAMES, 4, 6, w->seed);
         free(w->tokens);
-        w->tokens = tiny_encode(&t, (qv_plan_options){ .grid_h = 4, .grid_w = 6 }, frames, FRAMES,
-                                &w->bytes);
+        w->tokens = encode(&t, frames, &w->bytes);
         free(frames);
         tiny_close(&t);
     }
@@ -78,8 +86,7 @@ static void *
 encode_elsewhere(void *argument)
 {
     struct moved *m = argument;
-    m->tokens = tiny_encode(&m->t, (qv_plan_options){ .grid_h = 4, .grid_w = 4 }, m->frames, FRAMES,
-                            &m->bytes);
+    m->tokens = encode(&m->t, m->frames, &m->bytes);
     return NULL;
 }
 
@@ -91,7 +98,7 @@ a_context_moves_between_threads(void **state)
         if (!backend_is_here(test_backends[b]))
             continue;
         struct moved m = { .t = tiny_open(test_backends[b], QV_F32, 1) };
-        m.frames = tiny_frames(&m.t, FRAMES, 4, 4, 3);
+        m.frames = tiny_frames(&m.t, FRAMES, 4, 6, 3);
         encode_elsewhere(&m);
         float *here = m.tokens;
         pthread_t thread;

@@ -3,10 +3,12 @@
 #ifndef QV_TESTS_TINY_H
 #define QV_TESTS_TINY_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "qwenvit.h"
+#include "dtype.h"
+#include "model/model.h"
 
 struct tiny {
     qv_context *ctx;
@@ -15,17 +17,22 @@ struct tiny {
 };
 
 static inline struct tiny
-tiny_open(const char *backend, qv_dtype dtype, int threads)
+tiny_open_family(const char *dir, const char *backend, qv_dtype dtype, int threads)
 {
     struct tiny t = { 0 };
     qv_error err = { 0 };
     qv_context_options o = { .backend = backend, .threads = threads };
     qv_model_options m = { .dtype = dtype };
-    if (qv_context_open(&o, &t.ctx, &err) ||
-        qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &m, &t.model, &err))
+    if (qv_context_open(&o, &t.ctx, &err) || qv_model_load(t.ctx, dir, &m, &t.model, &err))
         fail_msg("%s", err.text);
     qv_model_get_info(t.model, &t.info);
     return t;
+}
+
+static inline struct tiny
+tiny_open(const char *backend, qv_dtype dtype, int threads)
+{
+    return tiny_open_family(QV_GOLDEN "/qwen3_vl", backend, dtype, threads);
 }
 
 static inline void
@@ -49,38 +56,74 @@ tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uin
     return frames;
 }
 
-/* Tokens and every DeepStack output of n frames, one behind the other: [outputs, n_tokens, out].
- * Pushed chunk by chunk. The caller frees; *bytes is the size. */
-static inline float *
-tiny_encode(const struct tiny *t, qv_plan_options options, const uint8_t *frames, int64_t n,
-            size_t *bytes)
+/* Tokens and every DeepStack output of n items, one behind the other, [outputs, n_tokens, out] in f32 or
+ * bf16: where they go. */
+static inline qv_tokens
+tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype output, size_t *bytes)
+{
+    int64_t area = t->info.merge_size * t->info.merge_size, tokens = 0;
+    for (size_t i = 0; i < n; i++)
+        tokens += items[i].grid_thw[0] * items[i].grid_thw[1] * items[i].grid_thw[2] / area;
+    size_t one = (size_t)(tokens * t->info.out_hidden) * (output == QV_BF16 ? 2 : 4);
+    *bytes = one * (size_t)(1 + t->info.n_deepstack);
+    char *all = malloc(*bytes);
+    assert_non_null(all);
+    qv_tokens out = { .tokens = all, .capacity = tokens };
+    for (int i = 0; i < t->info.n_deepstack; i++)
+        out.deepstack[i] = all + (size_t)(1 + i) * one;
+    return out;
+}
+
+/* n values that are to be the same bits at another place; where the device says that products' are not
+ * (caps.bits_by_place), values that roundings explain: no NaN, and none of another row. */
+static inline bool
+tiny_same(const struct tiny *t, const void *a, const void *b, size_t n, qv_dtype dtype)
+{
+    bool same = !memcmp(a, b, n * qv_dtype_bytes(dtype));
+    if (same || !t->model->ctx->caps.bits_by_place)
+        return same;
+    for (size_t i = 0; i < n; i++) {
+        double x = qv_load(a, dtype, (int64_t)i), y = qv_load(b, dtype, (int64_t)i);
+        if (!(fabs(x - y) <= (dtype == QV_F32 ? 1e-4 : 1e-2) * (1 + fabs(y))))
+            return false;
+    }
+    return true;
+}
+
+/* The short case. The caller frees; *bytes is the size. */
+static inline void *
+tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n,
+            const qv_plan_options *options, size_t *bytes)
+{
+    qv_error err = { 0 };
+    qv_tokens out = tiny_tokens(t, items, n, options ? options->output : QV_F32, bytes);
+    if (qv_encode(t->model, input, items, n, options, &out, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(out.n, out.capacity);
+    return out.tokens;
+}
+
+static inline qv_plan *
+tiny_plan(const struct tiny *t, const qv_plan_options *options)
 {
     qv_error err = { 0 };
     qv_plan *plan = NULL;
-    qv_plan_info info;
-    if (qv_plan_create(t->model, &options, &plan, &err))
+    if (qv_plan_create(t->model, options, &plan, &err))
         fail_msg("%s", err.text);
-    qv_plan_get_info(plan, &info);
-    int64_t per_pair = info.chunk_frames / info.chunk_pairs, outputs = 1 + t->info.n_deepstack;
-    int64_t tokens = (n + per_pair - 1) / per_pair * info.tokens_per_pair, row = 0;
-    size_t frame =
-        (size_t)(options.grid_h * options.grid_w * t->info.patch_size * t->info.patch_size * 3);
-    *bytes = (size_t)(outputs * tokens * t->info.out_hidden) * sizeof(float);
-    float *all = malloc(*bytes);
-    assert_non_null(all);
-    for (int64_t at = 0; at < n; at += info.chunk_frames) {
-        int64_t count = n - at < info.chunk_frames ? n - at : info.chunk_frames;
-        qv_tokens out = { .tokens = all + row * t->info.out_hidden, .capacity = tokens - row };
-        for (int i = 0; i < t->info.n_deepstack; i++)
-            out.deepstack[i] = all + ((1 + i) * tokens + row) * t->info.out_hidden;
-        if (qv_plan_push(plan, frames + (size_t)at * frame, count, &err) ||
-            qv_plan_pull(plan, &out, &err))
-            fail_msg("%s", err.text);
-        row += out.n;
-    }
-    assert_int_equal(row, tokens);
-    qv_plan_free(&plan);
-    return all;
+    return plan;
+}
+
+/* One chunk through a plan whose output is of this dtype. */
+static inline void *
+tiny_chunk(const struct tiny *t, qv_plan *plan, const qv_item *items, size_t n, qv_dtype output,
+           size_t *bytes)
+{
+    qv_error err = { 0 };
+    qv_tokens out = tiny_tokens(t, items, n, output, bytes);
+    if (qv_plan_push(plan, items, n, &err) || qv_plan_pull(plan, &out, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(out.n, out.capacity);
+    return out.tokens;
 }
 
 #endif

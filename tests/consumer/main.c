@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* A picture through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit.
- * Usage: consumer MODEL [DECODER], in a folder where it may write. The shared library finds
- * qwenvit-decoder by itself, a program that holds the static one says where it is. */
-#include <qwenvit_media.h>
+/* A picture through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit; and
+ * the same by a job.
+ * Usage: consumer MODEL [DECODER BACKENDS], in a folder where it may write. The shared libraries find
+ * qwenvit-decoder and backends by themselves, a program that holds the static ones says where they
+ * are. */
+#include <qwenvit_job.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,7 @@
 
 enum { HEIGHT = 70, WIDTH = 100 };
 
-/* The picture as frames[2, height, width, 3], one twice, and its grid; NULL after a failure. */
+/* The picture as a frame[height, width, 3], and its grid; NULL after a failure. */
 static uint8_t *
 read_picture(const char *program, int64_t grid_thw[3], qv_error *err)
 {
@@ -30,22 +32,51 @@ read_picture(const char *program, int64_t grid_thw[3], qv_error *err)
     memcpy(grid_thw, info.grid_thw, sizeof info.grid_thw);
     int64_t height = 0, width = 0, n = 0;
     size_t bytes = (size_t)info.height * (size_t)info.width * 3;
-    uint8_t *frames = malloc(2 * bytes);
+    uint8_t *frames = malloc(bytes);
     if (qv_smart_resize(0, HEIGHT, WIDTH, &rules, &height, &width, err) || height != info.height ||
         width != info.width || qv_clip_read(clip, frames, 1, &n, NULL, err) || n != 1) {
         free(frames);
         frames = NULL;
-    } else {
-        memcpy(frames + bytes, frames, bytes);
     }
     qv_clip_close(&clip);
     qv_decoder_stop(&options.decoder);
     return frames;
 }
 
+/* Adds up tokens. */
 static qv_status
-encode(qv_context *ctx, const char *dir, const uint8_t *frames, const int64_t grid_thw[3],
-       int64_t *n_tokens, qv_error *err)
+count(void *user, const qv_job_result *result, qv_error *err)
+{
+    (void)err;
+    *(int64_t *)user += result->n;
+    return QV_OK;
+}
+
+/* A job of the picture's frame and of its file. */
+static qv_status
+run_job(qv_model *model, const char *program, const qv_item *item, int64_t *n_tokens, qv_error *err)
+{
+    qv_job_options o = { .sink = count, .user = n_tokens };
+    const qv_job_source frame = { .key = "frame", .kind = QV_SOURCE_FRAMES, .item = *item };
+    const qv_job_source file = { .path = "picture.png" };
+    qv_job *job = NULL;
+    if (program && qv_decoder_start(program, &o.clip.decoder, err))
+        return QV_EBACKEND;
+    qv_status status = qv_job_open(&model, 1, &o, &job, err);
+    if (!status)
+        status = qv_job_add(job, &frame, err);
+    if (!status)
+        status = qv_job_add(job, &file, err);
+    if (!status)
+        status = qv_job_end(job, err);
+    qv_job_close(&job);
+    qv_decoder_stop(&o.clip.decoder);
+    return status;
+}
+
+static qv_status
+encode(qv_context *ctx, const char *dir, const char *program, const uint8_t *frames,
+       const int64_t grid_thw[3], int64_t *n_tokens, qv_error *err)
 {
     qv_model *model = NULL;
     qv_model_info info;
@@ -56,11 +87,16 @@ encode(qv_context *ctx, const char *dir, const uint8_t *frames, const int64_t gr
     int64_t n = grid_thw[1] * grid_thw[2] / (info.merge_size * info.merge_size);
     float *values = calloc((size_t)n, (size_t)info.out_hidden * sizeof *values);
     qv_tokens out = { .tokens = values, .capacity = n };
-    status = qv_encode(model, QV_INPUT_FRAMES, frames, grid_thw, 1, NULL, &out, err);
+    qv_item item = { .data = frames, .picture = true };
+    memcpy(item.grid_thw, grid_thw, sizeof item.grid_thw);
+    status = qv_encode(model, QV_INPUT_FRAMES, &item, 1, NULL, &out, err);
     for (int64_t i = 0; !status && i < n * info.out_hidden; i++)
         if (!isfinite(values[i]) || values[i] == 0)
             status = QV_EBACKEND;
-    *n_tokens = out.n;
+    if (!status)
+        status = run_job(model, program, &item, n_tokens, err);
+    if (*n_tokens != (status ? 0 : 2 * out.n))
+        status = QV_EBACKEND;
     free(values);
     qv_model_free(&model);
     return status;
@@ -70,16 +106,22 @@ int
 main(int argc, char **argv)
 {
     qv_context *ctx = NULL;
+    qv_context_options options = { 0 };
+    qv_context_info info = { 0 };
     qv_error err = { 0 };
     int64_t grid_thw[3], n_tokens = 0;
-    if (argc < 2 || argc > 3 || strcmp(qv_version(), QV_VERSION) != 0)
+    if ((argc != 2 && argc != 4) || strcmp(qv_version(), QV_VERSION) != 0)
         return 2;
-    uint8_t *frames = read_picture(argv[2], grid_thw, &err);
-    qv_status status = frames ? qv_context_open(NULL, &ctx, &err) : QV_EIO;
+    uint8_t *frames = read_picture(argc > 2 ? argv[2] : NULL, grid_thw, &err);
+    options.backends = argc > 2 ? argv[3] : NULL;
+    qv_status status = frames ? qv_context_open(&options, &ctx, &err) : QV_EIO;
     if (!status)
-        status = encode(ctx, argv[1], frames, grid_thw, &n_tokens, &err);
+        qv_context_get_info(ctx, &info);
+    if (!status)
+        status = encode(ctx, argv[1], argc > 2 ? argv[2] : NULL, frames, grid_thw, &n_tokens, &err);
     qv_context_close(&ctx);
     free(frames);
     printf("%s %s: %lld tokens\n", qv_status_name(status), err.text, (long long)n_tokens);
+    printf("backend %s (%s)\n", info.backend, info.passed_over);
     return status != QV_OK;
 }

@@ -16,7 +16,7 @@ struct header {
 
 /* False if they are more than a file can have. */
 static bool
-describe_tensor(struct header *h, const struct qv_tensor_spec *spec)
+describe_tensor(struct header *h, const struct qv_tensor_spec *spec, int part)
 {
     uint64_t bytes = 2, end;
     char shape[64];
@@ -30,26 +30,37 @@ describe_tensor(struct header *h, const struct qv_tensor_spec *spec)
     h->used += (size_t)
         snprintf(h->text + h->used, sizeof h->text - h->used,
                  "%c\"visual.%s\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
-                 h->used ? ',' : '{', spec->name, shape, (unsigned long long)h->data,
+                 h->used ? ',' : '{', spec->names[part], shape, (unsigned long long)h->data,
                  (unsigned long long)end);
     h->data = end;
     return h->used < sizeof h->text;
 }
 
 static bool
+describe_tower(struct header *h, const struct qv_config *c)
+{
+    struct qv_tower tower;
+    qv_error err;
+    bool fits = !fuzz_failed(qv_tower_open(c, &tower, &err), &err) && tower.n <= MOST_TENSORS;
+    for (size_t id = 0; id < tower.n && fits; id++) {
+        const struct qv_tensor_spec *spec = &tower.tensors[id];
+        FUZZ_CHECK(spec->n > 0 && spec->k > 0 && spec->n_parts > 0);
+        for (int part = 0; part < spec->n_parts && fits; part++) {
+            FUZZ_CHECK(*spec->names[part]);
+            fits = describe_tensor(h, spec, part);
+        }
+    }
+    qv_tower_close(&tower);
+    return fits;
+}
+
+static bool
 write_checkpoint(const struct qv_config *c)
 {
     static struct header h;
-    const size_t n = qv_tower_n_tensors(c);
     h.used = h.data = 0;
-    if (n > MOST_TENSORS)
+    if (!describe_tower(&h, c))
         return false;
-    for (size_t id = 0; id < n; id++) {
-        const struct qv_tensor_spec spec = qv_tower_tensor(c, id);
-        FUZZ_CHECK(spec.n > 0 && spec.k > 0 && *spec.name);
-        if (!spec.sum_depth && !describe_tensor(&h, &spec))
-            return false;
-    }
     h.text[h.used++] = '}';
     const char head[8] = { (char)(h.used & 255), (char)(h.used >> 8 & 255), (char)(h.used >> 16) };
     const char *path = fuzz_file("model.safetensors", head, sizeof head);
@@ -67,14 +78,15 @@ plan(qv_model *model, const struct qv_config *c)
     for (int i = 0; i < 4; i++) {
         qv_plan *made = NULL;
         qv_plan_info info;
-        const qv_plan_options options = { .grid_h = c->merge * (1 + i),
-                                          .grid_w = c->merge,
-                                          .input = i & 1 ? QV_INPUT_PATCHES : QV_INPUT_FRAMES,
-                                          .still = i == 2 };
+        qv_plan_options options = { .input = i & 1 ? QV_INPUT_PATCHES : QV_INPUT_FRAMES };
+        const int64_t grid_thw[3] = { 1 + i / 2, c->merge * (1 + i), c->merge };
+        if (fuzz_failed(qv_plan_options_for(model, grid_thw, &options, &err), &err))
+            continue;
         if (fuzz_failed(qv_plan_create(model, &options, &made, &err), &err))
             continue;
         qv_plan_get_info(made, &info);
-        FUZZ_CHECK(info.tokens_per_pair == 1 + i && info.flops > 0);
+        FUZZ_CHECK(info.rows >= grid_thw[0] * grid_thw[1] * grid_thw[2] && info.flops > 0);
+        FUZZ_CHECK(info.segments >= grid_thw[0] && info.tokens >= (1 + i / 2) * (1 + i));
         qv_plan_free(&made);
     }
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of contexts, models and plans, and qv_encode's grids, on the smallest golden model. */
+/* Options of contexts, models and plans, and items, on the smallest golden model. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
 static const char model_folder[] = QV_GOLDEN "/qwen3_vl_moe";
-enum { ROW = 3 * 2 * 4 * 4, MERGE_AREA = 4, OUT = 20, DEEPSTACK = 1, MOST_PATCHES = 16 };
+enum { PATCH = 3 * 4 * 4, ROW = 2 * PATCH, MERGE_AREA = 4, OUT = 20, DEEPSTACK = 1 };
+enum { MOST_PATCHES = 16, MOST_ITEMS = 8 };
 
 static qv_context *ctx;
 static qv_model *described, *model;
@@ -49,7 +50,7 @@ try_context(struct fuzz_bytes *b)
         !strcmp(o.backend, "metal"))
         return;
     const uint8_t which = fuzz_byte(b) % 8;
-    o.plain = which < 6 ? plain[which] : read_text(b, kinds);
+    o.naive = which < 6 ? plain[which] : read_text(b, kinds);
     if (fuzz_flag(b)) /* a name in no folder, or nothing that is there */
         o.tune_file = fuzz_path(strchr(read_text(b, path), '/') ? "none/tune.json" : "none.json");
     fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
@@ -98,19 +99,65 @@ static qv_plan_options
 read_plan(struct fuzz_bytes *b)
 {
     static float sum;
-    qv_plan_options o = { .grid_h = fuzz_int(b),
-                          .grid_w = fuzz_int(b),
+    qv_plan_options o = { .rows = fuzz_int(b),
+                          .segments = fuzz_int(b),
+                          .segment_rows = fuzz_int(b),
                           .input = (qv_input)fuzz_enum(b, 2),
-                          .still = fuzz_flag(b),
-                          .image_norm = fuzz_flag(b),
-                          .output = (qv_dtype)fuzz_enum(b, QV_BF16 + 1),
-                          .chunk_pairs = fuzz_int(b) };
+                          .output = (qv_dtype)fuzz_enum(b, QV_BF16 + 1) };
     if (fuzz_byte(b) > 200) {
-        o.tap = see_layer;
-        o.tap_user = &sum;
+        o.hook = see_layer;
+        o.hook_user = &sum;
     }
     fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     return o;
+}
+
+struct items {
+    qv_item items[MOST_ITEMS];
+    size_t n;
+    int64_t patches; /* of those that are small; -1: some are not, or are none */
+};
+
+static bool
+is_small(const int64_t g[3])
+{
+    for (int i = 0; i < 3; i++)
+        if (g[i] < 1 || g[i] > MOST_PATCHES)
+            return false;
+    return g[0] * g[1] * g[2] <= MOST_PATCHES;
+}
+
+/* Each with exactly the memory that it says it has; those that say what cannot be with little. */
+static struct items
+read_items(struct fuzz_bytes *b, qv_input input)
+{
+    struct items all = { .n = fuzz_byte(b) % (MOST_ITEMS + 1) };
+    for (size_t i = 0; i < all.n; i++) {
+        qv_item *item = &all.items[i];
+        for (int j = 0; j < 3; j++)
+            item->grid_thw[j] = fuzz_int(b);
+        item->picture = fuzz_flag(b);
+        item->n_frames = fuzz_byte(b) > 200 ? fuzz_int(b) : 0;
+        const int64_t *g = item->grid_thw, n = item->n_frames;
+        const bool small = is_small(g);
+        int64_t frames = item->picture ? 1 : small ? 2 * g[0] : 0;
+        frames = n > 0 && n < frames ? n : frames;
+        const int64_t bytes = !small ? 1
+                              : input == QV_INPUT_FRAMES
+                                  ? frames * g[1] * g[2] * PATCH
+                                  : g[0] * g[1] * g[2] * ROW * (int64_t)sizeof(float);
+        item->data = fuzz_byte(b) > 250 ? NULL : fuzz_fill((size_t)bytes);
+        fuzz_reserved(b, item->reserved, 2);
+        all.patches = small && all.patches >= 0 ? all.patches + g[0] * g[1] * g[2] : -1;
+    }
+    return all;
+}
+
+static void
+free_items(struct items *all)
+{
+    for (size_t i = 0; i < all->n; i++)
+        free((void *)(uintptr_t)all->items[i].data);
 }
 
 /* Where `rows` tokens go: exactly that much memory. */
@@ -137,24 +184,29 @@ use_plan(const qv_plan_options *o, const qv_plan_info *info, struct fuzz_bytes *
 {
     qv_error err;
     qv_plan *plan = NULL;
-    const int64_t patches = o->grid_h * o->grid_w;
-    const size_t unit = (size_t)patches * (o->input == QV_INPUT_FRAMES ? 48 : ROW * sizeof(float));
-    void *data = fuzz_fill(unit * (size_t)info->chunk_frames);
+    int64_t pending = -1;
     FUZZ_CHECK(!qv_plan_create(model, o, &plan, &err));
     for (int i = 0; i < 4; i++) {
-        const bool push = fuzz_flag(b);
-        const int64_t n = fuzz_int(b);
-        qv_tokens t = take_tokens(info->chunk_pairs * info->tokens_per_pair, o->output, n & 1);
-        if (!push && n == 3)
+        if (fuzz_flag(b)) {
+            struct items all = read_items(b, o->input);
+            if (!fuzz_failed(qv_plan_push(plan, all.items, all.n, &err), &err)) {
+                FUZZ_CHECK(pending < 0 && all.patches > 0 && all.patches <= info->rows);
+                pending = all.patches;
+            }
+            free_items(&all);
+            continue;
+        }
+        const uint8_t how = fuzz_byte(b);
+        qv_tokens t = take_tokens(info->tokens, o->output, how & 1);
+        if (how == 3)
             t.capacity = 0;
-        if (push)
-            fuzz_failed(qv_plan_push(plan, data, n, &err), &err);
-        else if (!fuzz_failed(qv_plan_pull(plan, &t, &err), &err))
-            FUZZ_CHECK(t.n > 0 && t.n <= t.capacity && t.n % info->tokens_per_pair == 0);
+        if (!fuzz_failed(qv_plan_pull(plan, &t, &err), &err)) {
+            FUZZ_CHECK(pending > 0 && t.n == pending / MERGE_AREA);
+            pending = -1;
+        }
         free_tokens(&t);
     }
     qv_plan_free(&plan);
-    free(data);
 }
 
 static void
@@ -162,6 +214,7 @@ try_plan(struct fuzz_bytes *b)
 {
     qv_error err;
     qv_plan *plan = NULL;
+    const qv_item item = { .data = &err, .grid_thw = { 1, 2, 2 } };
     const qv_plan_options o = read_plan(b);
     if (fuzz_failed(qv_plan_create(described, &o, &plan, &err), &err)) {
         FUZZ_CHECK(!plan);
@@ -169,11 +222,26 @@ try_plan(struct fuzz_bytes *b)
     }
     qv_plan_info info;
     qv_plan_get_info(plan, &info);
-    FUZZ_CHECK(info.tokens_per_pair == o.grid_h * o.grid_w / MERGE_AREA && info.arena_bytes);
-    FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &info, 1, &err), &err)); /* has no weights */
+    FUZZ_CHECK(info.tokens == info.rows / MERGE_AREA && info.segments > 0 && info.arena_bytes);
+    FUZZ_CHECK(info.rows >= (o.segment_rows ? o.segment_rows : o.rows));
+    FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* has no weights */
     qv_plan_free(&plan);
-    if (info.chunk_pairs * o.grid_h * o.grid_w <= MOST_PATCHES)
+    if (info.rows <= 4 * MOST_PATCHES && info.segments <= 1024)
         use_plan(&o, &info, b);
+}
+
+static void
+try_options_for(struct fuzz_bytes *b)
+{
+    qv_error err;
+    qv_plan_options o = { 0 };
+    const int64_t g[3] = { fuzz_int(b), fuzz_int(b), fuzz_int(b) };
+    if (fuzz_failed(qv_plan_options_for(described, g, &o, &err), &err)) {
+        FUZZ_CHECK(!o.rows && !o.segments && !o.segment_rows);
+        return;
+    }
+    FUZZ_CHECK(o.rows >= g[1] * g[2] && o.segments > 0);
+    FUZZ_CHECK(!o.segment_rows || (o.segment_rows == g[1] * g[2] && o.rows % o.segment_rows == 0));
 }
 
 /* ---- qv_encode ------------------------------------------------------------------------------- */
@@ -181,30 +249,18 @@ try_plan(struct fuzz_bytes *b)
 static void
 try_encode(struct fuzz_bytes *b)
 {
-    enum { MOST_GRIDS = 8 };
-    int64_t grids[3 * MOST_GRIDS], patches = 0;
     qv_error err;
-    const size_t n = fuzz_byte(b) % (MOST_GRIDS + 1);
     const qv_plan_options o = read_plan(b);
-    const bool frames = fuzz_flag(b);
-    for (size_t i = 0; i < 3 * n; i++)
-        grids[i] = fuzz_int(b);
-    bool small = o.chunk_pairs <= MOST_PATCHES;
-    for (size_t i = 0; i < n && small; i++) {
-        const int64_t *g = grids + 3 * i;
-        small = g[0] > 0 && g[1] > 0 && g[2] > 0 && g[0] <= MOST_PATCHES && g[1] <= MOST_PATCHES &&
-                g[2] <= MOST_PATCHES;
-        patches += small ? g[0] * g[1] * g[2] : 0;
-        small = small && patches <= MOST_PATCHES;
-    }
-    patches = small ? patches : 1; /* large ones must be refused for their tokens' capacity */
-    void *data = fuzz_fill((size_t)patches * (frames ? 96 : ROW * sizeof(float)));
-    qv_tokens t = take_tokens(patches / MERGE_AREA, o.output, fuzz_flag(b));
-    const qv_input input = frames ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
-    if (!fuzz_failed(qv_encode(model, input, data, grids, n, &o, &t, &err), &err))
-        FUZZ_CHECK(small && t.n == patches / MERGE_AREA);
+    const qv_input input = fuzz_flag(b) ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
+    struct items all = read_items(b, input);
+    /* large ones must be refused for their tokens' capacity, and large plans take long */
+    const bool small = all.patches > 0 && o.rows <= 4 * MOST_PATCHES && o.segments <= 1024 &&
+                       o.segment_rows <= 4 * MOST_PATCHES;
+    qv_tokens t = take_tokens(small ? all.patches / MERGE_AREA : 0, o.output, fuzz_flag(b));
+    if (!fuzz_failed(qv_encode(model, input, all.items, all.n, &o, &t, &err), &err))
+        FUZZ_CHECK(small && t.n == all.patches / MERGE_AREA);
     free_tokens(&t);
-    free(data);
+    free_items(&all);
 }
 
 int
@@ -213,11 +269,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_bytes b = { data, size };
     if (!ctx)
         set_up();
-    switch (fuzz_byte(&b) % 4) {
+    switch (fuzz_byte(&b) % 5) {
     case 0: try_context(&b); break;
     case 1: try_model(&b); break;
     case 2: try_plan(&b); break;
     case 3: try_encode(&b); break;
+    case 4: try_options_for(&b); break;
     }
     return 0;
 }

@@ -1,0 +1,186 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# qwenvit cache: a list becomes parts, whatever its order, however it is split over processes and however
+# often it is ended; what is there is not done again, what failed or changed is said.
+# Usage: cache.sh QWENVIT GOLDEN WORK
+set -eu
+# name spaces of our own, where they can be had: to mount a small disk in
+[ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
+    exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
+qwenvit=$1 golden=$2 work=$3
+rm -rf "$work" && mkdir -p "$work" && cd "$work"
+n=0
+
+fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
+# expect CODE WORDS COMMAND...
+expect() {
+    code=$1 words=$2; shift 2
+    n=$((n + 1)) got=0
+    "$@" > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
+    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
+}
+# picture FILE WIDTH SEED
+picture() {
+    { printf 'P6\n%d 64\n255\n' "$2"; yes "$3 $1 pixels" | head -c $(($2 * 64 * 3)); } > "$1"
+}
+# data FILE: what follows the header of a safetensors file
+data() {
+    header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
+    tail -c +$((header + 9)) "$1"
+}
+# same KEY CACHE CACHE: both have the same bytes for it
+same() {
+    "$qwenvit" cache --out "$2" --get "$1" -o a.safetensors
+    "$qwenvit" cache --out "$3" --get "$1" -o b.safetensors
+    cmp a.safetensors b.safetensors || fail "$1 differs in $2 and $3"
+}
+
+for i in 1 2 3 4 5 6 7 8 9; do picture p$i.ppm $((32 + 32 * i)) $i; done
+"$qwenvit" synth --clip v.mp4 > /dev/null
+printf 'p%d.ppm\n' 1 2 3 4 5 6 7 8 9 > list.txt
+{
+    echo v.mp4
+    echo missing.mp4
+    echo '{"path": "v.mp4", "key": "an odd/key é", "fps": 1}'
+} >> list.txt
+grep -v missing list.txt > good.txt
+cache="$qwenvit cache --model $golden/qwen3_vl --backend ref --quiet"
+
+# ---- made, and made again
+expect 1 '11 done' $cache --list list.txt --out first
+expect 1 '0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before' $cache --list list.txt --out first
+expect 0 '0 done, 0 tokens, 0 failed; 11 were there' $cache --list good.txt --out first
+[ "$(ls first | wc -l)" = 2 ] || fail 'nothing to do, and something was added'
+expect 0 '11 ok, 1 failed' "$qwenvit" cache --out first --status
+expect 0 '"missing":0' "$qwenvit" cache --out first --status --list list.txt --json
+expect 0 '12 keys in 1 parts: 0 bad keys' "$qwenvit" cache --out first --check --quiet
+expect 0 '' "$qwenvit" cache --out first --get 'an odd/key é' -o k.safetensors
+expect 3 'there is no key' "$qwenvit" cache --out first --get nobody -o k2.safetensors
+expect 3 'missing.mp4: cannot be opened' "$qwenvit" cache --out first --get missing.mp4 -o k2.safetensors
+[ ! -e k2.safetensors ] || fail 'a key that is none was written'
+
+# ---- the tokens are those of encode
+mkdir encoded
+expect 0 '' "$qwenvit" encode --list good.txt --model "$golden/qwen3_vl" --backend ref --quiet \
+    -o encoded --output-dtype bf16
+for key in p3.ppm v.mp4 'an odd/key é'; do
+    "$qwenvit" cache --out first --get "$key" -o k.safetensors
+    data k.safetensors > k.data
+    data "encoded/$key.safetensors" | cmp - k.data || fail "$key is not what encode makes"
+done
+
+# ---- any order, any sharding, any interruption
+sort -r list.txt > reversed.txt
+expect 1 '11 done' $cache --list reversed.txt --out reversed
+for i in 0 1 2; do
+    $cache --list reversed.txt --out sharded --shard $i/3 --part-bytes 20000 > out.txt 2>&1 || [ $? = 1 ] ||
+        fail "shard $i"
+done
+expect 0 '11 ok, 1 failed, 0 missing' "$qwenvit" cache --out sharded --status --list list.txt
+for wait in 0.2 0.4 0.6 0.8; do
+    timeout -s KILL $wait $cache --list list.txt --out killed --part-bytes 5000 > out.txt 2>&1 || true
+done
+for wait in 0.3 0.7; do
+    timeout -s TERM $wait $cache --list list.txt --out killed --part-bytes 5000 > out.txt 2>&1 || true
+done
+expect 1 'were there' $cache --list list.txt --out killed --part-bytes 5000
+expect 0 '11 ok, 1 failed, 0 missing, 0 changed' "$qwenvit" cache --out killed --status --list list.txt
+for key in p1.ppm p9.ppm v.mp4 'an odd/key é'; do
+    for other in reversed sharded killed; do same "$key" first $other; done
+done
+[ -z "$(ls -A reversed sharded killed | grep tmp || true)" ] || fail 'a temporary file stays'
+expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out killed --check --quiet
+
+# ---- two runs of one shard at once
+$cache --list good.txt --out twice > one.txt 2>&1 & first=$!
+$cache --list good.txt --out twice > two.txt 2>&1 || fail 'the second of two'
+wait $first || fail 'the first of two'
+expect 0 '11 ok, 0 failed, 0 missing' "$qwenvit" cache --out twice --status --list good.txt
+same v.mp4 first twice
+
+# ---- a clip that changed, and one that is good by now
+picture p2.ppm 96 other
+cp p1.ppm missing.mp4
+expect 0 '10 ok, 0 failed, 0 missing, 2 changed' "$qwenvit" cache --out first --status --list list.txt
+expect 0 '2 done' $cache --list list.txt --out first
+expect 0 '12 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out first --status --list list.txt
+touch -d @1 gone.mp4 && rm gone.mp4
+echo gone.mp4 > gone.txt
+expect 1 '1 failed' $cache --list gone.txt --out first
+expect 1 '0 failed; 0 were there, 1 had failed before (--retry-failed)' $cache --list gone.txt --out first
+expect 1 '1 failed; 0 were there' $cache --list gone.txt --out first --retry-failed
+
+# ---- other layouts
+expect 0 '11 done' $cache --list good.txt --out packed --packed --tokens f32
+expect 0 ' 0 bad' "$qwenvit" cache --out packed --check --quiet
+expect 0 '11 done' $cache --list good.txt --out plain --no-deepstack --tokens f16
+expect 0 '' "$qwenvit" cache --out plain --get v.mp4 -o k.safetensors
+! grep -q deepstack.0 k.safetensors || fail '--no-deepstack has DeepStack'
+
+# ---- what is not the same cache
+expect 3 'tokens.dtype' $cache --list good.txt --out first --tokens f32
+expect 3 'tokens.packed' $cache --list good.txt --out first --packed
+expect 3 'preprocessing.options.fps' $cache --list good.txt --out first --fps 1
+expect 3 'model_type' "$qwenvit" cache --model "$golden/qwen3_vl_moe" --backend ref --quiet \
+    --list good.txt --out first
+mkdir foreign && echo '{"format": "another"}' > foreign/qwenvit-cache.json
+expect 3 'no cache of qwenvit' $cache --list good.txt --out foreign
+expect 3 'no qwenvit-cache.json' "$qwenvit" cache --out encoded --status
+
+# ---- lists
+printf 'p1.ppm\np2.ppm\np1.ppm\n' > bad.txt
+expect 3 'bad.txt:3:' $cache --list bad.txt --out never
+echo '{"path": "p1.ppm", "key": "__x"}' > bad.txt
+expect 3 'bad.txt:1:' $cache --list bad.txt --out never
+printf '{"path": "p1.ppm", "key": "%05000d"}\n' 7 > bad.txt
+expect 3 'bad.txt:1: the key' $cache --list bad.txt --out never
+printf 'p1.ppm\0x\n' > bad.txt
+expect 3 'bad.txt:1:' $cache --list bad.txt --out never
+[ ! -e never ] || fail 'a folder for a list that is none'
+key=$(printf '%04096d' 7)
+echo "{\"path\": \"p1.ppm\", \"key\": \"$key\"}" > long.txt
+expect 0 '1 done' $cache --list long.txt --out reversed
+expect 0 '' "$qwenvit" cache --out reversed --get "$key" -o k.safetensors
+
+# ---- usage
+expect 2 '--out DIR is required' $cache --list good.txt
+expect 2 '--model DIR is required' "$qwenvit" cache --out x --list good.txt
+expect 2 '--list FILE is required' $cache --out x
+expect 2 'exclude each other' "$qwenvit" cache --out x --status --check
+expect 2 '--get KEY needs -o' "$qwenvit" cache --out x --get k
+for shard in 3/3 -1/3 1 1/0 a/b 1/2x; do expect 2 'I/N' $cache --list good.txt --out x --shard $shard; done
+expect 2 'bf16, f16 or f32' $cache --list good.txt --out x --tokens u8
+
+# ---- damage
+part=$(ls -S first/part-* | head -1) # the largest has tokens
+cp "$part" saved
+head -c 100000 saved > "$part"
+expect 1 'damaged' "$qwenvit" cache --out first --status
+expect 1 '1 damaged parts' "$qwenvit" cache --out first --check --quiet
+cp saved "$part"
+header=$(od -An -tu8 -N8 saved | tr -d ' ') # tensors begin behind it, tokens first
+printf 'XXXX' | dd of="$part" bs=1 seek=$((8 + header + 16)) conv=notrunc 2> /dev/null
+expect 1 'the checksum of its tensors' "$qwenvit" cache --out first --check --quiet
+cp saved "$part"
+
+# ---- folders and disks that cannot be written
+expect 4 'the folder cannot be made' $cache --list good.txt --out no/such/folder
+expect 4 'the folder cannot be made' $cache --list good.txt --out /proc/qwenvit
+echo text > file
+expect 4 'the folder cannot be opened' $cache --list good.txt --out file
+if [ -n "${QV_OWN_MOUNTS:-}" ] && mkdir disk && mount -t tmpfs -o size=400k none disk; then
+    expect 4 'No space left' $cache --list good.txt --out disk/c --tokens f32 --part-bytes 30000
+    [ -z "$(ls -A disk/c | grep tmp || true)" ] || fail 'a temporary file stays'
+    mount -o remount,size=40m disk
+    expect 0 'were there' $cache --list good.txt --out disk/c --tokens f32 --part-bytes 30000
+    expect 0 '11 ok, 0 failed, 0 missing' "$qwenvit" cache --out disk/c --status --list good.txt
+    mount -o remount,ro disk
+    expect 4 'Read-only' $cache --list good.txt --out disk/d --tokens f32
+    expect 4 'Read-only' $cache --list list.txt --out disk/c --tokens f32
+    umount disk
+else
+    echo 'no disk can be mounted here: a full one was left out'
+fi
+rm -rf "$work"
+echo "$n commands"

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+/* Small caches to write and to look at: a key's tokens follow from the key. Include after cmocka.h, and
+ * with _GNU_SOURCE. */
+#ifndef QV_TESTS_CACHE_TOOLS_H
+#define QV_TESTS_CACHE_TOOLS_H
+
+#include "dtype.h"
+#include "files/safetensors.h"
+#include "qwenvit_cache.h"
+#include "tempdir.h"
+
+static const qv_cache_source some_source = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 2000 };
+
+/* The name is good for the next 15 calls of a thread. */
+static const char *
+key_name(int k)
+{
+    static _Thread_local char names[16][32];
+    static _Thread_local unsigned next;
+    char *name = names[next++ % 16];
+    snprintf(name, sizeof names[0], "clips/%d.mp4", k);
+    return name;
+}
+
+static inline int64_t
+key_rows(int k)
+{
+    return 1 + k * 7 % 23;
+}
+
+/* Bytes of tensor i's row of a key: no two alike. */
+static inline void
+make_row(const qv_cache_layout *l, const char *key, int tensor, int64_t row, void *out)
+{
+    char name[QV_CACHE_MAX_KEY + 1]; /* up to where %XX may have taken a byte's place */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(key, "%\xff"), key);
+    uint64_t x = qv_cache_key_hash(name) + (uint64_t)tensor * 7919 + (uint64_t)row * 104729;
+    uint8_t *bytes = out;
+    for (size_t i = 0; i < (size_t)l->width * qv_dtype_bytes(l->dtype); i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        bytes[i] = (uint8_t)(x >> 56);
+    }
+}
+
+static inline qv_status
+try_rows(qv_cache_entry *e, const qv_cache_layout *l, const char *key, int64_t first, int64_t n,
+         qv_error *err)
+{
+    static _Thread_local char rows[1 + QV_MAX_DEEPSTACK][4096];
+    const size_t bytes = (size_t)l->width * qv_dtype_bytes(l->dtype);
+    qv_tokens t = { .tokens = rows[0], .n = n };
+    assert_true((size_t)n * bytes <= sizeof rows[0]);
+    for (int i = 0; i < 1 + l->n_deepstack; i++) {
+        for (int64_t r = 0; r < n; r++)
+            make_row(l, key, i, first + r, rows[i] + (size_t)r * bytes);
+        if (i)
+            t.deepstack[i - 1] = rows[i];
+    }
+    return qv_cache_put(e, &t, err);
+}
+
+static inline void
+put_rows(qv_cache_entry *e, const qv_cache_layout *l, const char *key, int64_t first, int64_t n)
+{
+    qv_error err = { 0 };
+    if (try_rows(e, l, key, first, n, &err))
+        fail_msg("%s: %s", key, err.text);
+}
+
+static const double some_times[] = { 0, 0.5, 1.25 };
+
+static inline qv_status
+try_finish(qv_cache_entry **e, qv_status status, const char *error, qv_error *err)
+{
+    const qv_cache_result r = { .status = status,
+                                .error = error,
+                                .frames = 3,
+                                .damaged_frames = 1,
+                                .grid_thw = { 2, 4, 6 },
+                                .timestamps_s = some_times,
+                                .n_timestamps = 3 };
+    return qv_cache_finish(e, &r, err);
+}
+
+static inline void
+finish_key(qv_cache_entry **e, qv_status status, const char *error)
+{
+    qv_error err = { 0 };
+    if (try_finish(e, status, error, &err))
+        fail_msg("%s", err.text);
+}
+
+static inline qv_status
+try_key(qv_cache_writer *w, const qv_cache_layout *l, const char *key, int64_t rows, qv_error *err)
+{
+    qv_cache_entry *e = NULL;
+    qv_status s = qv_cache_begin(w, key, &some_source, rows, &e, err);
+    const int64_t half = rows / 2;
+    if (!s)
+        s = try_rows(e, l, key, 0, half, err);
+    if (!s)
+        s = try_rows(e, l, key, half, rows - half, err);
+    if (!s)
+        return try_finish(&e, QV_OK, NULL, err);
+    qv_cache_drop(&e);
+    return s;
+}
+
+static inline void
+write_key(qv_cache_writer *w, const qv_cache_layout *l, const char *key, int64_t rows)
+{
+    qv_error err = { 0 };
+    if (try_key(w, l, key, rows, &err))
+        fail_msg("%.80s: %s", key, err.text);
+}
+
+static inline void
+write_source(qv_cache_writer *w, const qv_cache_layout *l, const char *key,
+             const qv_cache_source *source, qv_status status)
+{
+    qv_error err = { 0 };
+    qv_cache_entry *e = NULL;
+    assert_int_equal(qv_cache_begin(w, key, source, status ? 0 : 1, &e, &err), QV_OK);
+    if (!status)
+        put_rows(e, l, key, 0, 1);
+    finish_key(&e, status, "failed");
+}
+
+static inline qv_cache_writer *
+open_writer(const char *dir, const qv_cache_layout *l, int64_t part_bytes)
+{
+    const qv_cache_writer_options o = { .layout = *l, .part_bytes = part_bytes };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    if (qv_cache_writer_open(dir, &o, &w, &err))
+        fail_msg("%s", err.text);
+    return w;
+}
+
+static inline void
+close_writer(qv_cache_writer **w)
+{
+    qv_error err = { 0 };
+    if (qv_cache_writer_close(w, &err))
+        fail_msg("%s", err.text);
+    assert_null(*w);
+}
+
+static inline qv_cache *
+open_cache(const char *dir)
+{
+    qv_cache *c = NULL;
+    qv_error err = { 0 };
+    if (qv_cache_open(dir, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+/* The item has a key's tokens, all as make_row makes them. */
+static inline void
+check_item(const qv_cache *c, const qv_cache_item *item, int64_t rows)
+{
+    qv_cache_info info;
+    uint8_t row[4096];
+    qv_cache_get_info(c, &info);
+    const qv_cache_layout *l = &info.layout;
+    const size_t bytes = (size_t)l->width * qv_dtype_bytes(l->dtype);
+    assert_int_equal(item->status, QV_OK);
+    assert_int_equal(item->rows, rows);
+    assert_true(bytes <= sizeof row);
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < 1 + l->n_deepstack; i++) {
+            const uint8_t *found =
+                l->packed ? (const uint8_t *)item->tokens +
+                                ((size_t)r * (size_t)(1 + l->n_deepstack) + (size_t)i) * bytes
+                          : (const uint8_t *)(i ? item->deepstack[i - 1] : item->tokens) +
+                                (size_t)r * bytes;
+            make_row(l, item->key, i, r, row);
+            assert_memory_equal(found, row, bytes);
+        }
+    assert_int_equal((uintptr_t)item->tokens % 64, 0);
+    assert_int_equal(item->n_timestamps, 3);
+    assert_memory_equal(item->timestamps_s, some_times, sizeof some_times);
+    assert_int_equal(item->grid_thw[0], 2);
+    assert_int_equal(item->grid_thw[1], 4);
+    assert_int_equal(item->grid_thw[2], 6);
+}
+
+static inline void
+check_all(const qv_cache *c)
+{
+    qv_cache_info info;
+    qv_error err = { 0 };
+    qv_cache_get_info(c, &info);
+    for (int64_t i = 0; i < info.n_ok + info.n_failed; i++)
+        if (qv_cache_verify(c, i, &err))
+            fail_msg("%s", err.text);
+}
+
+static inline void
+expect_record(const qv_cache *c, const char *key, const char *words)
+{
+    qv_cache_info info;
+    qv_cache_item item;
+    qv_error err = { 0 };
+    qv_cache_get_info(c, &info);
+    for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
+        char *text = NULL;
+        assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
+        if (strcmp(item.key, key))
+            continue;
+        assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
+        if (!strstr(text, words))
+            fail_msg("%s is not in %s", words, text);
+        free(text);
+        return;
+    }
+    fail_msg("no %s", key);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+struct file {
+    char *data; /* free() */
+    size_t bytes;
+};
+
+static inline void
+put_file(const char *path, const void *data, size_t bytes)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+static inline struct file
+read_file(const char *path)
+{
+    struct file file = { 0 };
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long n = ftell(f);
+    assert_true(n > 0);
+    rewind(f);
+    file.bytes = (size_t)n;
+    file.data = malloc(file.bytes);
+    assert_non_null(file.data);
+    assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
+    fclose(f);
+    return file;
+}
+
+/* Calls with the path of every part; how many. */
+static inline int
+each_part(const char *dir, void (*call)(const char *path, void *user), void *user)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        if (!strncmp(e->d_name, "part-", 5)) {
+            char path[600];
+            snprintf(path, sizeof path, "%.300s/%.255s", dir, e->d_name);
+            if (call)
+                call(path, user);
+            n++;
+        }
+    closedir(d);
+    return n;
+}
+
+static inline void
+validate_part(const char *path, void *user)
+{
+    struct qv_safetensors *file = NULL;
+    qv_error err = { 0 };
+    (void)user;
+    if (qv_safetensors_open(path, &file, &err))
+        fail_msg("%s", err.text);
+    qv_safetensors_close(&file);
+}
+
+/* Every part is a safetensors file to whoever reads those. */
+static inline void
+validate_parts(const char *dir)
+{
+    assert_true(each_part(dir, validate_part, NULL) > 0);
+}
+
+static inline void
+keep_path(const char *path, void *user)
+{
+    snprintf(user, 600, "%s", path);
+}
+
+/* The one part of a folder, whole. */
+static inline struct file
+read_part(const char *dir, char path[600])
+{
+    assert_int_equal(each_part(dir, keep_path, path), 1);
+    return read_file(path);
+}
+
+static inline size_t
+header_bytes(const struct file *f)
+{
+    uint64_t n = 0;
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | (unsigned char)f->data[i];
+    assert_true(n + 8 <= f->bytes);
+    return (size_t)n + 8;
+}
+
+/* Up to the spaces behind. */
+static inline size_t
+header_used(const struct file *f)
+{
+    size_t n = header_bytes(f);
+    while (n > 8 && f->data[n - 1] == ' ')
+        n--;
+    return n;
+}
+
+/* Whether a byte of the data belongs to a tensor that means something. */
+static inline bool
+is_used(const struct file *f, size_t at)
+{
+    const char *p = f->data;
+    const size_t header = header_used(f), data = header_bytes(f);
+    char text[] = "__unused.";
+    for (size_t i = 8; i + sizeof text < header; i++) {
+        unsigned long long begin = 0, end = 0;
+        if (memcmp(p + i, text, sizeof text - 1))
+            continue;
+        const char *offsets = memmem(p + i, header - i, "_offsets\":[", 11);
+        assert_non_null(offsets);
+        assert_int_equal(sscanf(offsets + 11, "%llu,%llu", &begin, &end), 2);
+        if (at >= data + begin && at < data + end)
+            return false;
+    }
+    return true;
+}
+
+static inline int
+temp_entries(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+    closedir(d);
+    return n;
+}
+
+static inline void
+remove_folder(const char *dir)
+{
+    assert_int_equal(nftw(dir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+#endif

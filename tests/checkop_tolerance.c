@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* How far a right result may lie from the exact one: derived from dtypes and lengths, never tuned. */
+#include <float.h>
+#include <math.h>
+
+#include "checkop.h"
+
+static int
+significant_bits(qv_dtype dtype)
+{
+    switch (dtype) {
+    case QV_F32: return 24;
+    case QV_F16: return 11;
+    case QV_BF16: return 8;
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return DBL_MANT_DIG; /* nothing is rounded to it: no slack */
+}
+
+/* Half the distance of two neighbours at `value` in the output's dtype. Smaller than
+ * the least normal number nothing is promised: devices may flush it to zero. */
+static double
+half_unit(qv_dtype dtype, double value)
+{
+    int exponent;
+    frexp(value, &exponent); /* |value| in [2^(exponent-1), 2^exponent) */
+    return fmax(ldexp(1, exponent - 1 - significant_bits(dtype)), FLT_MIN);
+}
+
+/* In the units below. tanh, erf and a sigmoid to 4 units of 1, times half their argument: where that is positive it is
+ * near the result, where negative they have saturated below -8, or are relative to themselves. */
+static double
+act_error(double result)
+{
+    return 2 * (result + 8);
+}
+
+/*
+ * Errors of f32 arithmetic, in units of FLT_EPSILON = 2^-23 (twice the error of one rounding).
+ * A sum of k products up to max_x * max_w counts (k + 1) * max_x * max_w, as in XNNPACK's ynnpack:
+ * a device may add in any order and grouping. Meanings of max_x and max_w by kind:
+ *   rows       max_x: of the shifts of this row's item; max_w: of its scales
+ *   gemm       max_x: of x in this row, of the bias and of the addend; max_w: of w
+ *   norm       max_x: of x in this row, over sqrt(var + eps); max_w: of weight and bias
+ *   rope       max_x: of q and k in this row; max_w: of cos and sin
+ *   attention  max_x: root of (max of q in this row * max of k in its segment); max_w: of
+ *              v in its segment; segment_rows: rows of that, 0 takes all
+ *   interpolate  max_x: of the table; max_w: of this row's weights
+ *   gate       max_x: of a in this row; max_w: of b
+ *   conv       as gemm, max_x of all x; with sums = 2 also of y before
+ *   epilogue  as gemm with k = 1: max_x: of x, bias and addend; max_w: 1
+ */
+static double
+product_error(int64_t k, const struct qv_op_epilogue *op, double expected, double max_x,
+              double max_w)
+{
+    double bias = op->bias ? max_x : 0, addend = op->addend_rows ? max_x : 0;
+    double sum = fabs(op->alpha) * (double)(k + 1) * max_x * max_w + bias;
+    if (op->act == QV_ACT_NONE)
+        return sum + addend + fabs(expected);
+    /* |gelu'| and |silu'| < 1.13 */
+    return 1.13 * sum + act_error(fabs(expected) + addend) + addend + fabs(expected);
+}
+
+/* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
+ * to c/2 relative. The mean by c/4 of max_x, then (in two passes; one pass loses more and is wrong)
+ * the variance by c/2 and its root by c/4; differences, root, quotient, two products: 4. */
+static double
+norm_error(const struct qv_op_norm *op, double expected, double max_x, double max_w)
+{
+    double quarter = (double)(op->cols + 1) / 4, mean = op->rms ? 0 : (quarter + 1) * max_x * max_w;
+    return mean + (quarter + 4) * (fabs(expected) + max_w);
+}
+
+/* Scores as a gemm's; a score's absolute error is its exponential's relative error, on top of 4 for
+ * the function and one for each time its argument is scaled or shifted (that is, up to twice the
+ * largest score); the same again in the divisor. The sum of exponentials and that of weighted
+ * values are wrong by up to half the segment's rows each, relative to the first. A device may round probabilities to
+ * v's dtype before the second product. */
+static double
+attention_error(const struct qv_op_attention *op, double max_x, double max_w)
+{
+    double score = fabs(op->scale) * (double)op->head_dim * max_x * max_x;
+    double scores = fabs(op->scale) * (double)(op->head_dim + 1) * max_x * max_x;
+    double exponentials = 2 * (scores + 4 + 2 * fmin(score, 88)); /* exp(-88) is 0 in f32 */
+    int bits = significant_bits((qv_dtype)op->v_dtype);
+    double rounded = bits < FLT_MANT_DIG ? ldexp(1, -bits) / FLT_EPSILON : 0;
+    int64_t keys = op->segment_rows ? op->segment_rows : op->rows;
+    return (exponentials + (double)(keys + 1) + rounded) * max_w;
+}
+
+double
+op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w)
+{
+    struct qv_op_epilogue epilogue;
+    double units = 0;
+    switch (op->kind) {
+    case QV_OP_rows: /* product and sum: half each */ units = 255 * max_w + max_x; break;
+    case QV_OP_convert: break;
+    case QV_OP_gemm:
+        epilogue = qv_op_gemm_epilogue(&op->u.gemm);
+        units = product_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
+        break;
+    case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
+    case QV_OP_rope: /* two products and a sum: half each */ units = 2 * max_x * max_w; break;
+    case QV_OP_attention: units = attention_error(&op->u.attention, max_x, max_w); break;
+    case QV_OP_gate:
+        units = fabs(expected) + (op->u.gate.act ? max_w * act_error(max_x) : 0);
+        break;
+    case QV_OP_gather: break; /* a rounding */
+    case QV_OP_interpolate: units = 5 * max_x * max_w; break;
+    case QV_OP_unfold: return 0; /* a copy */
+    case QV_OP_conv:
+        epilogue = qv_op_conv_epilogue(&op->u.conv);
+        units = product_error(qv_op_view(op, 1).cols, &epilogue, expected, max_x, max_w) +
+                (op->u.conv.sums == 2 ? max_x : 0);
+        break;
+    case QV_OP_epilogue: units = product_error(1, &op->u.epilogue, expected, max_x, max_w); break;
+    case QV_OP_COUNT: break;
+    }
+    double error = units * FLT_EPSILON;
+    return error + half_unit(qv_op_view(op, qv_op_output(op)).dtype, fabs(expected) + error);
+}

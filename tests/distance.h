@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* How far outputs lie from the truth. */
+#ifndef QV_TESTS_DISTANCE_H
+#define QV_TESTS_DISTANCE_H
+
+#include <math.h>
+#include <stdint.h>
+
+/* Mean and worst over rows of |x - truth| / |truth|; both NaN where any row has one. */
+static inline void
+row_distance(const float *x, const float *truth, int64_t rows, int64_t cols, double *mean,
+             double *worst)
+{
+    *mean = *worst = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        double off = 0, size = 0;
+        for (int64_t j = i * cols; j < (i + 1) * cols; j++) {
+            off += ((double)x[j] - truth[j]) * ((double)x[j] - truth[j]);
+            size += (double)truth[j] * truth[j];
+        }
+        double d = sqrt(off / size);
+        *mean += d / (double)rows;
+        if (!isnan(*worst) && !(d <= *worst)) /* a NaN is not overwritten */
+            *worst = d;
+    }
+}
+
+#endif

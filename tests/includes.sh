@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Who may include whom: a room its own files, and those that stand below it. Without arguments the
+# whole tree is held to the table; includes.sh --selftest shows that a breach is seen.
+set -eu
+cd "$(dirname "$0")/.."
+
+# A room, and the rooms (or single files) whose headers it may name. `src` alone: error.h and its like.
+rules='
+src            include
+src/files      include src
+src/engine     include src src/files
+src/conv3d     include src src/engine
+src/towers     include src src/files src/engine src/conv3d
+src/model      include src src/engine src/conv3d src/towers
+cpu            include src src/engine
+cuda           include src src/engine
+metal          include src src/engine
+media          include src src/files/atomic_file.h src/files/installed.h
+job            include src src/files src/model/model.h src/model/packer.h
+tools/command  include src src/files src/engine src/conv3d src/towers src/model
+tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command
+python/src     include src/files
+tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
+'
+
+# "FILE HEADER" a line: the headers of ours that a file includes, as paths from the top
+includes() {
+    for f in include/*.h src/*.[ch] src/*/*.[ch]* cpu/*.[ch] cuda/*.[ch]* metal/*.[chm]* media/*.[ch] \
+        job/*.[ch] python/src/*.cpp python/src/*.h tools/*/*.[ch]; do
+        sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f" | while read -r h; do
+            for at in "${f%/*}" src tools include; do
+                [ ! -e "$at/$h" ] || { echo "$f $at/$h"; break; }
+            done
+        done
+    done
+}
+
+# breaches: the lines of standard input that no rule allows
+breaches() {
+    awk -v rules="$rules" '
+        function room(path) { sub("/[^/]*$", "", path); return path }
+        BEGIN {
+            n = split(rules, lines, "\n")
+            for (i = 1; i <= n; i++) {
+                m = split(lines[i], words, " ")
+                for (j = 1; j <= m; j++) { allowed[words[1] " " words[j]] = 1; rooms[words[1]] = 1 }
+            }
+        }
+        { from = room($1); to = room($2) }
+        from == to || allowed[from " " to] || allowed[from " " $2] { next }
+        { print $1 ": may not include " $2 (from in rooms ? "" : ": no rule for room " from); bad = 1 }
+        END { exit bad }'
+}
+
+if [ "${1:-}" = --selftest ]; then
+    for line in 'src/files/json.c src/engine/op.h' 'cpu/gemm.c src/towers/tower.h' \
+        'media/clip.c src/files/json.h' 'job/job.c src/model/plan.h' 'src/new/x.c src/error.h'; do
+        ! echo "$line" | breaches > /dev/null || { echo "not seen: $line"; exit 1; }
+    done
+    exit 0
+fi
+includes > "${TMPDIR:-/tmp}/qwenvit-includes.$$"
+trap 'rm -f "${TMPDIR:-/tmp}/qwenvit-includes.$$"' EXIT
+breaches < "${TMPDIR:-/tmp}/qwenvit-includes.$$"
+echo "$(wc -l < "${TMPDIR:-/tmp}/qwenvit-includes.$$") includes, none of them upwards"

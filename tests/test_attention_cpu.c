@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The CPU's attention over segments: each is what it is alone, to the bit, whatever lies beside it,
+ * and with AVX-512 however many threads there are; rows of no segment, which are NaN here, are not seen; a NaN of
+ * its own is. And long ones, of several blocks of keys, are right.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "../cpu/cpu.h"
+#include "checkop.h"
+
+enum { HEADS = 2, ROWS = 4700, LONGEST = 1300 };
+
+/* Short and long, whole blocks, one row less and more, next to one another and not. */
+static const struct segment_cpu segments[] = {
+    { 3, 1 },      { 4, 700 },   { 710, 33 },  { 743, 64 },    { 807, 512 },
+    { 1320, 513 }, { 1840, 97 }, { 1940, 95 }, { 2050, 1300 }, { 3400, 1025 },
+};
+enum { N_SEGMENTS = sizeof segments / sizeof *segments };
+
+static const int head_dims[] = { 64, 72, 80, 20 };
+
+/* A kernel with its scratch. */
+struct kernel {
+    struct qv_device *dev;
+    struct qv_kernel *kernel;
+    struct qv_memory *scratch;
+};
+
+static void
+must(qv_status status, const qv_error *err)
+{
+    if (status)
+        fail_msg("%s", err->text);
+}
+
+static struct kernel
+open_kernel(int threads, int head_dim, qv_dtype dtype)
+{
+    struct kernel k = { 0 };
+    qv_error err = { 0 };
+    size_t bytes;
+    struct qv_op op = { .kind = QV_OP_attention };
+    op.u.attention = (struct qv_op_attention){ .rows = LONGEST,
+                                               .segments = 1,
+                                               .segment_rows = LONGEST,
+                                               .heads = HEADS,
+                                               .head_dim = head_dim,
+                                               .scale = 0.3 };
+    qv_op_set_dtype(&op, dtype);
+    must(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
+         &err);
+    must(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
+    must(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
+    memset(k.scratch->base, 0xff, bytes); /* NaN */
+    return k;
+}
+
+static void
+close_kernel(struct kernel *k)
+{
+    qv_backend_cpu.free(k->dev, k->scratch);
+    qv_backend_cpu.release(k->dev, k->kernel);
+    qv_backend_cpu.close(k->dev);
+}
+
+static void
+attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *some, int64_t n)
+{
+    const struct qv_op_attention *op = &k->kernel->op.u.attention;
+    int64_t width = HEADS * op->head_dim;
+    size_t third = (size_t)width * qv_dtype_bytes(op->q_dtype);
+    qv_error err = { 0 };
+    struct attention_call_cpu call = { { qkv, 3 * width },
+                                       { (char *)qkv + third, 3 * width },
+                                       { (char *)qkv + 2 * third, 3 * width },
+                                       { y, width },
+                                       some,
+                                       n };
+    must(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
+                                   k->scratch->base, &err),
+         &err);
+}
+
+/* NaN between the segments; in them -1 to 1, and 4 times that in every 50th row. */
+static void *
+make_qkv(const struct qv_op_attention *op)
+{
+    int64_t cols = 3 * HEADS * op->head_dim;
+    size_t bytes = (size_t)(ROWS * cols) * qv_dtype_bytes(op->q_dtype);
+    void *qkv = malloc(bytes);
+    assert_non_null(qkv);
+    memset(qkv, 0xff, bytes);
+    uint32_t random = 1;
+    for (int s = 0; s < N_SEGMENTS; s++)
+        for (int64_t row = segments[s].first; row < segments[s].first + segments[s].rows; row++)
+            for (int64_t i = row * cols; i < (row + 1) * cols; i++) {
+                random = random * 1664525 + 1013904223;
+                double x = (double)random / 0x1p31 - 1;
+                qv_store(qkv, op->q_dtype, i, (float)(row % 50 ? x : 4 * x));
+            }
+    return qkv;
+}
+
+/* One segment alone, at the beginning; y[rows, width] */
+static void *
+attend_alone(const struct kernel *k, const char *qkv, const struct segment_cpu *segment)
+{
+    const struct qv_op_attention *op = &k->kernel->op.u.attention;
+    size_t row = (size_t)(HEADS * op->head_dim) * qv_dtype_bytes(op->q_dtype);
+    size_t rows = (size_t)segment->rows;
+    void *own = malloc(3 * row * rows), *y = malloc(row * rows); /* a sanitizer sees beyond */
+    assert_non_null(own);
+    assert_non_null(y);
+    memcpy(own, qkv + (size_t)segment->first * 3 * row, 3 * row * rows);
+    attend(k, own, y, &(struct segment_cpu){ 0, segment->rows }, 1);
+    free(own);
+    return y;
+}
+
+/* Some rows of a segment in double. */
+static void
+check_truth(const struct qv_op_attention *op, const void *qkv, const struct segment_cpu *segment,
+            const void *y)
+{
+    int64_t width = HEADS * op->head_dim, hd = op->head_dim, n = segment->rows;
+    struct qv_op one = { .kind = QV_OP_attention, .u.attention = *op };
+    one.u.attention.rows = one.u.attention.segment_rows = n;
+    double *p = calloc((size_t)n, sizeof *p);
+    assert_non_null(p);
+    for (int64_t row = 0; row < n; row += 1 + n / 3)
+        for (int64_t head = 0; head < HEADS; head++) {
+            int64_t base = segment->first * 3 * width + head * hd;
+            double max = -INFINITY, sum = 0;
+            for (int64_t key = 0; key < n; key++) {
+                p[key] = 0;
+                for (int64_t i = 0; i < hd; i++)
+                    p[key] += op->scale * qv_load(qkv, op->q_dtype, base + row * 3 * width + i) *
+                              qv_load(qkv, op->q_dtype, base + width + key * 3 * width + i);
+                max = fmax(max, p[key]);
+            }
+            for (int64_t key = 0; key < n; key++)
+                sum += p[key] = exp(p[key] - max);
+            for (int64_t i = 0; i < hd; i++) {
+                double e = 0;
+                for (int64_t key = 0; key < n; key++)
+                    e += p[key] / sum *
+                         qv_load(qkv, op->q_dtype, base + 2 * width + key * 3 * width + i);
+                double got = qv_load(y, op->q_dtype, row * width + head * hd + i);
+                if (!(fabs(got - e) <= op_tolerance(&one, e, 4, 4)))
+                    fail_msg("%lld rows: row %lld, head %lld, column %lld is %g, not %g",
+                             (long long)n, (long long)row, (long long)head, (long long)i, got, e);
+            }
+        }
+    free(p);
+}
+
+/* y as it was where no segment is, and the segment's own bits where one is. */
+static void
+check_together(const struct kernel *k, void *qkv, void *const alone[N_SEGMENTS])
+{
+    const struct qv_op_attention *op = &k->kernel->op.u.attention;
+    size_t row = (size_t)(HEADS * op->head_dim) * qv_dtype_bytes(op->q_dtype);
+    char *expected = malloc(ROWS * row), *y = malloc(ROWS * row);
+    assert_non_null(expected);
+    assert_non_null(y);
+    memset(expected, 0x5a, ROWS * row);
+    memset(y, 0x5a, ROWS * row);
+    for (int s = 0; s < N_SEGMENTS; s++)
+        memcpy(expected + (size_t)segments[s].first * row, alone[s],
+               (size_t)segments[s].rows * row);
+    attend(k, qkv, y, segments, N_SEGMENTS);
+    for (size_t i = 0; i < ROWS; i++)
+        if (memcmp(y + i * row, expected + i * row, row))
+            fail_msg("head_dim %d, dtype %d: row %zu has other bits than alone", (int)op->head_dim,
+                     (int)op->q_dtype, i);
+    free(expected);
+    free(y);
+}
+
+/* oneDNN's matmul before AVX-512 divides rows differently where it is called by several threads. */
+static bool
+same_for_any_threads(void)
+{
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), need = dnnl_cpu_isa_avx512_core;
+    return (isa & need) == need;
+}
+
+static void
+check_segments(int head_dim, qv_dtype dtype)
+{
+    void *qkv = NULL, *alone[N_SEGMENTS] = { NULL };
+    for (int threads = 1; threads < 5; threads++) {
+        struct kernel k = open_kernel(threads, head_dim, dtype);
+        if (!qkv)
+            qkv = make_qkv(&k.kernel->op.u.attention);
+        for (int s = 0; s < N_SEGMENTS && (threads == 1 || !same_for_any_threads()); s++) {
+            free(alone[s]);
+            alone[s] = attend_alone(&k, qkv, &segments[s]);
+            if (threads == 1)
+                check_truth(&k.kernel->op.u.attention, qkv, &segments[s], alone[s]);
+        }
+        check_together(&k, qkv, alone);
+        close_kernel(&k);
+    }
+    for (int s = 0; s < N_SEGMENTS; s++)
+        free(alone[s]);
+    free(qkv);
+}
+
+/* A NaN in k of the longest segment's last block makes all of it NaN, one in v its column, one in q
+ * its row; of the head in which it is. */
+static void
+check_nan(int head_dim, qv_dtype dtype)
+{
+    struct kernel k = open_kernel(2, head_dim, dtype);
+    const struct segment_cpu *longest = &segments[8];
+    int64_t width = HEADS * head_dim, row = longest->rows - 2;
+    void *y = calloc(ROWS * (size_t)width, sizeof(float));
+    assert_non_null(y);
+    for (int which = 0; which < 3; which++) {
+        void *qkv = make_qkv(&k.kernel->op.u.attention);
+        qv_store(qkv, dtype, ((longest->first + row) * 3 + which) * width + 5, NAN);
+        attend(&k, qkv, y, segments, N_SEGMENTS);
+        for (int s = 0; s < N_SEGMENTS; s++)
+            for (int64_t i = 0; i < segments[s].rows; i++)
+                for (int64_t col = 0; col < width; col++) {
+                    bool is = isnan(qv_load(y, dtype, (segments[s].first + i) * width + col));
+                    bool hit = &segments[s] == longest && col < head_dim &&
+                               (which == 1 || (which == 0 ? i == row : col == 5));
+                    if (is != hit)
+                        fail_msg("a NaN in %c: segment %d, row %lld, column %lld %s", "qkv"[which],
+                                 s, (long long)i, (long long)col, is ? "is NaN" : "is no NaN");
+                }
+        free(qkv);
+    }
+    free(y);
+    close_kernel(&k);
+}
+
+static bool
+have_bf16(void)
+{
+    struct kernel k = open_kernel(1, 64, QV_F32);
+    struct qv_caps caps;
+    qv_backend_cpu.caps(k.dev, &caps);
+    close_kernel(&k);
+    return caps.dtype == QV_BF16;
+}
+
+static void
+test_segments(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
+        check_segments(head_dims[i], QV_F32);
+        if (have_bf16())
+            check_segments(head_dims[i], QV_BF16);
+    }
+}
+
+static void
+test_nan(void **state)
+{
+    (void)state;
+    check_nan(72, QV_F32);
+    if (have_bf16())
+        check_nan(72, QV_BF16);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments),
+                                        cmocka_unit_test(test_nan) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

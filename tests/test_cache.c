@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: MIT */
+/* A cache's folder: what is written comes back, what does not belong there is told. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+
+#include "cache_tools.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+
+static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack = 2 };
+
+/* ---- what is written comes back -------------------------------------------------------------- */
+
+static void
+expect_tokens(const qv_cache *c, const char *key, int64_t rows)
+{
+    qv_cache_item item;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_find(c, key, &item, &err), QV_OK);
+    if (!item.key)
+        fail_msg("%.80s is not there", key);
+    check_item(c, &item, rows);
+}
+
+static void
+test_round_trip(void **state)
+{
+    (void)state;
+    static const qv_cache_layout layouts[] = {
+        { .dtype = QV_F32, .width = 6, .n_deepstack = 2 },
+        { .dtype = QV_BF16, .width = 5, .n_deepstack = 3 },
+        { .dtype = QV_F16, .width = 32 },
+        { .dtype = QV_BF16, .width = 7, .n_deepstack = 2, .packed = true },
+        { .dtype = QV_F32, .width = 1, .n_deepstack = 8 },
+        { .dtype = QV_F32, .width = 16, .n_deepstack = 8, .packed = true },
+    };
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const char *dir = temp_path("cache");
+        qv_cache_writer *w = open_writer(dir, &layouts[i], 1);
+        for (int k = 0; k < 40; k++)
+            write_key(w, &layouts[i], key_name(k), key_rows(k));
+        close_writer(&w);
+        qv_cache *c = open_cache(dir);
+        qv_cache_info info;
+        qv_cache_get_info(c, &info);
+        assert_int_equal(info.n_ok, 40);
+        assert_int_equal(info.n_failed, 0);
+        assert_int_equal(info.n_damaged, 0);
+        assert_true(info.n_parts >= 1);
+        for (int k = 0; k < 40; k++)
+            expect_tokens(c, key_name(k), key_rows(k));
+        check_all(c);
+        qv_cache_close(&c);
+        validate_parts(dir);
+        remove_folder(dir);
+    }
+}
+
+/* Rows come in pieces, of several keys by turns; fewer than were taken; some fail half way, some are
+ * given up. */
+static void
+test_by_turns(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    enum { N = 12 };
+    qv_cache_writer *w = open_writer(dir, &tiny, 1 << 20);
+    qv_cache_entry *entries[N];
+    qv_error err = { 0 };
+    for (int k = 0; k < N; k++)
+        assert_int_equal(qv_cache_begin(w, key_name(k), &some_source, 9 + k, &entries[k], &err),
+                         QV_OK);
+    for (int row = 0; row < 9; row++)
+        for (int k = 0; k < N; k++)
+            if (k % 4 != 2 || row < 4)
+                put_rows(entries[k], &tiny, key_name(k), row, 1);
+    for (int k = N - 1; k >= 0; k--) {
+        if (k % 4 == 1)
+            qv_cache_drop(&entries[k]);
+        else
+            finish_key(&entries[k], k % 4 == 2 ? QV_EFORMAT : QV_OK, "it is \"damaged\"\n");
+        assert_null(entries[k]);
+    }
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_parts, 1);
+    assert_int_equal(info.n_damaged, 0);
+    assert_int_equal(info.n_ok, 6);
+    assert_int_equal(info.n_failed, 3);
+    for (int k = 0; k < N; k++) {
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_true((item.key != NULL) == (k % 4 != 1));
+        if (k % 4 == 2)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else if (k % 4 != 1)
+            check_item(c, &item, 9);
+    }
+    check_all(c);
+    expect_record(c, key_name(2),
+                  "\"status\":\"failed\",\"code\":\"QV_EFORMAT\",\"error\":"
+                  "\"it is \\\"damaged\\\"\\u000a\"");
+    qv_cache_close(&c);
+    validate_parts(dir);
+}
+
+static void
+test_parts(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_writer_options o = { .layout = tiny, .part_bytes = 2000, .shard = 3, .n_shards = 7 };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    qv_cache_info info;
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (int k = 0; k < 20; k++)
+        write_key(w, &tiny, key_name(k), 4);
+    assert_int_equal(qv_cache_seal(w, &err), QV_OK); /* seen before the end */
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, 20);
+    assert_true(info.n_parts >= 2 && info.n_parts <= 20);
+    qv_cache_item item;
+    assert_int_equal(qv_cache_at(c, 0, &item, &err), QV_OK);
+    assert_non_null(strstr(item.part, "part-00003-of-00007-"));
+    qv_cache_close(&c);
+    write_key(w, &tiny, key_name(20), 4);
+    close_writer(&w);
+    /* nothing was done: nothing is added */
+    const int before = temp_entries(dir);
+    w = open_writer(dir, &tiny, 0);
+    close_writer(&w);
+    assert_int_equal(temp_entries(dir), before);
+}
+
+/* Seconds of work also seal, and the room of a header that is used up. */
+static void
+test_sealing(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_writer_options o = { .layout = tiny, .part_seconds = 1e-9 };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    qv_cache_info info;
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (int k = 0; k < 3; k++)
+        write_key(w, &tiny, key_name(k), 1);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_parts, 3);
+    qv_cache_close(&c);
+
+    dir = temp_path("long");
+    w = open_writer(dir, &tiny, 0);
+    char key[QV_CACHE_MAX_KEY + 1];
+    for (int k = 0; k < 40; k++) {
+        memset(key, k % 2 ? '"' : '\1', QV_CACHE_MAX_KEY);
+        key[0] = (char)('A' + k);
+        key[QV_CACHE_MAX_KEY] = 0;
+        write_key(w, &tiny, key, 2);
+    }
+    close_writer(&w);
+    c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, 40);
+    assert_int_equal(info.n_damaged, 0);
+    assert_true(info.n_parts > 1);
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static void
+test_keys(void **state)
+{
+    (void)state;
+    static const char *const keys[][2] = {
+        { "a/b/c.mp4", NULL },
+        { "../../etc/passwd", NULL },
+        { "/", NULL },
+        { "a b\tc\n\"d\\e", NULL },
+        { "\xf0\x9f\x98\x80 \xc3\xa9", NULL },
+        { "bad \xff\xc0\xaf", "bad %FF%C0%AF" },
+        { "tokens", NULL },
+        { "x/tokens", NULL },
+        { "x/deepstack.0", NULL },
+        { "x", NULL },
+        { "_one", NULL },
+        { "\x7f", NULL },
+        { ".", NULL },
+    };
+    const char *dir = temp_path("cache");
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    const size_t n = sizeof keys / sizeof *keys;
+    for (size_t i = 0; i < n; i++)
+        write_key(w, &tiny, keys[i][0], 1 + (int64_t)i);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    for (size_t i = 0; i < n; i++)
+        expect_tokens(c, keys[i][keys[i][1] != NULL], 1 + (int64_t)i);
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+
+    char out[QV_CACHE_MAX_KEY + 1], too_long[QV_CACHE_MAX_KEY + 2];
+    qv_error err = { 0 };
+    memset(too_long, 'k', sizeof too_long);
+    too_long[sizeof too_long - 1] = 0;
+    expect_failure("empty", QV_EFORMAT, "empty", qv_cache_key("", out, &err), &err);
+    expect_failure("own", QV_EFORMAT, "__unused.0|__", qv_cache_key("__unused.0", out, &err), &err);
+    expect_failure("long", QV_EFORMAT, "4097 bytes|4096", qv_cache_key(too_long, out, &err), &err);
+    memset(too_long, '\xff', 1366);
+    too_long[1366] = 0;
+    expect_failure("long", QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, &err), &err);
+    too_long[1365] = 0;
+    assert_int_equal(qv_cache_key(too_long, out, &err), QV_OK);
+    assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints it */
+}
+
+/* ---- which record counts --------------------------------------------------------------------- */
+
+static void
+test_precedence(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_source source = some_source;
+    for (int run = 0; run < 6; run++) {
+        qv_cache_writer *w = open_writer(dir, &tiny, 0);
+        qv_cache_entry *e = NULL;
+        qv_error err = { 0 };
+        const bool ok = run % 2;
+        source.mtime_ns = run;
+        assert_int_equal(qv_cache_begin(w, "k", &source, 3, &e, &err), QV_OK);
+        put_rows(e, &tiny, "k", 0, 1 + run % 3);
+        finish_key(&e, ok ? QV_OK : QV_EIO, "gone");
+        close_writer(&w);
+    }
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_cache_item item;
+    qv_error err = { 0 };
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_parts, 6);
+    assert_int_equal(info.n_ok + info.n_failed, 1);
+    assert_int_equal(qv_cache_find(c, "k", &item, &err), QV_OK);
+    assert_int_equal(item.status, QV_OK);
+    assert_int_equal(item.mtime_ns, 5); /* of those that are ok, the last */
+    check_item(c, &item, 3);
+    qv_cache_close(&c);
+}
+
+/* The parts of a run that knows what is there come later, even where the clock went back. */
+static void
+test_later(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_writer_options o = { .layout = tiny, .after = INT64_MAX - 1000 };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    qv_cache_info info;
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    write_key(w, &tiny, "k", 2);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_true(info.sealed == INT64_MAX - 999);
+    qv_cache_close(&c);
+}
+
+static void
+test_compare(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_source s = { .path = "a \xff.mp4",
+                          .start_s = 1.5,
+                          .end_s = 2.25,
+                          .bytes = 7,
+                          .mtime_ns = 8,
+                          .options = "{\"fps\":1}" };
+    qv_error err = { 0 };
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    write_source(w, &tiny, "k", &s, QV_OK);
+    write_source(w, &tiny, "bad", &s, QV_EUNSUPPORTED);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    assert_int_equal(qv_cache_compare(c, "k", &s), QV_CACHE_DONE);
+    assert_int_equal(qv_cache_compare(c, "bad", &s), QV_CACHE_FAILED);
+    assert_int_equal(qv_cache_compare(c, "no", &s), QV_CACHE_MISSING);
+    qv_cache_source differ[7];
+    for (int i = 0; i < 7; i++)
+        differ[i] = s;
+    differ[0].path = "b.mp4";
+    differ[1].start_s = 1.500000001;
+    differ[2].end_s = 0;
+    differ[3].bytes++;
+    differ[4].mtime_ns--;
+    differ[5].options = NULL;
+    differ[6].options = "{\"fps\":2}";
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(qv_cache_compare(c, "k", &differ[i]), QV_CACHE_CHANGED);
+        assert_int_equal(qv_cache_compare(c, "bad", &differ[i]), QV_CACHE_CHANGED);
+    }
+    expect_record(c, "k",
+                  "\"path\":\"a %FF.mp4\",\"start\":1.5,\"end\":2.25,\"options\":"
+                  "\"{\\\"fps\\\":1}\",\"bytes\":7,\"mtime\":8,\"status\":\"ok\"");
+    assert_int_equal(qv_cache_record(c, 2, &(char *){ NULL }, &err), QV_EINVAL);
+    qv_cache_close(&c);
+}
+
+/* ---- what is no cache, or another ------------------------------------------------------------ */
+
+static void
+expect_refused(const char *dir, const qv_cache_layout *l, const char *made_by, qv_status status,
+               const char *words)
+{
+    qv_error err = { 0 };
+    qv_cache_writer *w = NULL;
+    const qv_cache_writer_options o = { .layout = *l, .made_by = made_by };
+    expect_failure(words, status, words, qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_null(w);
+}
+
+static void
+test_other_caches(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    static const char mine[] = "{\"model_type\":\"qwen3_vl\",\"preprocessing\":{\"fps\":2.0}}";
+    const qv_cache_writer_options o = { .layout = tiny, .made_by = mine };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    close_writer(&w);
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK); /* the same again */
+    close_writer(&w);
+    const qv_cache_layout bf16 = { .dtype = QV_BF16, .width = 6, .n_deepstack = 2 };
+    expect_refused(dir, &bf16, mine, QV_EFORMAT, "tokens.dtype|\"f32\"|\"bf16\"");
+    expect_refused(dir, &tiny, "{\"model_type\":\"qwen3_5\",\"preprocessing\":{\"fps\":2.0}}",
+                   QV_EFORMAT, "model_type|\"qwen3_vl\"|\"qwen3_5\"");
+    expect_refused(dir, &tiny, "{\"model_type\":\"qwen3_vl\",\"preprocessing\":{\"fps\":1.0}}",
+                   QV_EFORMAT, "preprocessing.fps|2.0|1.0");
+    expect_refused(dir, &tiny, "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "preprocessing|none");
+    expect_refused(dir, &tiny, "[]", QV_EFORMAT, "object");
+    const qv_cache_layout none = { .dtype = QV_U8, .width = 6 };
+    expect_refused(dir, &none, mine, QV_EINVAL, "u8");
+
+    static const struct {
+        const char *text, *words;
+    } foreign[] = {
+        { "{\"format\":\"webdataset\"}", "format|no cache of qwenvit" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"2\"}", "version|\"2\"|\"1\"" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"1\"}", "tokens" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"i32\","
+          "\"width\":1}}",
+          "dtype" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"f32\"}}",
+          "width" },
+        { "not json", "cache.json" },
+    };
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", dir, "qwenvit-cache.json");
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        qv_cache *c = NULL;
+        put_file(path, foreign[i].text, strlen(foreign[i].text));
+        expect_refused(dir, &tiny, mine, QV_EFORMAT, foreign[i].words);
+        expect_failure("open", QV_EFORMAT, foreign[i].words, qv_cache_open(dir, &c, &err), &err);
+        assert_null(c);
+    }
+    qv_cache *c = NULL;
+    expect_failure("no cache", QV_EIO, "qwenvit-cache.json", qv_cache_open(tempdir, &c, &err),
+                   &err);
+    expect_failure("a file", QV_EIO, "folder", qv_cache_writer_open(path, &o, &w, &err), &err);
+    expect_failure("nowhere", QV_EIO, "folder",
+                   qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
+}
+
+/* Two that make a folder at once agree, or one of them is refused. */
+static char race[512];
+
+static void *
+open_at_once(void *made_by)
+{
+    const qv_cache_writer_options o = { .layout = tiny, .made_by = made_by };
+    qv_cache_writer *w = NULL;
+    qv_error err;
+    const qv_status s = qv_cache_writer_open(race, &o, &w, &err);
+    qv_cache_writer_close(&w, NULL);
+    return (void *)(intptr_t)s;
+}
+
+static void
+test_two_make_it(void **state)
+{
+    (void)state;
+    snprintf(race, sizeof race, "%s", temp_path("race"));
+    for (int i = 0; i < 30; i++) {
+        pthread_t threads[2];
+        void *got[2];
+        static char one[] = "{\"m\":1}", two[] = "{\"m\":2}";
+        for (int t = 0; t < 2; t++)
+            assert_int_equal(pthread_create(&threads[t], NULL, open_at_once,
+                                            t && i % 2 ? two : one),
+                             0);
+        for (int t = 0; t < 2; t++)
+            pthread_join(threads[t], &got[t]);
+        const int refused = (got[0] == (void *)QV_EFORMAT) + (got[1] == (void *)QV_EFORMAT);
+        assert_int_equal(refused, i % 2);
+        assert_int_equal((got[0] == NULL) + (got[1] == NULL), 2 - refused);
+        assert_int_equal(temp_entries(race), 1);
+        remove_folder(race);
+    }
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* A part that is cut short or altered is told; its keys are missing; the others stay. */
+static void
+test_damage(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    char path[600];
+    qv_cache_info info;
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    write_key(w, &tiny, "good", 3);
+    close_writer(&w);
+    struct file good = read_part(dir, path);
+    unlink(path);
+    w = open_writer(dir, &tiny, 0);
+    write_key(w, &tiny, "other", 3);
+    close_writer(&w);
+    const size_t header = header_bytes(&good), used = header_used(&good);
+    char *changed = malloc(good.bytes + 64);
+    assert_non_null(changed);
+    for (size_t cut = 0; cut < good.bytes; cut += cut < 16 || cut > header ? 1 : 997) {
+        put_file(path, good.data, cut);
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &info);
+        assert_int_equal(info.n_damaged, 1);
+        assert_int_equal(info.n_ok, 1);
+        assert_non_null(strstr(qv_cache_damage(c, 0), "part-"));
+        assert_null(qv_cache_damage(c, 1));
+        assert_int_equal(qv_cache_compare(c, "good", &some_source), QV_CACHE_MISSING);
+        qv_cache_close(&c);
+    }
+    /* any byte of the header: told, or it means the same, or the checksum tells, or only the record's
+     * words are others; never a crash */
+    for (size_t at = 0; at < used; at++)
+        for (int bit = 0; bit < 8; bit += 3) {
+            qv_error err = { 0 };
+            memcpy(changed, good.data, good.bytes);
+            changed[at] = (char)(changed[at] ^ 1 << bit);
+            put_file(path, changed, good.bytes);
+            qv_cache *c = open_cache(dir);
+            qv_cache_get_info(c, &info);
+            assert_int_equal(info.n_damaged + info.n_ok + info.n_failed, 2);
+            for (int64_t i = 0; i < info.n_ok + info.n_failed; i++)
+                qv_cache_verify(c, i, &err);
+            qv_cache_close(&c);
+        }
+    /* and of the tensors: the checksum tells */
+    qv_cache_info all;
+    for (size_t at = header; at < good.bytes; at++) {
+        qv_error err = { 0 };
+        memcpy(changed, good.data, good.bytes);
+        changed[at] ^= 4;
+        put_file(path, changed, good.bytes);
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &all);
+        assert_int_equal(all.n_ok, 2);
+        int bad = 0;
+        for (int64_t i = 0; i < 2; i++)
+            bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
+        assert_int_equal(bad, at >= header && is_used(&good, at));
+        qv_cache_close(&c);
+    }
+    free(changed);
+    free(good.data);
+}
+
+static void
+test_wrong_calls(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_error err = { 0 };
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    qv_cache_entry *e = NULL;
+    float row[6] = { 0 };
+    qv_tokens t = { .tokens = row, .deepstack = { row, row }, .n = 1 };
+    expect_failure("rows", QV_EINVAL, "-1 rows", qv_cache_begin(w, "k", &some_source, -1, &e, &err),
+                   &err);
+    expect_failure("key", QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, &err),
+                   &err);
+    assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
+    assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);
+    expect_failure("more", QV_EINVAL, "more than its 1", qv_cache_put(e, &t, &err), &err);
+    qv_cache_drop(&e);
+    assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
+    const qv_cache_result nothing = { .status = QV_OK };
+    expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
+    assert_null(e);
+    close_writer(&w);
+    assert_int_equal(temp_entries(dir), 1);
+    const qv_cache_writer_options bad = { .layout = tiny, .shard = 2, .n_shards = 2 };
+    expect_failure("shard", QV_EINVAL, "2 of 2", qv_cache_writer_open(dir, &bad, &w, &err), &err);
+}
+
+/* ---- many threads ---------------------------------------------------------------------------- */
+
+struct share {
+    qv_cache_writer *writer;
+    int from;
+};
+
+static void *
+write_share(void *user)
+{
+    const struct share *s = user;
+    for (int k = s->from; k < 200; k += 4)
+        write_key(s->writer, &tiny, key_name(k), key_rows(k));
+    return NULL;
+}
+
+static void
+test_threads(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_writer *w = open_writer(dir, &tiny, 6000);
+    struct share shares[4];
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        shares[i] = (struct share){ .writer = w, .from = i };
+        assert_int_equal(pthread_create(&threads[i], NULL, write_share, &shares[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    for (int k = 0; k < 200; k++)
+        expect_tokens(c, key_name(k), key_rows(k));
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
+        TEST(test_round_trip),   TEST(test_by_turns),    TEST(test_parts),  TEST(test_sealing),
+        TEST(test_keys),         TEST(test_precedence),  TEST(test_later),  TEST(test_compare),
+        TEST(test_other_caches), TEST(test_two_make_it), TEST(test_damage), TEST(test_wrong_calls),
+        TEST(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A run that adds to a cache is ended at every call that changes the folder (kill -9 before it, or half
+ * way through it), and at random moments; or that call fails. Then it is run again: every key is there
+ * once, with the bytes of a run that was never disturbed, and nothing else is. The linker puts our
+ * calls between.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "cache_tools.h"
+
+/* ---- the calls ------------------------------------------------------------------------------- */
+
+static atomic_int n_calls;
+static int fault_at;     /* the call that is it, from 1 on; 0: none */
+static int fault_errno;  /* what it answers; 0: it ends the process */
+static bool fault_half;  /* a write does half of its work before */
+static bool no_tmpfile;  /* as on a file system that has no O_TMPFILE */
+static off_t disk_bytes; /* beyond which a file finds no space; 0: no end */
+static bool read_only;
+
+/* Whether the call is to fail: errno says how. */
+static bool
+is_fault(void)
+{
+    if (atomic_fetch_add(&n_calls, 1) + 1 != fault_at)
+        return false;
+    if (!fault_errno)
+        kill(getpid(), SIGKILL);
+    errno = fault_errno;
+    return true;
+}
+
+int __real_openat(int dir, const char *path, int flags, ...);
+int __wrap_openat(int dir, const char *path, int flags, ...);
+int
+__wrap_openat(int dir, const char *path, int flags, ...)
+{
+    if (!(flags & (O_CREAT | O_TMPFILE)))
+        return __real_openat(dir, path, flags);
+    if (read_only) {
+        errno = EROFS;
+        return -1;
+    }
+    if (no_tmpfile && (flags & O_TMPFILE) == O_TMPFILE) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return is_fault() ? -1 : __real_openat(dir, path, flags, 0666);
+}
+
+/* The rest are called as they are; those that write can do half. */
+#define WRAP(type, call, parameters, arguments, before)                                            \
+    type __real_##call parameters;                                                                 \
+    type __wrap_##call parameters;                                                                 \
+    type __wrap_##call parameters                                                                  \
+    {                                                                                              \
+        before;                                                                                    \
+        return is_fault() ? -1 : __real_##call arguments;                                          \
+    }
+
+static bool
+is_next(void)
+{
+    return fault_half && atomic_load(&n_calls) + 1 == fault_at;
+}
+
+static bool
+is_full(off_t end)
+{
+    errno = ENOSPC;
+    return disk_bytes && end > disk_bytes;
+}
+
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
+WRAP(int, ftruncate, (int fd, off_t n), (fd, n), (void)0)
+WRAP(int, fsync, (int fd), (fd), (void)0)
+WRAP(int, linkat, (int from, const char *path, int to, const char *name, int flags),
+     (from, path, to, name, flags), (void)0)
+WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags), (void)0)
+WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
+     if (is_next()) __real_pwrite(fd, data, n / 2, at);
+     if (is_full(at + (off_t)n)) return -1)
+WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
+     if (is_next()) __real_pwritev(fd, v, n / 2, at);
+     if (is_full(at + 1)) return -1)
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static atomic_int n_allocations;
+static int no_memory_at; /* the allocation that fails, from 1 on; 0: none */
+
+static bool
+is_memory_fault(void)
+{
+    return no_memory_at && atomic_fetch_add(&n_allocations, 1) + 1 == no_memory_at;
+}
+
+#define WRAP_MEMORY(type, call, parameters, arguments)                                             \
+    type __real_##call parameters;                                                                 \
+    type __wrap_##call parameters;                                                                 \
+    type __wrap_##call parameters                                                                  \
+    {                                                                                              \
+        return is_memory_fault() ? NULL : __real_##call arguments;                                 \
+    }
+
+WRAP_MEMORY(void *, malloc, (size_t n), (n))
+WRAP_MEMORY(void *, calloc, (size_t n, size_t size), (n, size))
+WRAP_MEMORY(void *, realloc, (void *p, size_t n), (p, n))
+WRAP_MEMORY(char *, strdup, (const char *s), (s))
+
+static void
+no_faults(void)
+{
+    no_memory_at = 0;
+    n_allocations = 0;
+    n_calls = 0;
+    fault_at = fault_errno = 0;
+    disk_bytes = 0;
+    fault_half = read_only = false;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+enum { N_KEYS = 10, FAILED_KEY = 5 };
+enum { RUN_DONE = 0, RUN_FAILED = 3 };
+
+static char root[64];
+static qv_cache_layout layout = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
+
+static qv_status
+add_key(qv_cache_writer *w, int k, qv_error *err)
+{
+    qv_cache_entry *e = NULL;
+    if (k != FAILED_KEY)
+        return try_key(w, &layout, key_name(k), key_rows(k), err);
+    qv_status s = qv_cache_begin(w, key_name(k), &some_source, 5, &e, err);
+    if (!s)
+        s = try_rows(e, &layout, key_name(k), 0, 2, err);
+    if (!s)
+        return try_finish(&e, QV_EFORMAT, "damaged", err);
+    qv_cache_drop(&e);
+    return s;
+}
+
+/* What `qwenvit cache` does with the first n keys: those that are there are left out. */
+static qv_status
+run(const char *dir, int n, qv_error *err)
+{
+    qv_cache *there = NULL;
+    qv_cache_info info = { .sealed = 0 };
+    qv_cache_writer_options o = { .layout = layout, .part_bytes = 1300 };
+    if (!qv_cache_open(dir, &there, NULL))
+        qv_cache_get_info(there, &info);
+    o.after = info.sealed;
+    qv_cache_writer *w = NULL;
+    qv_status s = qv_cache_writer_open(dir, &o, &w, err);
+    for (int k = 0; k < n && !s; k++)
+        if (!there || qv_cache_compare(there, key_name(k), &some_source) % QV_CACHE_CHANGED == 0)
+            s = add_key(w, k, err);
+    qv_error closing = { 0 };
+    const qv_status closed = qv_cache_writer_close(&w, &closing);
+    if (!s && closed)
+        *err = closing;
+    qv_cache_close(&there);
+    return s ? s : closed;
+}
+
+/* As an exit code; a failure is to be told in words. */
+static int
+run_here(const char *dir, int n)
+{
+    qv_error err = { 0 };
+    const qv_status s = run(dir, n, &err);
+    const bool told = s == QV_EIO && err.status == s && strchr(err.text, ':');
+    return !s ? RUN_DONE : told ? RUN_FAILED : 9;
+}
+
+/* In a process of its own. */
+static pid_t
+start_run(const char *dir, int n)
+{
+    fflush(NULL);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid)
+        _exit(run_here(dir, n));
+    return pid;
+}
+
+/* Its exit code, or minus the signal. */
+static int
+end_run(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void
+run_undisturbed(const char *dir)
+{
+    no_faults();
+    assert_int_equal(run_here(dir, N_KEYS), RUN_DONE);
+}
+
+/* ---- what must hold -------------------------------------------------------------------------- */
+
+static void
+count_records(const char *path, void *user)
+{
+    static const char text[] = "{\\\"key\\\":";
+    struct file f = read_file(path);
+    const char *p = f.data, *end = f.data + header_used(&f);
+    while ((p = memmem(p, (size_t)(end - p), text, sizeof text - 1)) != NULL) {
+        ++*(int *)user;
+        p++;
+    }
+    free(f.data);
+}
+
+/* All keys, as if nothing had been; each has a record once, if nobody ran beside. */
+static void
+check_cache(const char *dir, bool once)
+{
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_error err = { 0 };
+    int records = 0;
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_damaged, 0);
+    assert_int_equal(info.n_ok, N_KEYS - 1);
+    assert_int_equal(info.n_failed, 1);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_non_null(item.key);
+        if (k == FAILED_KEY)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else
+            check_item(c, &item, key_rows(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+    const int n_parts = each_part(dir, count_records, &records);
+    assert_int_equal(temp_entries(dir),
+                     n_parts + 1); /* and qwenvit-cache.json: nothing is left over */
+    if (once)
+        assert_int_equal(records, N_KEYS);
+}
+
+/* What there is of a cache that was left in the middle is whole. */
+static void
+check_rest(const char *dir)
+{
+    qv_cache *c = NULL;
+    if (qv_cache_open(dir, &c, NULL)) /* qwenvit-cache.json was not there yet */
+        return;
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_damaged, 0);
+    check_all(c);
+    qv_cache_close(&c);
+}
+
+static int
+make_root(void **state)
+{
+    (void)state;
+    snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* a sync takes no time there */
+    no_faults();
+    no_tmpfile = false;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int
+remove_root(void **state)
+{
+    (void)state;
+    no_faults();
+    return nftw(root, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static const char *
+fresh(void)
+{
+    static char dir[80];
+    static int n;
+    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    return dir;
+}
+
+/* ---- every call once ------------------------------------------------------------------------- */
+
+/* Until there are no more calls. Which threads come first differs from run to run, and so may the number
+ * of a call: every number has its turn. Returns how many. */
+static int
+kill_each_call(bool half)
+{
+    for (int at = 1;; at++) {
+        const char *dir = fresh();
+        no_faults();
+        fault_at = at;
+        fault_half = half;
+        const int code = end_run(start_run(dir, N_KEYS));
+        if (code == RUN_DONE) {
+            check_cache(dir, true);
+            return at - 1;
+        }
+        if (code != -SIGKILL)
+            fail_msg("call %d: ended with %d", at, code);
+        check_rest(dir);
+        run_undisturbed(dir);
+        check_cache(dir, true);
+        remove_folder(dir);
+    }
+}
+
+static void
+test_kill_every_call(void **state)
+{
+    (void)state;
+    for (int named = 0; named < 2; named++)
+        for (int half = 0; half < 2; half++) {
+            no_tmpfile = named;
+            const int n = kill_each_call(half);
+            print_message("%d calls, %s, killed %s\n", n, named ? "named" : "O_TMPFILE",
+                          half ? "half way" : "before");
+            assert_true(n > 30);
+        }
+}
+
+static void
+test_kill_packed(void **state)
+{
+    (void)state;
+    layout.packed = true;
+    assert_true(kill_each_call(true) > 30);
+    layout.packed = false;
+}
+
+/* A failure is told, or is one that changes nothing; the next run goes on. */
+static void
+test_fail_every_call(void **state)
+{
+    (void)state;
+    static const int errors[] = { EIO, ENOSPC };
+    for (int named = 0; named < 2; named++)
+        for (int i = 0; i < 2; i++) {
+            no_tmpfile = named;
+            for (int at = 1; n_calls >= at - 1; at++) {
+                const char *dir = fresh();
+                no_faults();
+                fault_at = at;
+                fault_errno = errors[i];
+                fault_half = at % 2;
+                const int code = run_here(dir, N_KEYS), n = n_calls;
+                if (code != RUN_DONE && code != RUN_FAILED)
+                    fail_msg("call %d, %s: ended with %d", at, strerror(errors[i]), code);
+                check_rest(dir);
+                run_undisturbed(dir);
+                check_cache(dir, true);
+                remove_folder(dir);
+                n_calls = n;
+            }
+        }
+}
+
+/* A lack of memory, at any allocation, is told as one; what is there stays whole. Then all is read
+ * with as little luck. */
+static void
+test_no_memory(void **state)
+{
+    (void)state;
+    int at = 1;
+    for (bool reached = true; reached; at++) {
+        const char *dir = fresh();
+        qv_error err = { 0 };
+        no_faults();
+        no_memory_at = at;
+        const qv_status s = run(dir, N_KEYS, &err);
+        reached = n_allocations >= at;
+        no_faults();
+        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
+            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
+        run_undisturbed(dir);
+        check_cache(dir, true);
+        remove_folder(dir);
+    }
+    print_message("%d allocations of a run\n", at);
+    const char *dir = fresh();
+    run_undisturbed(dir);
+    at = 1;
+    for (bool reached = true; reached; at++) {
+        qv_cache *c = NULL;
+        qv_error err = { 0 };
+        char *record = NULL;
+        no_memory_at = at;
+        n_allocations = 0;
+        qv_status s = qv_cache_open(dir, &c, &err);
+        if (!s)
+            s = qv_cache_verify(c, 0, &err);
+        if (!s)
+            s = qv_cache_record(c, 0, &record, &err);
+        if (c)
+            qv_cache_compare(c, key_name(0), &some_source);
+        reached = n_allocations >= at;
+        no_memory_at = 0;
+        if (s && (s != QV_ENOMEM || err.status != s))
+            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
+        free(record);
+        qv_cache_close(&c);
+    }
+    print_message("%d of reading\n", at);
+}
+
+static void
+test_kill_at_random(void **state)
+{
+    (void)state;
+    unsigned seed = 12345;
+    const char *dir = fresh();
+    int n_done = 0;
+    for (int n = 0; n < 200; n++) {
+        no_tmpfile = n / 3 % 2;
+        seed = seed * 1103515245 + 12345;
+        const struct timespec moment = { .tv_nsec = (long)(seed >> 8) % 12000000 };
+        const pid_t pid = start_run(dir, N_KEYS);
+        nanosleep(&moment, NULL);
+        kill(pid, SIGKILL);
+        const int code = end_run(pid);
+        assert_true(code == RUN_DONE || code == -SIGKILL);
+        check_rest(dir);
+        if (code == RUN_DONE) {
+            check_cache(dir, true);
+            remove_folder(dir);
+            n_done++;
+        }
+    }
+    print_message("200 kills, %d runs were done before\n", n_done);
+    run_undisturbed(dir);
+    check_cache(dir, true);
+}
+
+/* ---- disks and companions -------------------------------------------------------------------- */
+
+/* What was finished before the disk was full is sealed: its header's room was taken before. */
+static void
+test_full_disk(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    qv_error err = { 0 };
+    qv_cache_writer *w = open_writer(dir, &layout, 0);
+    int k = 0;
+    qv_status s = QV_OK;
+    disk_bytes = (256 << 10) + 3000;
+    while (!s && k < 100)
+        s = try_key(w, &layout, key_name(k++), 5, &err);
+    expect_failure("put", QV_EIO, "No space left", s, &err);
+    assert_true(k > 3);
+    expect_failure("again", QV_EIO, "No space left", try_key(w, &layout, "k", 5, &err), &err);
+    disk_bytes += 500; /* room for what is small, as the clip that failed leaves */
+    expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+    assert_null(w);
+    no_faults();
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, k - 1);
+    check_all(c);
+    qv_cache_close(&c);
+    assert_int_equal(temp_entries(dir), 2);
+}
+
+static void
+test_read_only(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    qv_error err = { 0 };
+    qv_cache_writer *w = NULL;
+    const qv_cache_writer_options o = { .layout = layout };
+    read_only = true;
+    expect_failure("open", QV_EIO, "Read-only", qv_cache_writer_open(dir, &o, &w, &err), &err);
+    read_only = false;
+    w = open_writer(dir, &layout, 0);
+    read_only = true;
+    expect_failure("put", QV_EIO, "Read-only", try_key(w, &layout, "k", 1, &err), &err);
+    expect_failure("close", QV_EIO, "Read-only", qv_cache_writer_close(&w, &err), &err);
+    assert_int_equal(temp_entries(dir), 1);
+}
+
+/* The same keys twice at once waste work, and harm nothing. */
+static void
+test_two_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        const char *dir = fresh();
+        no_tmpfile = i % 2;
+        const pid_t one = start_run(dir, N_KEYS), two = start_run(dir, N_KEYS);
+        if (i % 3 == 2)
+            kill(two, SIGKILL);
+        assert_int_equal(end_run(one), RUN_DONE);
+        end_run(two);
+        run_undisturbed(dir);
+        check_cache(dir, false);
+        remove_folder(dir);
+    }
+}
+
+/* A process that lives keeps its files, whoever else begins. */
+static void
+test_sweep(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    qv_error err = { 0 };
+    no_tmpfile = true;
+    qv_cache_writer *w = open_writer(dir, &layout, 0);
+    qv_cache_entry *e = NULL;
+    assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+    assert_int_equal(temp_entries(dir), 2);
+    run_undisturbed(dir);
+    qv_cache_writer *second = open_writer(dir, &layout, 0);
+    close_writer(&second);
+    put_rows(e, &layout, "mine", 0, 2);
+    finish_key(&e, QV_OK, NULL);
+    close_writer(&w);
+    /* of another host, or of no process: only the second is ours to remove */
+    char host[60] = "", path[200];
+    gethostname(host, sizeof host - 1);
+    const pid_t gone = start_run(fresh(), 0);
+    assert_int_equal(end_run(gone), RUN_DONE);
+    snprintf(path, sizeof path, "%s/.qwenvit-tmp-other-%ld-0", dir, (long)gone);
+    put_file(path, "x", 1);
+    snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0", dir, host, (long)gone);
+    put_file(path, "x", 1);
+    const int before = temp_entries(dir);
+    w = open_writer(dir, &layout, 0);
+    close_writer(&w);
+    assert_int_equal(temp_entries(dir), before - 1);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+/* ---- lists and files that change ------------------------------------------------------------- */
+
+static void
+cut_part(const char *path, void *user)
+{
+    if (*(int *)user == 1) {
+        struct file f = read_file(path);
+        put_file(path, f.data, f.bytes - 1);
+        free(f.data);
+    }
+    --*(int *)user;
+}
+
+static void
+test_damaged_part(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    qv_cache_info info;
+    run_undisturbed(dir);
+    assert_true(each_part(dir, cut_part, &(int){ 2 }) > 2);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_damaged, 1);
+    assert_true(info.n_ok < N_KEYS - 1);
+    qv_cache_close(&c);
+    run_undisturbed(dir); /* its keys are done again */
+    c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, N_KEYS - 1);
+    assert_int_equal(info.n_damaged, 1); /* and still told */
+    check_all(c);
+    qv_cache_close(&c);
+}
+
+static void
+test_growing_list(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    for (int n = 0; n <= N_KEYS; n += 2) {
+        no_faults();
+        assert_int_equal(end_run(start_run(dir, n)), RUN_DONE);
+    }
+    check_cache(dir, true);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
+        TEST(test_no_memory),       TEST(test_kill_every_call), TEST(test_kill_packed),
+        TEST(test_fail_every_call), TEST(test_kill_at_random),  TEST(test_full_disk),
+        TEST(test_read_only),       TEST(test_two_at_once),     TEST(test_sweep),
+        TEST(test_damaged_part),    TEST(test_growing_list),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* What plans are made for, and what goes into a chunk: pure functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/packer.h"
+
+/* Of backends as they are, and what could be. */
+static const struct qv_caps devices[] = {
+    { .chunk_rows = 64, .rung_rows = 4, .least_rows = 4 },
+    { .chunk_rows = 640, .rung_rows = 16, .least_rows = 16 },
+    { .chunk_rows = 2048, .rung_rows = 32, .least_rows = 32 },
+    { .chunk_rows = 6144, .rung_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 6144, .pack_rows = 12288, .rung_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 24576, .rung_rows = 128, .least_rows = 512 },
+};
+static const struct qv_config plain = { .patch = 16, .merge = 2 };
+enum { N_DEVICES = sizeof devices / sizeof *devices };
+static const int64_t merges[] = { 1, 2, 3 };
+
+static void
+rungs_are_a_ladder(void **state)
+{
+    (void)state;
+    for (int d = 0; d < N_DEVICES; d++)
+        for (int m = 0; m < 3; m++) {
+            const struct qv_caps *caps = &devices[d];
+            int64_t area = merges[m] * merges[m], before = 0, n = 0;
+            int64_t step = (caps->rung_rows + area - 1) / area * area;
+            for (int64_t rows = 1; rows <= 70000; rows++) {
+                int64_t rung = qv_capacity_rung(caps, merges[m], rows);
+                assert_true(rung >= rows && rung >= caps->least_rows && rung >= before);
+                assert_true(rung % area == 0 && rung % step == 0);
+                assert_int_equal(qv_capacity_rung(caps, merges[m], rung), rung);
+                if (before && rung != before) /* the next one: an eighth, or the least step */
+                    assert_true((rung - before) * 8 <= before || rung - before == step);
+                n += rung != before;
+                before = rung;
+            }
+            assert_true(n <= 120); /* a handful of plans for a device's chunk, and few beyond */
+            assert_true(qv_capacity_rung(caps, merges[m], 1 << 22) >= 1 << 22);
+        }
+}
+
+static void
+packs_have_room_for_usual_segments(void **state)
+{
+    (void)state;
+    for (int d = 0; d < N_DEVICES; d++) {
+        const struct qv_caps *caps = &devices[d];
+        struct qv_capacity own = qv_capacity_pack(caps, &plain, 0);
+        const int64_t wanted = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
+        assert_true(own.rows >= wanted && own.rows * 8 <= wanted * 9);
+        assert_int_equal(own.segment_rows, 0);
+        for (int64_t rows = 1; rows < 40000; rows += 37) {
+            struct qv_capacity c = qv_capacity_pack(caps, &plain, rows);
+            assert_int_equal(c.rows, qv_capacity_rung(caps, 2, rows));
+            assert_true(c.segments >= 8 && c.segments * 256 >= c.rows);
+        }
+    }
+}
+
+/* The smallest rung that serves, for an item that no other shares it with: it fits, in as many chunks
+ * as there must be. */
+static void
+an_item_alone_has_its_own_rung(void **state)
+{
+    (void)state;
+    static const int64_t sides[] = { 2, 4, 14, 38, 96, 200 }, pairs[] = { 1, 2, 7, 64, 384 };
+    for (int d = 0; d < N_DEVICES; d++)
+        for (int i = 0; i < 6 * 6 * 5; i++) {
+            const int64_t g[3] = { pairs[i / 36], sides[i / 6 % 6], sides[i % 6] };
+            const struct qv_caps *caps = &devices[d];
+            struct qv_capacity c = qv_capacity_alone(caps, &plain, g);
+            int64_t segment = g[1] * g[2], rows = g[0] * segment;
+            int64_t chunk = qv_capacity_rung(caps, 2, caps->chunk_rows);
+            assert_true(c.segments >= 1 && c.rows >= segment);
+            if (rows <= chunk) {
+                assert_int_equal(c.rows, qv_capacity_rung(caps, 2, rows));
+                assert_int_equal(c.segment_rows, 0);
+                assert_true(c.segments >= g[0] && qv_capacity_is_small(&c, &plain, g));
+            } else {
+                assert_int_equal(c.segment_rows, segment);
+                assert_int_equal(c.rows, c.segments * segment);
+                assert_true(c.rows <= chunk || c.segments == 1);
+                assert_true(c.rows + segment > chunk); /* no smaller than must be */
+            }
+        }
+}
+
+static void
+capacities_that_agree_are_known(void **state)
+{
+    (void)state;
+    struct qv_caps caps = { .chunk_rows = 6144,
+                            .rung_rows = 128,
+                            .least_rows = 512,
+                            .same_f32 = { QV_NOT_SEEN, 0 },
+                            .same_bf16 = { 512, 64 } };
+    const struct qv_capacity small = { 1920, 20, 0, 0 }, enough = { 2048, 21, 0, 0 },
+                             pack = { 6144, 64, 0, 0 }, dense = { 6080, 8, 760, 0 };
+    struct qv_capacity_bits bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
+    assert_int_equal(bits.rows, 2048); /* of 512 tokens */
+    assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
+    assert_true(qv_capacity_same_bits(&bits, &dense, &pack));
+    assert_false(qv_capacity_same_bits(&bits, &small, &pack));
+    assert_true(qv_capacity_same_bits(&bits, &small, &small));
+    bits = qv_capacity_bits(&caps, QV_BF16, 2, 72);
+    assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
+    assert_false(qv_capacity_same_bits(&bits, &dense, &pack));
+    assert_true(qv_capacity_same_bits(&bits, &dense, &dense));
+    bits = qv_capacity_bits(&caps, QV_F32, 2, 72);
+    assert_false(qv_capacity_same_bits(&bits, &enough, &pack));
+    assert_true(qv_capacity_same_bits(&bits, &pack, &(struct qv_capacity){ 6144, 512, 0, 0 }));
+    caps.same_bf16.gemm_rows = 128; /* of which the least rung has as many */
+    bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
+    assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
+    caps.bits_by_place = true;
+    bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
+    assert_false(qv_capacity_same_bits(&bits, &pack, &pack));
+}
+
+static void
+small_is_what_fits(void **state)
+{
+    (void)state;
+    const struct qv_capacity pack = { .rows = 640, .segments = 8 };
+    assert_true(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 1, 20, 32 }));
+    assert_false(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 1, 20, 34 }));
+    assert_true(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 8, 2, 2 }));
+    assert_false(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 9, 2, 2 }));
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+/* Python's random.seed(0), (randrange(8, 40) * 2, randrange(8, 40) * 2), 64 times. */
+static const int64_t pictures[64][2] = {
+    { 64, 68 }, { 20, 48 }, { 78, 66 }, { 54, 76 }, { 60, 42 }, { 32, 52 }, { 32, 28 }, { 48, 34 },
+    { 54, 28 }, { 24, 58 }, { 76, 28 }, { 60, 70 }, { 56, 42 }, { 76, 72 }, { 48, 22 }, { 16, 26 },
+    { 66, 16 }, { 78, 58 }, { 46, 56 }, { 24, 40 }, { 44, 46 }, { 34, 72 }, { 26, 26 }, { 56, 78 },
+    { 28, 54 }, { 52, 30 }, { 58, 42 }, { 52, 72 }, { 26, 64 }, { 56, 46 }, { 52, 38 }, { 40, 38 },
+    { 20, 48 }, { 76, 24 }, { 26, 32 }, { 34, 20 }, { 26, 66 }, { 50, 46 }, { 42, 68 }, { 50, 72 },
+    { 78, 60 }, { 26, 56 }, { 30, 78 }, { 58, 40 }, { 46, 18 }, { 50, 30 }, { 44, 62 }, { 36, 58 },
+    { 70, 22 }, { 28, 34 }, { 44, 20 }, { 24, 18 }, { 30, 40 }, { 30, 66 }, { 26, 62 }, { 30, 20 },
+    { 18, 40 }, { 38, 30 }, { 76, 42 }, { 22, 18 }, { 70, 28 }, { 48, 24 }, { 44, 24 }, { 54, 60 },
+};
+
+/* Chunk after chunk as an encoder does; each item goes once, the oldest with the next chunk. Rows of
+ * all chunks but the last, over those that they have room for. */
+static double
+fill_of(const struct qv_capacity *capacity, const struct qv_waiting *items, size_t n)
+{
+    enum { MOST = 4096 };
+    static bool gone[MOST];
+    static struct qv_waiting waiting[QV_LOOK_AHEAD];
+    size_t chosen[QV_LOOK_AHEAD], n_waiting = 0, next = 0, chunks = 0;
+    int64_t full = 0, last = 0;
+    assert_true(n <= MOST);
+    memset(gone, 0, sizeof gone);
+    while (next < n || n_waiting) {
+        while (next < n && n_waiting < QV_LOOK_AHEAD)
+            waiting[n_waiting++] = items[next++];
+        size_t used = qv_packer_choose(capacity, waiting, n_waiting, chosen);
+        int64_t rows = 0, segments = 0;
+        assert_true(used >= 1 && chosen[0] == 0);
+        for (size_t i = 0; i < used; i++) {
+            assert_true(chosen[i] < n_waiting && (i == 0 || chosen[i] > chosen[i - 1]));
+            rows += waiting[chosen[i]].rows;
+            segments += waiting[chosen[i]].segments;
+            assert_false(gone[waiting[chosen[i]].item]);
+            gone[waiting[chosen[i]].item] = true;
+        }
+        assert_true(rows <= capacity->rows && segments <= capacity->segments);
+        for (size_t i = used; i-- > 0;)
+            memmove(&waiting[chosen[i]], &waiting[chosen[i] + 1],
+                    (--n_waiting - chosen[i]) * sizeof *waiting);
+        full += last;
+        last = rows;
+        chunks++;
+    }
+    for (size_t i = 0; i < n; i++)
+        assert_true(gone[i]);
+    return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->rows : 1;
+}
+
+static void
+pictures_of_many_sizes_fill_chunks(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t rows;
+        double fill;
+    } cases[] = { { 6144, 0.97 }, { 24576, 0.99 }, { 32768, 0.99 } };
+    struct qv_waiting waiting[64];
+    for (size_t i = 0; i < 64; i++)
+        waiting[i] = (struct qv_waiting){ pictures[i][0] * pictures[i][1], 1, 0, i };
+    for (size_t i = 0; i < 3; i++) {
+        struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
+        assert_int_equal(c.rows, cases[i].rows);
+        double fill = fill_of(&c, waiting, 64);
+        printf("%lld rows: %.3f full\n", (long long)c.rows, fill);
+        assert_true(fill >= cases[i].fill);
+    }
+}
+
+/* As many as there is room for, which are more in a larger chunk. */
+static void
+small_pictures_fill_large_chunks(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static struct qv_waiting waiting[N];
+    for (size_t i = 0; i < N; i++)
+        waiting[i] = (struct qv_waiting){ 256, 1, 0, i };
+    for (int d = 3; d < N_DEVICES; d++) {
+        struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
+        assert_true(fill_of(&c, waiting, N) == 1);
+    }
+}
+
+/* Segments bound a chunk as rows do; what is older goes first though others would fill it better. */
+static void
+the_oldest_is_never_left(void **state)
+{
+    (void)state;
+    const struct qv_capacity c = { .rows = 100, .segments = 4 };
+    const struct qv_waiting waiting[] = { { 4, 1, 0, 0 },  { 100, 1, 0, 1 }, { 90, 2, 0, 2 },
+                                          { 10, 1, 0, 3 }, { 2, 1, 0, 4 },   { 2, 1, 0, 5 } };
+    size_t chosen[QV_LOOK_AHEAD];
+    assert_int_equal(qv_packer_choose(&c, waiting, 6, chosen), 3); /* 4, 90 and a 2 */
+    assert_int_equal(chosen[0], 0);
+    assert_int_equal(chosen[1], 2);
+    assert_int_equal(chosen[2], 4);
+    assert_int_equal(qv_packer_choose(&c, waiting + 1, 5, chosen), 1);
+    assert_int_equal(qv_packer_choose(&c, waiting, 0, chosen), 0);
+    const struct qv_waiting clips[] = { { 8, 3, 0, 0 }, { 50, 2, 0, 1 }, { 8, 1, 0, 2 } };
+    assert_int_equal(qv_packer_choose(&c, clips, 3, chosen), 2);
+    assert_int_equal(chosen[1], 2);
+}
+
+/* Windows of 112 pixels, 8x8 patches: they are counted with their edges, and bound a chunk too. */
+static void
+windows_bound_a_chunk(void **state)
+{
+    (void)state;
+    const struct qv_config c = { .patch = 14, .merge = 2, .window = 112 };
+    const struct {
+        int64_t grid_thw[3], windows;
+    } grids[] = { { { 1, 8, 8 }, 1 },   { { 1, 2, 2 }, 1 },  { { 8, 20, 38 }, 8 * 3 * 5 },
+                  { { 1, 10, 16 }, 4 }, { { 3, 2, 18 }, 9 }, { { 1, 64, 64 }, 64 } };
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        const int64_t *g = grids[i].grid_thw;
+        assert_int_equal(qv_capacity_windows(&c, g), grids[i].windows);
+        assert_int_equal(qv_capacity_windows(&plain, g), 0);
+        for (int d = 0; d < N_DEVICES; d++) {
+            struct qv_capacity alone = qv_capacity_alone(&devices[d], &c, g);
+            const int64_t pairs = alone.segment_rows ? alone.segments : g[0];
+            assert_true(alone.windows >= grids[i].windows / g[0] * pairs);
+            assert_int_equal(qv_capacity_alone(&devices[d], &plain, g).windows, 0);
+        }
+    }
+    const struct qv_capacity pack = { .rows = 1000, .segments = 100, .windows = 10 };
+    assert_true(qv_capacity_is_small(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
+    assert_false(qv_capacity_is_small(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
+    const struct qv_waiting waiting[] = { { 36, 1, 9, 0 }, { 16, 1, 4, 1 }, { 8, 1, 1, 2 } };
+    size_t chosen[QV_LOOK_AHEAD];
+    assert_int_equal(qv_packer_choose(&pack, waiting, 3, chosen), 2);
+    assert_int_equal(chosen[1], 2);
+}
+
+/* Whatever they are: every one goes, into chunks that hold it. */
+static void
+any_items_go_in_turn(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    static struct qv_waiting waiting[N];
+    const struct qv_capacity c = { .rows = 640, .segments = 8 };
+    uint32_t seed = 1;
+    for (size_t i = 0; i < N; i++) {
+        seed = seed * 1664525 + 1013904223;
+        int64_t segments = 1 + (seed >> 24) % 8;
+        waiting[i] =
+            (struct qv_waiting){ segments * (4 + 4 * (int64_t)((seed >> 8) % 20)), segments, 0, i };
+        assert_true(waiting[i].rows <= c.rows);
+    }
+    fill_of(&c, waiting, N);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rungs_are_a_ladder),
+        cmocka_unit_test(packs_have_room_for_usual_segments),
+        cmocka_unit_test(an_item_alone_has_its_own_rung),
+        cmocka_unit_test(capacities_that_agree_are_known),
+        cmocka_unit_test(small_is_what_fits),
+        cmocka_unit_test(pictures_of_many_sizes_fill_chunks),
+        cmocka_unit_test(small_pictures_fill_large_chunks),
+        cmocka_unit_test(the_oldest_is_never_left),
+        cmocka_unit_test(windows_bound_a_chunk),
+        cmocka_unit_test(any_items_go_in_turn),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* Copies by several threads (cuda/copier.c), which need no GPU; under the thread sanitizer too. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "copier.h"
+
+enum { MOST = (4 << 20) + 77, GUARD = 64, UNTOUCHED = 0x99 };
+
+static qv_error err;
+
+/* Every byte arrives, and none beside them is touched: sizes about a slice's, addresses that nothing
+ * is aligned to, one copy right behind the other. */
+static void
+all_bytes_and_no_others(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {
+        0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, (1 << 20), 4 << 20, MOST
+    };
+    uint8_t *src = malloc(MOST + GUARD), *dst = malloc(MOST + 2 * GUARD);
+    assert_non_null(src);
+    assert_non_null(dst);
+    for (size_t i = 0; i < MOST + GUARD; i++)
+        src[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (int threads = 0; threads <= 9; threads++) { /* 0: as many as there are cores */
+        struct qv_copier *copier = NULL;
+        assert_int_equal(qv_copier_open(threads, &copier, &err), QV_OK);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const size_t n = sizes[i], at = (size_t)(7 * threads) % GUARD;
+            memset(dst, UNTOUCHED, MOST + 2 * GUARD);
+            qv_copier_copy(copier, dst + GUARD, src + at, n);
+            assert_memory_equal(dst + GUARD, src + at, n);
+            for (size_t g = 0; g < GUARD; g++) {
+                assert_int_equal(dst[g], UNTOUCHED);
+                assert_int_equal(dst[GUARD + n + g], UNTOUCHED);
+            }
+        }
+        qv_copier_close(copier);
+    }
+    free(src);
+    free(dst);
+}
+
+/* A block that is filled again as soon as the copy has returned, as those of staging are. */
+static void
+a_copy_is_done_when_it_returns(void **state)
+{
+    (void)state;
+    enum { BLOCK = 1 << 20, ROUNDS = 200 };
+    struct qv_copier *copier = NULL;
+    uint8_t *src = malloc(BLOCK), *dst = malloc(BLOCK);
+    assert_non_null(src);
+    assert_non_null(dst);
+    assert_int_equal(qv_copier_open(4, &copier, &err), QV_OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        memset(src, round, BLOCK);
+        qv_copier_copy(copier, dst, src, BLOCK);
+        memset(src, ~round, BLOCK);
+        for (size_t i = 0; i < BLOCK; i += 4093)
+            assert_int_equal(dst[i], (uint8_t)round);
+    }
+    qv_copier_close(copier);
+    free(src);
+    free(dst);
+}
+
+static void
+opened_and_closed_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 50; i++) {
+        struct qv_copier *copier = NULL;
+        assert_int_equal(qv_copier_open(i % 8, &copier, &err), QV_OK);
+        qv_copier_close(copier);
+    }
+    qv_copier_close(NULL);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_bytes_and_no_others),
+        cmocka_unit_test(a_copy_is_done_when_it_returns),
+        cmocka_unit_test(opened_and_closed_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1040 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Jobs: each source's tokens are those that its item alone gives in the same capacity, in any order, with any
+ * number of decoders, sinks and devices; every source is told of exactly once to the end; what is wrong
+ * with one costs that one; memory stays below its bound.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "backends.h"
+#include "media/media.h"
+#include "model/plan.h"
+#include "qwenvit_job.h"
+#include "tempdir.h"
+#include "tiny.h"
+
+enum { ROWS = 64, MOST = 512 };
+
+/* ---- what came ------------------------------------------------------------------------------- */
+
+struct got {
+    char key[32];
+    int calls, lasts;
+    qv_status status;
+    bool cancelled;
+    char error[sizeof((qv_error *)0)->text];
+    int64_t n, n_tokens;
+    char *tokens; /* [1 + n_deepstack, n_tokens, out] */
+    double last_time_s;
+};
+
+struct collector {
+    pthread_mutex_t lock;
+    qv_model_info model;
+    struct got got[MOST];
+    int n, at_once, most_at_once;
+    const char *fails; /* key whose first call fails, */
+    qv_status how;     /* with this */
+    useconds_t slow;
+};
+
+static struct got *
+find(struct collector *c, const char *key)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!strcmp(c->got[i].key, key))
+            return &c->got[i];
+    assert_true(c->n < MOST);
+    snprintf(c->got[c->n].key, sizeof c->got[c->n].key, "%s", key);
+    return &c->got[c->n++];
+}
+
+static void
+keep(struct collector *c, struct got *g, const qv_job_result *r)
+{
+    const size_t row = (size_t)c->model.out_hidden * qv_dtype_bytes(r->dtype);
+    const size_t one = (size_t)r->n_tokens * row;
+    if (!g->tokens)
+        g->tokens = calloc((size_t)(1 + c->model.n_deepstack), one);
+    assert_non_null(g->tokens);
+    assert_int_equal(r->first_row, g->n);
+    for (int i = 0; i < 1 + c->model.n_deepstack; i++)
+        memcpy(g->tokens + (size_t)i * one + (size_t)r->first_row * row,
+               i ? r->deepstack[i - 1] : r->tokens, (size_t)r->n * row);
+    g->n += r->n;
+    g->n_tokens = r->n_tokens;
+    if (r->last && r->timestamps_s)
+        g->last_time_s = r->timestamps_s[r->clip->n_frames - 1];
+}
+
+static qv_status
+collect(void *user, const qv_job_result *r, qv_error *err)
+{
+    struct collector *c = user;
+    pthread_mutex_lock(&c->lock);
+    struct got *g = find(c, r->key);
+    c->at_once++;
+    c->most_at_once = c->at_once > c->most_at_once ? c->at_once : c->most_at_once;
+    assert_int_equal(g->lasts, 0);
+    g->calls++;
+    g->lasts += r->last;
+    if (r->last) {
+        g->status = r->status;
+        g->cancelled = r->cancelled;
+        snprintf(g->error, sizeof g->error, "%s", r->error);
+    }
+    assert_true(r->last || !r->status);
+    if (r->n)
+        keep(c, g, r);
+    pthread_mutex_unlock(&c->lock);
+    if (c->slow)
+        usleep(c->slow);
+    pthread_mutex_lock(&c->lock);
+    c->at_once--;
+    pthread_mutex_unlock(&c->lock);
+    if (c->fails && !strcmp(c->fails, r->key) && !r->status)
+        return qv_fail(err, c->how, "%s: the sink does not want it", r->key);
+    return QV_OK;
+}
+
+static struct collector *
+collector_make(const struct tiny *t)
+{
+    struct collector *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    pthread_mutex_init(&c->lock, NULL);
+    c->model = t->info;
+    return c;
+}
+
+static void
+collector_free(struct collector *c)
+{
+    for (int i = 0; i < c->n; i++)
+        free(c->got[i].tokens);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static qv_job *
+job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector *c)
+{
+    qv_error err = { 0 };
+    qv_job *job = NULL;
+    qv_model *models[4];
+    for (int i = 0; i < n_models; i++)
+        models[i] = t[i].model;
+    o.sink = collect;
+    o.user = c;
+    if (qv_job_open(models, (size_t)n_models, &o, &job, &err))
+        fail_msg("%s", err.text);
+    return job;
+}
+
+static void
+job_add(qv_job *job, const qv_job_source *source)
+{
+    qv_error err = { 0 };
+    if (qv_job_add(job, source, &err))
+        fail_msg("%s", err.text);
+}
+
+/* Ends it; all went well, as far as the job goes. */
+static qv_job_progress
+job_end(qv_job **job)
+{
+    qv_error err = { 0 };
+    qv_job_progress p;
+    if (qv_job_end(*job, &err))
+        fail_msg("%s", err.text);
+    qv_job_get_progress(*job, &p);
+    assert_int_equal(p.done, p.added);
+    assert_int_equal(p.frame_bytes, 0);
+    qv_job_close(job);
+    assert_null(*job);
+    return p;
+}
+
+/* ---- frames and patches ---------------------------------------------------------------------- */
+
+/* Small ones, and some that fill chunks of 64 patches, or are larger than one by themselves. */
+static const struct {
+    int64_t grid_thw[3];
+    bool picture;
+} mix[] = {
+    { { 1, 2, 2 }, false },  { { 3, 2, 4 }, false },  { { 1, 4, 6 }, true },
+    { { 2, 4, 2 }, false },  { { 9, 4, 4 }, false },  { { 1, 6, 6 }, true },
+    { { 2, 2, 6 }, true },   { { 1, 8, 2 }, true },   { { 1, 10, 10 }, true },
+    { { 2, 2, 2 }, false },  { { 1, 2, 10 }, false }, { { 17, 2, 4 }, false },
+    { { 1, 2, 2 }, true },   { { 3, 4, 2 }, false },  { { 1, 4, 4 }, true },
+    { { 30, 2, 2 }, false }, { { 1, 6, 4 }, false },  { { 3, 8, 10 }, false },
+};
+enum { N = sizeof mix / sizeof *mix };
+
+struct mixed {
+    qv_job_source sources[N];
+    char keys[N][24];
+    char *alone[N]; /* what each gives by itself, in the capacity that is the job's for it */
+    size_t bytes[N];
+};
+
+static int64_t
+rows_of(const qv_item *item)
+{
+    return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
+}
+
+static void *
+patches(int64_t n, uint32_t seed)
+{
+    float *p = malloc((size_t)n * sizeof *p);
+    assert_non_null(p);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525 + 1013904223;
+        p[i] = (float)(seed >> 8) / 0x1p23f - 1;
+    }
+    return p;
+}
+
+/* A small item in a pack of its own; a larger one cut as a job with chunk_rows cuts it, or as the short case. */
+static char *
+encode_alone(const struct tiny *t, qv_input input, const qv_item *item, qv_dtype output,
+             size_t *bytes)
+{
+    const int64_t *g = item->grid_thw;
+    qv_plan_options pack = { .rows = ROWS, .input = input, .output = output };
+    qv_plan *plan = tiny_plan(t, &pack);
+    const struct qv_capacity capacity = plan->capacity;
+    char *tokens;
+    if (qv_capacity_is_small(&capacity, &t->model->config, g)) {
+        tokens = tiny_chunk(t, plan, item, 1, output, bytes);
+    } else if (g[1] * g[2] > ROWS) {
+        qv_plan_options o = { .output = output };
+        tokens = tiny_encode(t, input, item, 1, &o, bytes);
+    } else { /* by frame pairs, each of which is the same bits wherever it lies */
+        const int64_t area = t->info.merge_size * t->info.merge_size, pairs = g[0];
+        const size_t row = (size_t)t->info.out_hidden * qv_dtype_bytes(output);
+        const size_t pair_rows = (size_t)(g[1] * g[2] / area) * row;
+        const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) *
+                                  (input == QV_INPUT_FRAMES ? 1 : sizeof(float));
+        *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
+        tokens = malloc(*bytes);
+        assert_non_null(tokens);
+        for (int64_t p = 0; p < pairs; p++) {
+            qv_item piece = { .data = (const char *)item->data + (size_t)p * pair_bytes,
+                              .grid_thw = { 1, g[1], g[2] } };
+            size_t n;
+            char *one = tiny_chunk(t, plan, &piece, 1, output, &n);
+            for (int i = 0; i < 1 + t->info.n_deepstack; i++)
+                memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
+                       pair_rows);
+            free(one);
+        }
+    }
+    qv_plan_free(&plan);
+    return tokens;
+}
+
+static struct mixed *
+mixed_make(const struct tiny *t, qv_dtype output)
+{
+    struct mixed *m = calloc(1, sizeof *m);
+    assert_non_null(m);
+    for (int i = 0; i < N; i++) {
+        const int64_t *g = mix[i].grid_thw;
+        const bool frames = i % 3 != 1;
+        qv_job_source *s = &m->sources[i];
+        snprintf(m->keys[i], sizeof m->keys[i], "item %d", i);
+        s->key = m->keys[i];
+        s->kind = frames ? QV_SOURCE_FRAMES : QV_SOURCE_PATCHES;
+        s->item.picture = mix[i].picture;
+        memcpy(s->item.grid_thw, g, sizeof s->item.grid_thw);
+        s->item.data = frames
+                           ? tiny_frames(t, mix[i].picture ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i)
+                           : patches(rows_of(&s->item) * t->info.row_dim, (uint32_t)i);
+        m->alone[i] = encode_alone(t, frames ? QV_INPUT_FRAMES : QV_INPUT_PATCHES, &s->item, output,
+                                   &m->bytes[i]);
+    }
+    return m;
+}
+
+static void
+mixed_free(struct mixed *m)
+{
+    for (int i = 0; i < N; i++) {
+        free((void *)(uintptr_t)m->sources[i].item.data);
+        free(m->alone[i]);
+    }
+    free(m);
+}
+
+static void
+expect_alone(const struct tiny *t, struct collector *c, const struct mixed *m, int i,
+             qv_dtype output)
+{
+    struct got *g = find(c, m->keys[i]);
+    if (g->lasts != 1 || g->status)
+        fail_msg("%s: %d last calls, %s %s", g->key, g->lasts, qv_status_name(g->status), g->error);
+    assert_int_equal(g->n, g->n_tokens);
+    assert_int_equal(g->n, rows_of(&m->sources[i].item) / 4);
+    const size_t values = m->bytes[i] / qv_dtype_bytes(output);
+    if (!tiny_same(t, g->tokens, m->alone[i], values, output))
+        fail_msg("%s has other bits than alone", g->key);
+}
+
+/* turn: which order, and so on. */
+static void
+run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, qv_dtype output)
+{
+    struct collector *c = collector_make(t);
+    const qv_job_options o = { .output = output,
+                               .chunk_rows = ROWS,
+                               .decoders = 1 + turn % 4,
+                               .sinks = 1 + turn % 3,
+                               .queue = turn % 2 ? 3 : 0,
+                               .max_wait_s = turn % 2 ? 0.001 : 0 };
+    qv_job *job = job_open(t, n_models, o, c);
+    for (int i = 0; i < N; i++)
+        job_add(job, &m->sources[turn % 2 ? N - 1 - i : (i * 5 + turn) % N]);
+    const qv_job_progress p = job_end(&job);
+    assert_int_equal(p.done, N);
+    assert_int_equal(p.failed, 0);
+    assert_true(p.packed > N / 2 && p.packed_chunks < p.packed);
+    assert_int_equal(p.most_frame_bytes, 0); /* they are the caller's */
+    assert_true(c->most_at_once <= 1 + turn % 3);
+    for (int i = 0; i < N; i++)
+        expect_alone(t, c, m, i, output);
+    collector_free(c);
+}
+
+static void
+check_family(const char *dir, const char *backend)
+{
+    struct tiny t = tiny_open_family(dir, backend, QV_F32, 1);
+    for (int type = 0; type < 2; type++) {
+        struct mixed *m = mixed_make(&t, type ? QV_BF16 : QV_F32);
+        for (int turn = 0; turn < 4; turn++)
+            run_mixed(&t, 1, m, turn, type ? QV_BF16 : QV_F32);
+        mixed_free(m);
+    }
+    tiny_close(&t);
+}
+
+/* With DeepStack's outputs, and with windows. */
+static void
+any_order_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!backend_is_here(test_backends[on]))
+            continue;
+        check_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on]);
+        check_family(QV_GOLDEN "/qwen2_5_vl", test_backends[on]);
+    }
+}
+
+/* Each item on one of two devices: here one that is slow and one that is quick. */
+static void
+several_devices_share_the_work(void **state)
+{
+    (void)state;
+    const char *const pairs[][2] = { { "ref", "ref" },
+#ifdef QV_WITH_CPU
+                                     { "ref", "cpu" },
+                                     { "cpu", "cpu" }
+#endif
+    };
+    for (size_t on = 0; on < sizeof pairs / sizeof *pairs; on++) {
+        struct tiny t[2];
+        struct mixed *m[2];
+        for (int i = 0; i < 2; i++) {
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", pairs[on][i], QV_F32, 1);
+            m[i] = mixed_make(&t[i], QV_F32);
+        }
+        struct collector *c = collector_make(t);
+        qv_job *job =
+            job_open(t, 2, (qv_job_options){ .chunk_rows = ROWS, .decoders = 2, .sinks = 2 }, c);
+        for (int i = 0; i < N; i++)
+            job_add(job, &m[0]->sources[i]);
+        const qv_job_progress p = job_end(&job);
+        assert_int_equal(p.devices, 2);
+        assert_int_equal(p.failed, 0);
+        for (int i = 0; i < N; i++) {
+            const struct got *g = find(c, m[0]->keys[i]);
+            assert_int_equal(g->lasts, 1);
+            assert_int_equal(g->n, g->n_tokens);
+            const size_t values = m[0]->bytes[i] / 4;
+            /* of one device whole, or of the other */
+            if (!tiny_same(&t[0], g->tokens, m[0]->alone[i], values, QV_F32) &&
+                !tiny_same(&t[1], g->tokens, m[1]->alone[i], values, QV_F32))
+                fail_msg("%s is of neither device", g->key);
+        }
+        collector_free(c);
+        for (int i = 0; i < 2; i++) {
+            mixed_free(m[i]);
+            tiny_close(&t[i]);
+        }
+    }
+}
+
+/* ---- sources that are wrong ------------------------------------------------------------------ */
+
+static void
+sources_are_checked_when_they_are_added(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    const qv_job_source good = { .key = "good",
+                                 .kind = QV_SOURCE_FRAMES,
+                                 .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+    qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
+                  spare = good, bytes = good, path = good;
+    odd.item.grid_thw[1] = 3;
+    grid.item.grid_thw[0] = 0;
+    count.item.n_frames = 3;
+    data.item.data = NULL;
+    kind.kind = (qv_source_kind)7;
+    none.key = NULL;
+    spare.reserved[0] = 1;
+    bytes.kind = QV_SOURCE_BYTES;
+    path.kind = QV_SOURCE_PATH;
+    const struct {
+        const qv_job_source *source;
+        const char *words;
+    } wrong[] = { { &odd, "good|1,3,4" },    { &grid, "good|0,4,4" }, { &count, "n_frames is 3" },
+                  { &data, "data is NULL" }, { &kind, "kind is 7" },  { &none, "no key" },
+                  { &spare, "reserved" },    { &bytes, "bytes" },     { &path, "path is NULL" } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        qv_error err = { 0 };
+        qv_status status = qv_job_add(job, wrong[i].source, &err);
+        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+    }
+    job_add(job, &good);
+    qv_error err = { 0 };
+    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    expect_failure("after the end", QV_ESTATE, "good|ended", qv_job_add(job, &good, &err), &err);
+    qv_job_close(&job);
+    assert_int_equal(c->n, 1);
+    assert_int_equal(c->got[0].status, QV_OK);
+    free(frames);
+    collector_free(c);
+    tiny_close(&t);
+}
+
+static void
+options_are_checked(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1), other = tiny_open("ref", QV_F32, 1);
+    struct tiny moe = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    qv_model *const one[] = { t.model, t.model }, *const odd[] = { t.model, moe.model };
+    const struct {
+        qv_model *const *models;
+        size_t n;
+        qv_job_options o;
+        const char *words;
+    } wrong[] = {
+        { one, 1, { 0 }, "sink is NULL" },
+        { one, 0, { .sink = collect }, "0 models" },
+        { NULL, 1, { .sink = collect }, "0 models" },
+        { one, 2, { .sink = collect }, "0 and 1 are one" },
+        { odd, 2, { .sink = collect }, "model 1 is qwen3_vl_moe" },
+        { one, 1, { .sink = collect, .decoders = -1 }, "decoders is -1" },
+        { one, 1, { .sink = collect, .sinks = 1 << 20 }, "sinks is 1048576" },
+        { one, 1, { .sink = collect, .memory = -5 }, "memory is -5" },
+        { one, 1, { .sink = collect, .max_wait_s = NAN }, "max_wait_s is" },
+        { one, 1, { .sink = collect, .output = QV_U8 }, "output is u8" },
+        { one, 1, { .sink = collect, .chunk_rows = -1 }, "rows is -1" },
+        { one, 1, { .sink = collect, .reserved = { 1 } }, "reserved" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        qv_job *job = NULL;
+        qv_error err = { 0 };
+        qv_status status = qv_job_open(wrong[i].models, wrong[i].n, &wrong[i].o, &job, &err);
+        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+        assert_null(job);
+    }
+    tiny_close(&moe);
+    tiny_close(&other);
+    tiny_close(&t);
+}
+
+/* One that the sink refuses, the others none the wiser. */
+static void
+a_sink_refuses_one(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    struct mixed *m = mixed_make(&t, QV_F32);
+    static const int refused[] = { 0, 4, 15 }; /* a small one, and two of several chunks */
+    for (int r = 0; r < 3; r++) {
+        struct collector *c = collector_make(&t);
+        c->fails = m->keys[refused[r]];
+        c->how = QV_EIO;
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+        for (int i = 0; i < N; i++)
+            job_add(job, &m->sources[i]);
+        const qv_job_progress p = job_end(&job);
+        assert_int_equal(p.failed, 1);
+        for (int i = 0; i < N; i++)
+            if (i != refused[r])
+                expect_alone(&t, c, m, i, QV_F32);
+        struct got *g = find(c, c->fails);
+        assert_int_equal(g->lasts, 1);
+        assert_int_equal(g->calls, r ? 2 : 1);
+        assert_int_equal(g->status, r ? QV_EIO : QV_OK); /* its one call was the last */
+        collector_free(c);
+    }
+    mixed_free(m);
+    tiny_close(&t);
+}
+
+/* Every source is told of once, those that were not done as cancelled. */
+static void
+check_ended(struct collector *c, int n, qv_status status, const char *words)
+{
+    int cancelled = 0;
+    assert_int_equal(c->n, n);
+    for (int i = 0; i < n; i++) {
+        const struct got *g = &c->got[i];
+        assert_int_equal(g->lasts, 1);
+        cancelled += g->cancelled;
+        if (g->cancelled) {
+            assert_int_equal(g->status, status);
+            assert_non_null(strstr(g->error, words));
+        }
+    }
+    assert_true(cancelled > 0);
+}
+
+static void
+what_is_no_matter_of_one_source_ends_all(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    struct mixed *m = mixed_make(&t, QV_F32);
+    qv_error err = { 0 };
+    /* a sink without memory */
+    struct collector *c = collector_make(&t);
+    c->fails = m->keys[N / 2];
+    c->how = QV_ENOMEM;
+    c->slow = 2000;
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    int added = 0;
+    for (; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
+        ;
+    expect_failure("sink", QV_ENOMEM, "does not want it", qv_job_end(job, &err), &err);
+    qv_job_close(&job);
+    check_ended(c, added, QV_ENOMEM, "does not want it");
+    collector_free(c);
+    /* a device that cannot compute */
+    struct tiny described = { .info = t.info };
+    qv_model_options o = { .dtype = QV_F32, .describe = true };
+    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
+        qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, &err))
+        fail_msg("%s", err.text);
+    c = collector_make(&t);
+    job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
+        ;
+    expect_failure("device", QV_ESTATE, "no weights", qv_job_end(job, &err), &err);
+    expect_failure("again", QV_ESTATE, "no weights", qv_job_add(job, &m->sources[0], &err), &err);
+    qv_job_close(&job);
+    check_ended(c, added, QV_ESTATE, "no weights");
+    collector_free(c);
+    tiny_close(&described);
+    mixed_free(m);
+    tiny_close(&t);
+}
+
+/* Closed in the middle, cancelled before that or not; and a queue that is full. */
+static void
+a_job_is_closed_early(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    struct mixed *m = mixed_make(&t, QV_F32);
+    for (int turn = 0; turn < 8; turn++) {
+        struct collector *c = collector_make(&t);
+        c->slow = 20000;
+        qv_job *job = job_open(&t, 1,
+                               (qv_job_options){ .chunk_rows = ROWS,
+                                                 .decoders = 1 + turn % 3,
+                                                 .queue = 2,
+                                                 .refuse_when_full = turn % 2 },
+                               c);
+        int added = 0;
+        qv_error err = { 0 };
+        for (int i = 0; i < 3 * N && !err.status; i++) {
+            struct qv_job_source s = m->sources[i % N];
+            char key[32];
+            snprintf(key, sizeof key, "%d of %d", i, turn);
+            s.key = key;
+            added += !qv_job_add(job, &s, &err);
+            if (i == N / 2 + turn && turn % 2 == 0)
+                break;
+        }
+        if (turn % 2)
+            expect_failure("full", QV_ESTATE, "2 sources wait", err.status, &err);
+        usleep((useconds_t)turn * 3000);
+        if (turn >= 4) {
+            qv_job_cancel(job);
+            assert_int_equal(qv_job_add(job, &m->sources[0], NULL), QV_ESTATE);
+            assert_int_equal(qv_job_end(job, &err), QV_OK);
+            assert_int_equal(c->n, added);
+        }
+        qv_job_close(&job);
+        assert_int_equal(c->n, added);
+        for (int i = 0; i < c->n; i++)
+            assert_int_equal(c->got[i].lasts, 1);
+        collector_free(c);
+    }
+    mixed_free(m);
+    tiny_close(&t);
+}
+
+/* An item does not wait for a chunk that does not fill, though another is still being read. */
+static void
+nothing_waits_for_ever(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 0.01 }, c);
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        const qv_job_source s = { .key = key,
+                                  .kind = QV_SOURCE_FRAMES,
+                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+        job_add(job, &s);
+        for (int waited = 0;; waited++) {
+            qv_job_progress p;
+            qv_job_get_progress(job, &p);
+            if (p.done == i + 1)
+                break;
+            assert_true(waited < 5000);
+            usleep(1000);
+        }
+    }
+    job_end(&job);
+    free(frames);
+    collector_free(c);
+    tiny_close(&t);
+}
+
+/* ---- clips ----------------------------------------------------------------------------------- */
+
+/* Frames of 4:2:0 in the plainest of containers, from a seed. */
+static const char *
+clip_write(const char *name, int n_frames, int width, int height, unsigned seed)
+{
+    const char *path = temp_path(name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fprintf(f, "YUV4MPEG2 W%d H%d F25:1 Ip A1:1 C420jpeg\n", width, height);
+    for (int i = 0; i < n_frames; i++) {
+        fprintf(f, "FRAME\n");
+        for (int j = 0; j < width * height * 3 / 2; j++)
+            fputc((int)((unsigned)(i * 31 + j * j % 251) * (seed + 3) >> 1 & 0xff), f);
+    }
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+enum { CLIPS = 12 };
+
+/* Small ones, ones that are streamed, and a picture. */
+static const struct {
+    const char *name;
+    int frames, width, height, sampled;
+} clips[CLIPS] = {
+    { "a.y4m", 6, 64, 64, 4 }, { "b.y4m", 2, 64, 32, 2 },   { "c.y4m", 40, 64, 64, 33 },
+    { "d.y4m", 5, 96, 64, 5 }, { "e.y4m", 3, 32, 64, 3 },   { "f.y4m", 90, 64, 32, 80 },
+    { "g.y4m", 4, 64, 64, 4 }, { "h.ppm", 1, 96, 64, 1 },   { "i.y4m", 9, 160, 128, 9 },
+    { "j.y4m", 7, 32, 32, 7 }, { "k.y4m", 60, 96, 64, 48 }, { "l.y4m", 2, 32, 96, 2 },
+};
+static char *clip_paths[CLIPS];
+static qv_decoder *decoder;
+
+static int
+make_files(void **state)
+{
+    if (tempdir_make(state) || qv_decoder_start(QV_DECODER, &decoder, NULL))
+        return -1;
+    for (int i = 0; i < CLIPS; i++) {
+        const char *path = temp_path(clips[i].name);
+        if (strstr(clips[i].name, ".ppm")) {
+            FILE *f = fopen(path, "wb");
+            fprintf(f, "P6\n%d %d\n255\n", clips[i].width, clips[i].height);
+            for (int j = 0; j < clips[i].width * clips[i].height * 3; j++)
+                fputc(j * j % 253, f);
+            fclose(f);
+        } else {
+            clip_write(clips[i].name, clips[i].frames, clips[i].width, clips[i].height,
+                       (unsigned)i);
+        }
+        clip_paths[i] = strdup(path);
+    }
+    return 0;
+}
+
+static int
+remove_files(void **state)
+{
+    qv_decoder_stop(&decoder);
+    for (int i = 0; i < CLIPS; i++)
+        free(clip_paths[i]);
+    return tempdir_remove(state);
+}
+
+static qv_clip_options
+clip_options(int i, bool trusted)
+{
+    return (qv_clip_options){ .num_frames = clips[i].sampled,
+                              .min_pixels = 1,
+                              .max_pixels =
+                                  (int64_t)clips[i].sampled * clips[i].width * clips[i].height,
+                              .trusted = trusted,
+                              .decode_seconds = 20 };
+}
+
+static void
+add_clip(qv_job *job, const char *key, int i, bool trusted)
+{
+    const qv_clip_options o = clip_options(i, trusted);
+    job_add(job, &(qv_job_source){ .key = key, .path = clip_paths[i], .clip = &o });
+}
+
+/* What each of the clips gives, by a job of that clip alone. */
+static struct collector *
+clips_alone(const struct tiny *t)
+{
+    struct collector *c = collector_make(t);
+    for (int i = 0; i < CLIPS; i++) {
+        qv_job *job = job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+        add_clip(job, clips[i].name, i, true);
+        job_end(&job);
+        const struct got *g = find(c, clips[i].name);
+        assert_int_equal(g->status, QV_OK);
+        assert_int_equal(g->n, g->n_tokens);
+    }
+    return c;
+}
+
+static void
+expect_same(const struct tiny *t, struct collector *got, struct collector *wanted, const char *key,
+            const char *name)
+{
+    const struct got *g = find(got, key), *w = find(wanted, name);
+    if (g->lasts != 1 || g->status)
+        fail_msg("%s: %d last calls, %s %s", key, g->lasts, qv_status_name(g->status), g->error);
+    assert_int_equal(g->n, w->n);
+    assert_true(g->last_time_s == w->last_time_s);
+    const size_t values = (size_t)(w->n_tokens * t->info.out_hidden * (1 + t->info.n_deepstack));
+    if (!tiny_same(t, g->tokens, w->tokens, values, QV_F32))
+        fail_msg("%s has other bits than alone", key);
+}
+
+static void
+clips_in_any_order_are_the_same_bits(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!backend_is_here(test_backends[on]))
+            continue;
+        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+        struct collector *alone = clips_alone(&t);
+        for (int turn = 0; turn < 4; turn++) {
+            struct collector *c = collector_make(&t);
+            const qv_job_options o = { .chunk_rows = ROWS,
+                                       .decoders = 1 + turn,
+                                       .memory = turn % 2 ? 130000 : 0,
+                                       .keep_frames = turn == 3,
+                                       .clip.decoder = turn % 2 ? decoder : NULL };
+            qv_job *job = job_open(&t, 1, o, c);
+            for (int i = 0; i < CLIPS; i++) {
+                const int which = turn % 2 ? CLIPS - 1 - i : (i * 7 + turn) % CLIPS;
+                add_clip(job, clips[which].name, which, turn % 2 == 0);
+            }
+            const qv_job_progress p = job_end(&job);
+            assert_int_equal(p.failed, 0);
+            assert_true(p.most_frame_bytes > 0);
+            /* one by itself is more: a clip whose frame pairs are more than a chunk of 64 patches goes
+             * to the device's own chunk */
+            const bool whole = strcmp(test_backends[on], "ref") != 0;
+            if (turn % 2)
+                assert_true(p.most_frame_bytes <= (whole ? 9 * 160 * 128 * 3 : 130000));
+            for (int i = 0; i < CLIPS; i++)
+                expect_same(&t, c, alone, clips[i].name, clips[i].name);
+            collector_free(c);
+        }
+        collector_free(alone);
+        tiny_close(&t);
+    }
+}
+
+/* The bytes of a file give what the file gives. */
+static void
+a_file_in_memory(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    qv_job *job =
+        job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, c);
+    char *bytes[CLIPS];
+    for (int i = 0; i < CLIPS; i++) {
+        FILE *f = fopen(clip_paths[i], "rb");
+        bytes[i] = malloc(1 << 20);
+        assert_non_null(bytes[i]);
+        const qv_clip_options o = clip_options(i, i % 2);
+        job_add(job, &(qv_job_source){ .key = clips[i].name,
+                                       .kind = QV_SOURCE_BYTES,
+                                       .bytes = bytes[i],
+                                       .n_bytes = fread(bytes[i], 1, 1 << 20, f),
+                                       .clip = &o });
+        fclose(f);
+    }
+    job_end(&job);
+    for (int i = 0; i < CLIPS; i++) {
+        expect_same(&t, c, alone, clips[i].name, clips[i].name);
+        free(bytes[i]);
+    }
+    collector_free(c);
+    collector_free(alone);
+    tiny_close(&t);
+}
+
+static void
+a_source_that_is_wrong_costs_itself(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    assert_int_equal(mkfifo(temp_path("pipe"), 0600), 0);
+    const struct {
+        const char *key, *path, *words;
+        qv_status status;
+    } wrong[] = { { "missing", temp_path("missing.mp4"), "cannot be opened", QV_EIO },
+                  { "folder", tempdir, "not a regular file", QV_EIO },
+                  { "pipe", temp_path("pipe"), "not a regular file", QV_EIO },
+                  { "text", temp_text("text.mp4", "this is no clip"), "not a clip", QV_EFORMAT } };
+    enum { WRONG = sizeof wrong / sizeof *wrong };
+    qv_job *job =
+        job_open(&t, 1,
+                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder }, c);
+    for (int i = 0; i < CLIPS; i++) {
+        add_clip(job, clips[i].name, i, false);
+        if (i < WRONG)
+            job_add(job, &(qv_job_source){ .key = wrong[i].key, .path = wrong[i].path });
+    }
+    /* options that do not go with one */
+    qv_clip_options odd = clip_options(0, false);
+    odd.fps = 2;
+    job_add(job, &(qv_job_source){ .key = "odd", .path = clip_paths[0], .clip = &odd });
+    const qv_job_progress p = job_end(&job);
+    assert_int_equal(p.failed, WRONG + 1);
+    for (int i = 0; i < CLIPS; i++)
+        expect_same(&t, c, alone, clips[i].name, clips[i].name);
+    for (int i = 0; i < WRONG; i++) {
+        const struct got *g = find(c, wrong[i].key);
+        assert_int_equal(g->lasts, 1);
+        assert_int_equal(g->status, wrong[i].status);
+        assert_non_null(strstr(g->error, wrong[i].words));
+        assert_non_null(strstr(g->error, wrong[i].path));
+    }
+    assert_int_equal(find(c, "odd")->status, QV_EINVAL);
+    collector_free(c);
+    collector_free(alone);
+    tiny_close(&t);
+}
+
+/* ---- many, and decoders that are killed ------------------------------------------------------ */
+
+/* Processes that the decoder has made and not ended; kill_nth of them is killed, -1: none. */
+static int
+decoder_children(int kill_nth)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc");
+    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        char path[300], line[300];
+        int pid, parent;
+        char how;
+        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+        FILE *f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (!f)
+            continue;
+        if (fgets(line, sizeof line, f) &&
+            sscanf(line, "%d (%*[^)]) %c %d", &pid, &how, &parent) == 3 && parent == decoder->pid &&
+            how != 'Z' && n++ == kill_nth)
+            kill(pid, SIGKILL);
+        fclose(f);
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+struct killer {
+    atomic_bool stop;
+    int killed;
+};
+
+static void *
+kill_some(void *user)
+{
+    struct killer *k = user;
+    for (unsigned seed = 1; !atomic_load(&k->stop); usleep(20000)) {
+        seed = seed * 1664525 + 1013904223;
+        k->killed += decoder_children((int)(seed >> 20) % 4) > 0;
+    }
+    return NULL;
+}
+
+/* Clips whose decoder is killed say so; the others are right. */
+static void
+decoders_are_killed_at_random(void **state)
+{
+    (void)state;
+    enum { MANY = 120 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    static struct killer k; /* goes on if this fails */
+    pthread_t thread;
+    qv_job *job =
+        job_open(&t, 1,
+                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 4, .clip.decoder = decoder }, c);
+    assert_int_equal(pthread_create(&thread, NULL, kill_some, &k), 0);
+    for (int i = 0; i < MANY; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        add_clip(job, key, i % CLIPS, false);
+    }
+    const qv_job_progress p = job_end(&job);
+    atomic_store(&k.stop, true);
+    pthread_join(thread, NULL);
+    int failed = 0;
+    for (int i = 0; i < MANY; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        const struct got *g = find(c, key);
+        failed += g->status != QV_OK;
+        if (g->status)
+            assert_non_null(strstr(g->error, "signal 9"));
+        else
+            expect_same(&t, c, alone, key, clips[i % CLIPS].name);
+    }
+    assert_int_equal(p.failed, failed);
+    print_message("%d killed, %d of %d clips failed\n", k.killed, failed, MANY);
+    assert_true(failed > 0 && failed < MANY);
+    collector_free(c);
+    collector_free(alone);
+    tiny_close(&t);
+}
+
+static int
+open_files(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    for (; dir && readdir(dir); n++)
+        ;
+    closedir(dir);
+    return n;
+}
+
+static int64_t
+resident_bytes(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+    fclose(f);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+static qv_status
+count(void *user, const qv_job_result *r, qv_error *err)
+{
+    (void)err;
+    *(int *)user += r->last && !r->status;
+    return QV_OK;
+}
+
+/* QV_SOAK=20000 for that many clips. Memory, descriptors and processes stay as they were. */
+static void
+a_soak_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    const char *asked = getenv("QV_SOAK");
+    const int many = asked ? atoi(asked) : 300, warm = many / 3;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    int done = 0;
+    qv_error err = { 0 };
+    const qv_job_options o = {
+        .sink = count, .user = &done, .decoders = 3, .chunk_rows = ROWS, .clip.decoder = decoder
+    };
+    qv_job *job = NULL;
+    const int files = open_files(), processes = decoder_children(-1);
+    if (qv_job_open(&t.model, 1, &o, &job, &err))
+        fail_msg("%s", err.text);
+    int64_t before = 0;
+    for (int i = 0; i < many; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        add_clip(job, key, i % 2 ? 1 : 9, false);
+        if (i == warm)
+            before = resident_bytes();
+    }
+    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    const int64_t grew = resident_bytes() - before;
+    qv_job_close(&job);
+    assert_int_equal(done, many);
+    assert_int_equal(open_files(), files);
+    for (int waited = 0; decoder_children(-1) > processes + 1; waited++) {
+        assert_true(waited < 5000); /* those that were dropped are waited for by and by */
+        usleep(1000);
+    }
+    print_message("%d clips: %.1f MiB more than after %d\n", many, (double)grew / (1 << 20), warm);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which keep what is freed */
+    assert_true(grew < (int64_t)16 << 20);
+#endif
+    tiny_close(&t);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order_gives_the_same_bits),
+        cmocka_unit_test(several_devices_share_the_work),
+        cmocka_unit_test(sources_are_checked_when_they_are_added),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(a_sink_refuses_one),
+        cmocka_unit_test(what_is_no_matter_of_one_source_ends_all),
+        cmocka_unit_test(a_job_is_closed_early),
+        cmocka_unit_test(nothing_waits_for_ever),
+        cmocka_unit_test(clips_in_any_order_are_the_same_bits),
+        cmocka_unit_test(a_file_in_memory),
+        cmocka_unit_test(a_source_that_is_wrong_costs_itself),
+        cmocka_unit_test(decoders_are_killed_at_random),
+        cmocka_unit_test(a_soak_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}

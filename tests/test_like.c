@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/* --like qwen-vl-utils: what is decided and made is what the package decides and makes, by a table
+ * that was written with it (tools/reference/make_qwen_vl_utils_table.py). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../media/media.h"
+
+struct clip_row {
+    int patch;
+    int64_t frames;
+    double source_fps;
+    int source_height, source_width;
+    double fps;
+    int64_t num_frames, min_frames, max_frames, min_pixels, max_pixels, total_pixels;
+    int64_t n; /* 0: refused */
+    int height, width;
+    int64_t hash;
+};
+
+struct picture_row {
+    int patch, source_height, source_width;
+    int64_t min_pixels, max_pixels;
+    int height, width; /* 0: refused */
+};
+
+struct resize_row {
+    qvm_arithmetic arithmetic;
+    int h, w, to_h, to_w;
+    uint64_t hash;
+};
+
+#define PICTURE(...)
+#define RESIZE(...)
+#define CLIP(...) { __VA_ARGS__ },
+static const struct clip_row clips[] = {
+#include "qwen_vl_utils.inc"
+};
+#undef CLIP
+#define CLIP(...)
+#undef PICTURE
+#define PICTURE(...) { __VA_ARGS__ },
+static const struct picture_row pictures[] = {
+#include "qwen_vl_utils.inc"
+};
+#undef PICTURE
+#define PICTURE(...)
+#undef RESIZE
+#define RESIZE(arithmetic, ...) { QVM_##arithmetic, __VA_ARGS__ },
+static const struct resize_row resizes[] = {
+#include "qwen_vl_utils.inc"
+};
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+/* Numbers of a checkpoint that the package does not look at. */
+static qv_preprocess
+preset(int patch)
+{
+    return (qv_preprocess){ .min_pixels = 1,
+                            .max_pixels = 2,
+                            .fps = 0.1,
+                            .min_frames = 1,
+                            .max_frames = 2,
+                            .patch_size = patch,
+                            .temporal_patch_size = 2,
+                            .merge_size = 2 };
+}
+
+static void
+clips_are_the_packages(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < COUNT(clips); c++) {
+        const struct clip_row *row = &clips[c];
+        qv_clip_info info = { .source_frames = row->frames,
+                              .source_fps = row->source_fps,
+                              .source_height = row->source_height,
+                              .source_width = row->source_width };
+        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
+                                    .fps = row->fps,
+                                    .num_frames = row->num_frames,
+                                    .min_frames = row->min_frames,
+                                    .max_frames = row->max_frames,
+                                    .min_pixels = row->min_pixels,
+                                    .max_pixels = row->max_pixels,
+                                    .total_pixels = row->total_pixels };
+        const qv_preprocess p = preset(row->patch);
+        int64_t *indices = NULL, hash = 0;
+        qv_error err = { QV_OK, "" };
+        const qv_status status = qvm_choose("clip", &p, &o, &info, &indices, &err);
+        if ((status == QV_OK) != (row->n > 0))
+            fail_msg("row %zu: status %d (%s), %lld frames there", c, (int)status, err.text,
+                     (long long)row->n);
+        for (int64_t i = 0; !status && i < info.n_frames; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        if (!status && (info.n_frames != row->n || info.height != row->height ||
+                        info.width != row->width || hash != row->hash))
+            fail_msg("row %zu: %lld frames of %dx%d, hash %lld; there %lld of %dx%d, %lld", c,
+                     (long long)info.n_frames, info.width, info.height, (long long)hash,
+                     (long long)row->n, row->width, row->height, (long long)row->hash);
+        if (!status)
+            assert_true(info.sampled_fps == (double)row->n / (double)row->frames * row->source_fps);
+        assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
+        free(indices);
+    }
+}
+
+static void
+pictures_are_the_packages(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < COUNT(pictures); c++) {
+        const struct picture_row *row = &pictures[c];
+        qv_clip_info info = { .picture = true,
+                              .source_frames = 1,
+                              .source_height = row->source_height,
+                              .source_width = row->source_width };
+        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
+                                    .min_pixels = row->min_pixels,
+                                    .max_pixels = row->max_pixels };
+        const qv_preprocess p = preset(row->patch);
+        int64_t *indices = NULL;
+        qv_error err = { QV_OK, "" };
+        const qv_status status = qvm_choose("picture", &p, &o, &info, &indices, &err);
+        if ((status == QV_OK) != (row->height > 0) ||
+            (!status && (info.height != row->height || info.width != row->width)))
+            fail_msg("row %zu: status %d (%s), %dx%d; there %dx%d", c, (int)status, err.text,
+                     info.width, info.height, row->width, row->height);
+        free(indices);
+    }
+}
+
+/* What is wrong is said in words: the clip is, or the option. */
+static void
+words_say_what_is_wrong(void **state)
+{
+    static const struct {
+        int64_t frames;
+        int height;
+        qv_clip_options o;
+        qv_status status;
+        const char *words;
+    } bad[] = {
+        { 1,
+          100,
+          { .fps = 2 },
+          QV_EFORMAT,
+          "clip: a clip of 1 frame; qwen-vl-utils takes 2 and more" },
+        { 9, 100, { .num_frames = 1 }, QV_EINVAL, "num_frames 1: qwen-vl-utils would take 0 fra" },
+        { 9, 100, { .num_frames = 10 }, QV_EINVAL, "take 10 frames; 2 to 9 of this clip" },
+        { 9, 100, { .max_frames = 1 }, QV_EINVAL, "max_frames 1: qwen-vl-utils would take 0" },
+        { 9, 1, { .fps = 2 }, QV_EFORMAT, "320x1 is too long and thin" },
+        { 9, 100, { .max_pixels = 5 }, QV_EINVAL, "most pixels are 5, below the least, 131072" },
+        { 9, 100, { .min_pixels = 2, .max_pixels = 5 }, QV_EINVAL, "320x100 becomes 0x0; max_pix" },
+        { 9, 100, { .min_pixels = (int64_t)1 << 40 }, QV_EINVAL, "would be resized to" },
+    };
+    (void)state;
+    const qv_preprocess p = preset(16);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        qv_clip_info info = { .source_frames = bad[i].frames,
+                              .source_fps = 25,
+                              .source_height = bad[i].height,
+                              .source_width = 320 };
+        qv_clip_options o = bad[i].o;
+        o.like = QV_LIKE_QWEN_VL_UTILS;
+        int64_t *indices = NULL;
+        qv_error err = { QV_OK, "" };
+        assert_int_equal(qvm_choose("clip", &p, &o, &info, &indices, &err), bad[i].status);
+        if (!strstr(err.text, bad[i].words))
+            fail_msg("\"%s\" is not in \"%s\"", bad[i].words, err.text);
+        free(indices);
+    }
+}
+
+static void
+pixels_are_the_packages(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < COUNT(resizes); c++) {
+        const struct resize_row *row = &resizes[c];
+        const size_t n = 3 * (size_t)row->to_h * (size_t)row->to_w;
+        const size_t n_src = 3 * (size_t)row->h * (size_t)row->w;
+        uint8_t *src = malloc(n_src), *dst = malloc(n + 64);
+        uint64_t hash = 0xcbf29ce484222325u;
+        uint32_t seed = 1;
+        assert_true(src && dst);
+        for (size_t i = 0; i < n_src; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            src[i] = (uint8_t)(seed >> 24);
+        }
+        memset(dst, 0x99, n + 64);
+        qvm_resampler *r = NULL;
+        assert_int_equal(qvm_resampler_create(row->h, row->w, row->to_h, row->to_w, row->arithmetic,
+                                              &r, NULL),
+                         QV_OK);
+        for (int twice = 0; twice < 2; twice++) /* nothing is left from before */
+            qvm_resampler_run(r, src, 3 * (int64_t)row->w, dst);
+        qvm_resampler_free(&r);
+        for (size_t i = 0; i < n; i++)
+            hash = (hash ^ dst[i]) * 0x100000001b3u;
+        if (hash != row->hash)
+            fail_msg("%dx%d to %dx%d, arithmetic %d: other bytes", row->w, row->h, row->to_w,
+                     row->to_h, (int)row->arithmetic);
+        for (size_t i = n; i < n + 64; i++)
+            assert_int_equal(dst[i], 0x99);
+        free(src);
+        free(dst);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clips_are_the_packages),
+        cmocka_unit_test(pictures_are_the_packages),
+        cmocka_unit_test(words_say_what_is_wrong),
+        cmocka_unit_test(pixels_are_the_packages),
+    };
+    return cmocka_run_group_tests_name("like", tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The thread rules of qwenvit_media.h, and the threads of `qwenvit encode`: clips that are read side
+ * by side, each decoded by several threads, give the frames that each gives alone. For the thread
+ * sanitizer, which sees only our own code (tsan.txt).
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "backends.h"
+#include "command/tool.h"
+#include "make_clips.h"
+#include "tempdir.h"
+
+enum { N_FRAMES = 12, ROUNDS = 2 };
+
+/* Decoders with threads of frames, of slices, and with none. */
+static const char *const clips[] = { "x264.mp4", "vp9.webm", "whole.ts", "whole.mkv" };
+enum { N_CLIPS = sizeof clips / sizeof *clips };
+static char *paths[N_CLIPS], *again; /* NULL: this FFmpeg cannot make it; the last twice */
+static qv_decoder *decoder;
+
+struct worker {
+    int clip, threads;
+    qv_decoder *decoder; /* NULL: trusted */
+    qv_error error;
+    uint64_t hash[ROUNDS]; /* of every frame */
+};
+
+static void *
+read_clip(void *argument)
+{
+    struct worker *w = argument;
+    const qv_clip_options options = {
+        .num_frames = N_FRAMES, .threads = w->threads, .trusted = !w->decoder, .decoder = w->decoder
+    };
+    for (int round = 0; round < ROUNDS && !w->error.status; round++) {
+        qv_clip *clip = NULL;
+        qv_clip_info info;
+        int64_t n = 1;
+        qv_status status = qv_clip_open(paths[w->clip], NULL, NULL, &options, &clip, &w->error);
+        if (status)
+            break;
+        qv_clip_get_info(clip, &info);
+        const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
+        uint8_t *rgb = malloc(bytes);
+        while (!status && n) {
+            status = qv_clip_read(clip, rgb, 1, &n, NULL, &w->error);
+            for (size_t i = 0; !status && n && i < bytes; i++)
+                w->hash[round] = (w->hash[round] ^ rgb[i]) * 0x100000001b3u;
+        }
+        free(rgb);
+        qv_clip_close(&clip);
+    }
+    return NULL;
+}
+
+static void
+expect_same(const struct worker *w, const struct worker *alone)
+{
+    if (w->error.status)
+        fail_msg("%s with %d threads: %s", clips[w->clip], w->threads, w->error.text);
+    for (int round = 0; round < ROUNDS; round++)
+        if (w->hash[round] != alone->hash[0])
+            fail_msg("%s with %d threads, %s: other frames than alone", clips[w->clip], w->threads,
+                     w->decoder ? "isolated" : "trusted");
+}
+
+/* Each clip in two threads of this process and in two processes, all at once. */
+static void
+clips_side_by_side(void **state)
+{
+    (void)state;
+    enum { EACH = 4 };
+    static struct worker alone[N_CLIPS], together[N_CLIPS][EACH];
+    pthread_t threads[N_CLIPS][EACH];
+    for (int c = 0; c < N_CLIPS; c++) {
+        alone[c] = (struct worker){ .clip = c, .threads = 1 };
+        if (paths[c]) {
+            read_clip(&alone[c]);
+            expect_same(&alone[c], &alone[c]);
+        }
+    }
+    for (int c = 0; c < N_CLIPS; c++)
+        for (int i = 0; paths[c] && i < EACH; i++) {
+            together[c][i] = (struct worker){ .clip = c,
+                                              .threads = 2 + i % 2,
+                                              .decoder = i < 2 ? NULL : decoder };
+            assert_int_equal(pthread_create(&threads[c][i], NULL, read_clip, &together[c][i]), 0);
+        }
+    for (int c = 0; c < N_CLIPS; c++)
+        for (int i = 0; paths[c] && i < EACH; i++)
+            pthread_join(threads[c][i], NULL);
+    for (int c = 0; c < N_CLIPS; c++)
+        for (int i = 0; paths[c] && i < EACH; i++)
+            expect_same(&together[c][i], &alone[c]);
+}
+
+/* Closed while the far end decodes, or waits for a slot to be free. */
+static void
+clips_closed_early(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        const qv_clip_options options = { .fps = 1e6,
+                                          .max_frames = 40,
+                                          .threads = 2,
+                                          .trusted = i % 2,
+                                          .decoder = i % 2 ? NULL : decoder };
+        qv_clip *clip = NULL;
+        qv_error err;
+        if (qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err))
+            fail_msg("%s", err.text);
+        usleep(i % 4 * 5000);
+        qv_clip_close(&clip);
+        assert_null(clip);
+    }
+}
+
+static size_t
+load_tensors(const char *path, uint8_t *out, size_t room)
+{
+    uint64_t header;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(&header, 1, sizeof header, f), sizeof header);
+    assert_int_equal(fseek(f, (long)header, SEEK_CUR), 0);
+    const size_t n = fread(out, 1, room, f);
+    fclose(f);
+    return n;
+}
+
+/* The clip decodes, the device computes and the outbox writes, all at once; twice over. */
+static void
+encode_two_clips(void **state)
+{
+    (void)state;
+    enum { ROOM = 1 << 20 };
+    static uint8_t tensors[2][ROOM];
+    const char *arguments[] = { paths[N_CLIPS - 1], again };
+    for (int b = 0; b < N_TEST_BACKENDS; b++)
+        for (int trusted = 0; backend_is_here(test_backends[b]) && trusted < 2; trusted++) {
+            const struct tool_options o = { .backend = test_backends[b],
+                                            .dtype = QV_F32,
+                                            .threads = 1,
+                                            .quiet = true,
+                                            .json = true,
+                                            .json_file = temp_path("log.json"),
+                                            .tune_file = temp_path("tune.json"),
+                                            .model = QV_GOLDEN "/qwen3_vl",
+                                            .output = tempdir,
+                                            .output_dtype = QV_F32,
+                                            .chunk_rows = 16,
+                                            .clip = { .num_frames = N_FRAMES,
+                                                      .threads = 2,
+                                                      .trusted = trusted,
+                                                      .decoder = trusted ? NULL : decoder },
+                                            .arguments = arguments,
+                                            .n_arguments = 2 };
+            assert_int_equal(tool_encode(&o), TOOL_DONE);
+            const size_t n = load_tensors(temp_path("whole.mkv.safetensors"), tensors[0], ROOM);
+            assert_true(n > 1000 && n < ROOM);
+            assert_int_equal(load_tensors(temp_path("again.mkv.safetensors"), tensors[1], ROOM), n);
+            assert_memory_equal(tensors[0], tensors[1], n);
+        }
+}
+
+static int
+make_files(void **state)
+{
+    if (tempdir_make(state) || qv_decoder_start(QV_DECODER, &decoder, NULL))
+        return -1;
+    for (int c = 0; c < N_CLIPS; c++)
+        if (clip_is_possible(clips[c])) {
+            const clip_bytes bytes = clip_make(clips[c]);
+            paths[c] = strdup(temp_file(clips[c], bytes.data, bytes.n));
+            free(bytes.data);
+        }
+    again = strdup(temp_path("again.mkv"));
+    return link(paths[N_CLIPS - 1], again);
+}
+
+static int
+remove_files(void **state)
+{
+    qv_decoder_stop(&decoder);
+    for (int c = 0; c < N_CLIPS; c++)
+        free(paths[c]);
+    free(again);
+    return tempdir_remove(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clips_side_by_side),
+        cmocka_unit_test(clips_closed_early),
+        cmocka_unit_test(encode_two_clips),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Checkpoints as MLX converts them: "vision_tower." names, a patch embedding with its channels last, and
+ * matrices quantised in groups by MLX's rule (mlx.core.quantize, affine): of each group of a row the
+ * least value is the bias, (greatest - least) / (2^bits - 1) the scale, and values are packed into
+ * 32-bit words, the first in the lowest bits.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "files/safetensors.h"
+#include "tempdir.h"
+#include "tiny.h"
+
+enum { MOST = 512, HIDDEN = 32 };
+
+/* A checkpoint that is being written: tensors and their data. */
+struct written {
+    struct qv_safetensor tensors[MOST];
+    char names[MOST][192];
+    void *data[MOST];
+    size_t bytes[MOST], n;
+};
+
+/* How: quantised, or the values that this stands for; and what is wrong with it. */
+struct how {
+    int bits;
+    bool as_values;
+    const char *drop;      /* a tensor left out, by the end of its name */
+    int64_t groups, words; /* other numbers of them in a row than there are */
+    const char *scales_as; /* another dtype of the scales */
+};
+
+static void
+put(struct written *w, const char *dtype, const char *name, int n_dims, const int64_t *shape,
+    void *data, size_t bytes)
+{
+    assert_true(w->n < MOST);
+    struct qv_safetensor *t = &w->tensors[w->n];
+    *t = (struct qv_safetensor){ .n_dims = n_dims };
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", dtype);
+    snprintf(w->names[w->n], sizeof w->names[0], "%s", name);
+    t->name = w->names[w->n];
+    memcpy(t->shape, shape, (size_t)n_dims * sizeof *shape);
+    w->bytes[w->n] = bytes;
+    w->data[w->n++] = data;
+}
+
+/* A group of n values of a row as packed[], and as what they stand for. */
+static void
+quantise(const float *x, int64_t n, int bits, uint32_t *packed, int64_t first, float *scale,
+         float *bias, float *values)
+{
+    float least = INFINITY, greatest = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        least = fminf(least, x[i]);
+        greatest = fmaxf(greatest, x[i]);
+    }
+    *bias = least;
+    *scale = (greatest - least) / (float)((1 << bits) - 1);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t q = (uint32_t)lrintf((x[i] - *bias) / *scale);
+        const int64_t at = (first + i) * bits;
+        packed[at / 32] |= q << (at % 32);
+        values[i] = (float)q * *scale + *bias;
+    }
+}
+
+/* weight[rows, k] in groups of 32 as MLX has it, or as f32. */
+static void
+put_matrix(struct written *w, const struct how *how, const char *name, const float *x, int64_t rows,
+           int64_t k)
+{
+    const int64_t group = 32, groups = k / group, words = k * how->bits / 32;
+    const size_t n = (size_t)(rows * groups);
+    float *scales = malloc(n * sizeof *scales), *biases = malloc(n * sizeof *biases);
+    float *values = malloc((size_t)(rows * k) * sizeof *values);
+    uint32_t *packed = calloc((size_t)(rows * words), sizeof *packed);
+    for (int64_t i = 0; i < rows * groups; i++)
+        quantise(x + i * group, group, how->bits, packed, i * group, &scales[i], &biases[i],
+                 values + i * group);
+    char other[160];
+    const int stem = (int)(strlen(name) - strlen("weight"));
+    if (how->as_values) {
+        put(w, "F32", name, 2, (int64_t[]){ rows, k }, values, (size_t)(rows * k) * 4);
+        free(packed);
+        free(scales);
+        free(biases);
+        return;
+    }
+    free(values);
+    const int64_t said = how->groups ? how->groups : groups,
+                  width = how->words ? how->words : words;
+    put(w, "U32", name, 2, (int64_t[]){ rows, width }, packed, (size_t)(rows * words) * 4);
+    snprintf(other, sizeof other, "%.*sscales", stem, name);
+    put(w, how->scales_as ? how->scales_as : "F32", other, 2, (int64_t[]){ rows, said }, scales,
+        n * 4);
+    snprintf(other, sizeof other, "%.*sbiases", stem, name);
+    put(w, "F32", other, 2, (int64_t[]){ rows, said }, biases, n * 4);
+}
+
+/* [o, c, taps] -> [o, taps, c] */
+static void
+put_patch_embed(struct written *w, const struct qv_safetensor *t, const float *x)
+{
+    const int64_t *d = t->shape, c = d[1], taps = d[2] * d[3] * d[4];
+    float *last = malloc((size_t)(d[0] * c * taps) * sizeof *last);
+    for (int64_t i = 0; i < d[0] * c * taps; i++)
+        last[i / (c * taps) * c * taps + i % taps * c + i / taps % c] = x[i];
+    put(w, "F32", "vision_tower.patch_embed.proj.weight", 5,
+        (int64_t[]){ d[0], d[2], d[3], d[4], c }, last, (size_t)(d[0] * c * taps) * 4);
+}
+
+static bool
+is_dropped(const struct how *how, const char *name)
+{
+    const size_t n = how->drop ? strlen(how->drop) : 0, all = strlen(name);
+    return n && all >= n && !strcmp(name + all - n, how->drop);
+}
+
+static void
+take(struct written *w, const struct how *how, const struct qv_safetensors *file,
+     const struct qv_safetensor *t)
+{
+    static const char prefix[] = "model.visual.";
+    qv_error err = { 0 };
+    char name[160];
+    const int64_t n = (int64_t)t->bytes / 2;
+    uint16_t *in = malloc(t->bytes);
+    float *x = malloc((size_t)n * sizeof *x);
+    if (strncmp(t->name, prefix, sizeof prefix - 1) != 0) {
+        free(in);
+        free(x);
+        return;
+    }
+    if (qv_safetensors_read(file, t, 0, in, t->bytes, &err))
+        fail_msg("%s", err.text);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = qv_bf16_to_f32(in[i]);
+    free(in);
+    snprintf(name, sizeof name, "vision_tower.%s", t->name + sizeof prefix - 1);
+    const bool matrix = t->n_dims == 2 && t->shape[1] % 32 == 0 && !strstr(name, "pos_embed");
+    if (t->n_dims == 5)
+        put_patch_embed(w, t, x);
+    else if (matrix)
+        put_matrix(w, how, name, x, t->shape[0], t->shape[1]);
+    if (t->n_dims == 5 || matrix)
+        free(x);
+    else
+        put(w, "F32", name, t->n_dims, t->shape, x, (size_t)n * 4);
+}
+
+static void
+write_checkpoint(const struct how *how)
+{
+    static struct written w;
+    qv_error err = { 0 };
+    struct qv_safetensors *file = NULL;
+    struct qv_safetensors_writer *to = NULL;
+    w.n = 0;
+    if (qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < qv_safetensors_count(file); i++)
+        take(&w, how, file, qv_safetensors_at(file, i));
+    qv_safetensors_close(&file);
+    size_t kept = 0;
+    for (size_t i = 0; i < w.n; i++) {
+        if (is_dropped(how, w.names[i])) {
+            free(w.data[i]);
+            continue;
+        }
+        w.tensors[kept] = w.tensors[i];
+        w.data[kept] = w.data[i];
+        w.bytes[kept++] = w.bytes[i];
+    }
+    w.n = kept;
+    if (qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0, &to,
+                                   &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < w.n; i++) {
+        const size_t said = (size_t)w.tensors[i].shape[0] * 4 *
+                            (size_t)(w.tensors[i].n_dims > 1 ? w.tensors[i].shape[1] : 1);
+        void *grown = w.bytes[i] < said ? realloc(w.data[i], said) : w.data[i];
+        if (w.bytes[i] < said)
+            memset((char *)grown + w.bytes[i], 0, said - w.bytes[i]);
+        const size_t bytes = w.tensors[i].n_dims == 5 ? w.bytes[i] : said;
+        if (qv_safetensors_writer_put(to, i, 0, grown, bytes, &err))
+            fail_msg("%s", err.text);
+        free(grown);
+    }
+    if (qv_safetensors_writer_finish(&to, &err))
+        fail_msg("%s", err.text);
+}
+
+static void
+copy_config(void)
+{
+    char text[4096];
+    FILE *in = fopen(QV_GOLDEN "/qwen3_vl/config.json", "rb");
+    assert_non_null(in);
+    text[fread(text, 1, sizeof text - 1, in)] = 0;
+    fclose(in);
+    temp_text("config.json", text);
+}
+
+static float *
+tokens_of(qv_dtype dtype, size_t *bytes)
+{
+    struct tiny t = tiny_open_family(tempdir, "ref", dtype, 1);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
+    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
+    float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
+    free(frames);
+    tiny_close(&t);
+    return tokens;
+}
+
+/* Quantised matrices are the model of the values that they stand for, rounded to the model's dtype. */
+static void
+quantised_is_what_it_stands_for(void **state)
+{
+    (void)state;
+    static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
+    copy_config();
+    for (int bits = 4; bits <= 8; bits += 4)
+        for (int d = 0; d < 2; d++) {
+            size_t n, m;
+            write_checkpoint(&(struct how){ .bits = bits, .as_values = true });
+            float *expected = tokens_of(dtypes[d], &n);
+            write_checkpoint(&(struct how){ .bits = bits });
+            float *found = tokens_of(dtypes[d], &m);
+            assert_int_equal(n, m);
+            assert_memory_equal(expected, found, n);
+            for (size_t i = 0; i < n / sizeof *found; i++)
+                assert_true(isfinite(found[i]));
+            free(expected);
+            free(found);
+        }
+}
+
+static void
+what_is_not_in_that_form_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        struct how how;
+        qv_status status;
+        const char *words;
+    } cases[] = {
+        { { .bits = 4, .drop = "blocks.0.attn.qkv.scales" },
+          QV_EFORMAT,
+          "no tensor vision_tower.blocks.0.attn.qkv.scales|is quantised (U32)" },
+        { { .bits = 8, .drop = "blocks.1.attn.proj.biases" },
+          QV_EFORMAT,
+          "no tensor vision_tower.blocks.1.attn.proj.biases" },
+        { { .bits = 4, .words = 2 },
+          QV_EFORMAT,
+          "qkv.weight is quantised as [96,2] with scales [96,1]|[96,32]|4 or 8 bits" },
+        { { .bits = 4, .words = 3 }, QV_EFORMAT, "[96,3]" },
+        { { .bits = 8, .groups = 3 }, QV_EFORMAT, "scales [96,3]" },
+        { { .bits = 8, .scales_as = "I32" }, QV_EUNSUPPORTED, "qkv.scales is I32" },
+    };
+    copy_config();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_context *ctx = NULL;
+        qv_model *model = NULL;
+        qv_error err = { 0 };
+        write_checkpoint(&cases[i].how);
+        if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
+            fail_msg("%s", err.text);
+        const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
+        expect_failure("quantised", cases[i].status, cases[i].words, s, &err);
+        assert_null(model);
+        qv_context_close(&ctx);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
+                                        tempdir_remove),
+        cmocka_unit_test_setup_teardown(what_is_not_in_that_form_is_refused, tempdir_make,
+                                        tempdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Packs: an item's tokens are the same bits alone in a chunk and among others, wherever it lies, whatever
+ * the others hold, whatever was in memory before.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "backends.h"
+#include "model/plan.h"
+#include "tiny.h"
+
+static const struct {
+    int64_t grid_thw[3];
+    bool picture;
+} mix[] = {
+    { { 1, 2, 2 }, false },  { { 3, 2, 4 }, false }, { { 1, 4, 6 }, true },  { { 2, 4, 2 }, false },
+    { { 1, 6, 6 }, true },   { { 2, 2, 6 }, true },  { { 1, 8, 2 }, true },  { { 2, 2, 2 }, false },
+    { { 1, 2, 10 }, false }, { { 1, 2, 2 }, true },  { { 3, 4, 2 }, false }, { { 1, 4, 4 }, true },
+    { { 1, 6, 4 }, false },
+};
+enum { N = sizeof mix / sizeof *mix, ROWS = 256, SEGMENTS = 24 };
+
+static int64_t
+rows_of(const qv_item *item)
+{
+    return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
+}
+
+/* A plan with the items of the mix, and what each gives alone. */
+struct pack {
+    struct tiny t;
+    qv_dtype output;
+    qv_plan *plan;
+    qv_item items[N], spoilt[N]; /* spoilt: of NaN and infinity */
+    char *alone[N];
+};
+
+static void *
+patches(int64_t n, uint32_t seed)
+{
+    float *p = malloc((size_t)n * sizeof *p);
+    assert_non_null(p);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525 + 1013904223;
+        p[i] = (float)(seed >> 8) / 0x1p23f - 1;
+    }
+    return p;
+}
+
+/* Frames cannot be NaN: of them all bits are set. */
+static const void *
+spoilt_data(const struct pack *p, qv_input input, int i)
+{
+    static const float values[] = { NAN, INFINITY, -INFINITY };
+    int64_t n = rows_of(&p->items[i]) * p->t.info.row_dim;
+    float *data = malloc((size_t)n * sizeof *data);
+    assert_non_null(data);
+    memset(data, 0xff, (size_t)n * sizeof *data);
+    for (int64_t j = 0; j < n && input == QV_INPUT_PATCHES; j++)
+        data[j] = values[i % 3];
+    return data;
+}
+
+static struct pack
+pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input input,
+                 qv_dtype output)
+{
+    struct pack p = { .t = tiny_open_family(dir, backend, dtype, 2), .output = output };
+    const qv_plan_options o = {
+        .rows = ROWS, .segments = SEGMENTS, .windows = ROWS / 4, .input = input, .output = output
+    };
+    size_t bytes;
+    p.plan = tiny_plan(&p.t, &o);
+    for (int i = 0; i < N; i++) {
+        const int64_t *g = mix[i].grid_thw;
+        qv_item *item = &p.items[i];
+        item->picture = mix[i].picture;
+        memcpy(item->grid_thw, g, sizeof item->grid_thw);
+        item->data = input == QV_INPUT_FRAMES
+                         ? tiny_frames(&p.t, item->picture ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i)
+                         : patches(rows_of(item) * p.t.info.row_dim, (uint32_t)i);
+        p.spoilt[i] = *item;
+        p.spoilt[i].data = spoilt_data(&p, input, i);
+    }
+    for (int i = 0; i < N; i++)
+        p.alone[i] = tiny_chunk(&p.t, p.plan, &p.items[i], 1, output, &bytes);
+    return p;
+}
+
+static struct pack
+pack_open(const char *backend, qv_dtype dtype, qv_input input, qv_dtype output)
+{
+    return pack_open_family(QV_GOLDEN "/qwen3_vl_moe", backend, dtype, input, output);
+}
+
+static void
+pack_close(struct pack *p)
+{
+    for (int i = 0; i < N; i++) {
+        free((void *)(uintptr_t)p->items[i].data);
+        free((void *)(uintptr_t)p->spoilt[i].data);
+        free(p->alone[i]);
+    }
+    qv_plan_free(&p->plan);
+    tiny_close(&p->t);
+}
+
+/* One chunk of items of the mix by number; n + number: spoilt. All outputs of those that are not. */
+static void
+check_chunk(struct pack *p, const int *order, size_t n, const char *what)
+{
+    qv_item items[N] = { 0 };
+    size_t bytes, row = (size_t)p->t.info.out_hidden * (p->output == QV_BF16 ? 2 : 4);
+    int64_t outputs = 1 + p->t.info.n_deepstack, total = 0, at = 0;
+    for (size_t i = 0; i < n; i++) {
+        items[i] = order[i] < N ? p->items[order[i]] : p->spoilt[order[i] - N];
+        total += rows_of(&items[i]) / 4;
+    }
+    char *all = tiny_chunk(&p->t, p->plan, items, n, p->output, &bytes);
+    for (size_t i = 0; i < n; i++) {
+        int64_t tokens = rows_of(&items[i]) / 4;
+        for (int64_t j = 0; j < outputs && order[i] < N; j++)
+            if (!tiny_same(&p->t, all + (size_t)(j * total + at) * row,
+                           p->alone[order[i]] + (size_t)(j * tokens) * row,
+                           (size_t)(tokens * p->t.info.out_hidden), p->output))
+                fail_msg("%s: item %d has other bits as number %zu of %zu, output %d", what,
+                         order[i], i, n, (int)j);
+        at += tokens;
+    }
+    free(all);
+}
+
+/* NaN, and no place of anything, in all memory of chunks, as another plan may leave it. */
+static void
+poison(const struct pack *p)
+{
+    const struct qv_arena *arena = p->plan->arena;
+    qv_error err = { 0 };
+    size_t bytes = qv_arena_work(arena, arena->work_bytes);
+    void *nan = malloc(bytes);
+    assert_non_null(nan);
+    memset(nan, 0xff, bytes);
+    if (p->t.ctx->backend->upload(p->t.ctx->dev, (struct qv_buffer){ arena->memory, 0 }, nan, bytes,
+                                  &err))
+        fail_msg("%s", err.text);
+    free(nan);
+}
+
+static void
+check_pack(struct pack p)
+{
+    int forward[N], reverse[N], order[N];
+    for (int i = 0; i < N; i++) {
+        forward[i] = i;
+        reverse[i] = N - 1 - i;
+    }
+    check_chunk(&p, forward, N, "in order");
+    check_chunk(&p, reverse, N, "in reverse");
+    for (int turn = 1; turn < N; turn += 3) {
+        for (int i = 0; i < N; i++)
+            order[i] = (i * 5 + turn) % N;
+        check_chunk(&p, order, (size_t)(N - turn), "in another order");
+    }
+    for (int odd = 0; odd < 2; odd++) {
+        for (int i = 0; i < N; i++)
+            order[i] = i % 2 == odd ? N + i : i;
+        check_chunk(&p, order, N, "beside NaN");
+    }
+    for (int i = 0; i < N; i++)
+        order[i] = N + i;
+    check_chunk(&p, order, N, "all of them NaN");
+    check_chunk(&p, &forward[0], 1, "after NaN");
+    check_chunk(&p, reverse, N, "after NaN");
+    poison(&p);
+    check_chunk(&p, &forward[N - 1], 1, "in memory of NaN");
+    poison(&p);
+    check_chunk(&p, forward, N, "in memory of NaN");
+    pack_close(&p);
+}
+
+static void
+neighbours_change_no_bit(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++)
+        for (int type = 0; type < N_TEST_DTYPES; type++) {
+            if (!dtype_is_here(test_backends[on], test_dtypes[type]))
+                continue;
+            check_pack(pack_open(test_backends[on], test_dtypes[type], QV_INPUT_PATCHES, QV_F32));
+            check_pack(pack_open(test_backends[on], test_dtypes[type], QV_INPUT_FRAMES, QV_BF16));
+        }
+}
+
+/* Nor where rows are in window order, and a gated MLP's width is odd. */
+static void
+neighbours_change_no_bit_with_windows(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++)
+        for (int type = 0; type < N_TEST_DTYPES; type++)
+            if (dtype_is_here(test_backends[on], test_dtypes[type]))
+                check_pack(pack_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[on],
+                                            test_dtypes[type], QV_INPUT_PATCHES, QV_BF16));
+}
+
+/* The same call in the same capacity gives each item what it gives alone, packed as it is. */
+static void
+several_are_each_alone(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!dtype_is_here(test_backends[on], QV_F32))
+            continue;
+        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+        enum { MANY = 3 * N };
+        const qv_plan_options o = { .rows = ROWS, .segments = SEGMENTS };
+        size_t bytes, row = (size_t)p.t.info.out_hidden * 4;
+        qv_item items[MANY];
+        int64_t total = 0, at = 0;
+        for (int i = 0; i < MANY; i++) {
+            items[i] = p.items[i * 7 % N];
+            total += rows_of(&items[i]) / 4;
+        }
+        char *all = tiny_encode(&p.t, QV_INPUT_FRAMES, items, MANY, &o, &bytes);
+        for (int i = 0; i < MANY; i++) {
+            int64_t tokens = rows_of(&items[i]) / 4;
+            for (int64_t j = 0; j < 1 + p.t.info.n_deepstack; j++)
+                assert_true(tiny_same(&p.t, all + (size_t)(j * total + at) * row,
+                                      p.alone[i * 7 % N] + (size_t)(j * tokens) * row,
+                                      (size_t)(tokens * p.t.info.out_hidden), QV_F32));
+            at += tokens;
+        }
+        free(all);
+        pack_close(&p);
+    }
+}
+
+/* In the capacity that an item takes by itself it gives what it gives in a pack's, where info says so. */
+static void
+capacities_change_no_bit_unsaid(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS * N_TEST_DTYPES; on++) {
+        const char *backend = test_backends[on / N_TEST_DTYPES];
+        qv_dtype dtype = test_dtypes[on % N_TEST_DTYPES];
+        if (!dtype_is_here(backend, dtype))
+            continue;
+        struct pack p = pack_open(backend, dtype, QV_INPUT_FRAMES, QV_F32);
+        const struct qv_caps *caps = &p.t.ctx->caps;
+        const struct qv_capacity_bits bits =
+            qv_capacity_bits(caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
+        int said = 0;
+        for (int i = 0; i < N; i++) {
+            struct qv_capacity own =
+                qv_capacity_alone(caps, &p.t.model->config, p.items[i].grid_thw);
+            size_t bytes;
+            if (!qv_capacity_same_bits(&bits, &own, &p.plan->capacity))
+                continue;
+            char *alone = tiny_encode(&p.t, QV_INPUT_FRAMES, &p.items[i], 1, NULL, &bytes);
+            assert_memory_equal(alone, p.alone[i], bytes);
+            free(alone);
+            said++;
+        }
+        if (!strcmp(backend, "ref"))
+            assert_int_equal(said, N);
+        pack_close(&p);
+    }
+}
+
+static void
+read_table(const struct pack *p, int slot, void *out, size_t bytes)
+{
+    qv_error err = { 0 };
+    if (p->t.ctx->backend->download(p->t.ctx->dev, out, qv_plan_operand(p->plan, 0, slot), bytes,
+                                    &err))
+        fail_msg("%s", err.text);
+}
+
+/* Every row of the chunk, those beyond its one item's as well. */
+static void
+check_tables(const struct pack *p, const qv_item *item)
+{
+    const size_t rows = (size_t)p->plan->capacity.rows;
+    struct qv_coords *coords = calloc(rows, sizeof *coords);
+    int32_t(*index)[4] = calloc(rows, sizeof *index);
+    struct qv_item_place place;
+    assert_non_null(coords);
+    assert_non_null(index);
+    read_table(p, SLOT_COORDS, coords, rows * sizeof *coords);
+    read_table(p, SLOT_INDEX, index, rows * sizeof *index);
+    read_table(p, SLOT_PLACES, &place, sizeof place);
+    for (size_t r = 0; r < rows; r++) {
+        const struct qv_coords *c = &coords[r];
+        int64_t at = place.first + (int64_t)c->pair * place.pair + place.frame +
+                     (int64_t)c->row * place.grid_w + c->col;
+        assert_int_equal(c->item, 0);
+        assert_in_range(at, 0, rows_of(item) * 2 - 1);
+        assert_in_range(c->row, 0, QV_MOST_POSITIONS - 1);
+        assert_in_range(c->col, 0, QV_MOST_POSITIONS - 1);
+        for (int i = 0; i < 4; i++)
+            assert_in_range(index[r][i], 0, p->t.model->config.n_positions - 1);
+    }
+    free(coords);
+    free(index);
+}
+
+/* Rows beyond a chunk's items look at some place of the input all the same, whatever chunks before, of
+ * this plan or another, left behind: else they would read what is not there. */
+static void
+rows_beyond_the_fill_stay_inside(void **state)
+{
+    (void)state;
+    static const qv_item items[] = { { .grid_thw = { 1, 126, 2 }, .picture = true },
+                                     { .grid_thw = { 1, 2, 60 } },
+                                     { .grid_thw = { 24, 2, 2 } },
+                                     { .grid_thw = { 2, 8, 6 } } };
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!backend_is_here(test_backends[on]))
+            continue;
+        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+        uint8_t *frames = tiny_frames(&p.t, 2 * ROWS, 1, 1, 1);
+        for (int i = 0; i < 8; i++) {
+            qv_item item = items[i % 4];
+            size_t bytes;
+            item.data = frames;
+            if (i > 4)
+                poison(&p);
+            for (int chunk = 0; chunk < p.plan->arena->n_chunks; chunk++)
+                free(tiny_chunk(&p.t, p.plan, &item, 1, QV_F32, &bytes));
+            check_tables(&p, &item);
+        }
+        free(frames);
+        pack_close(&p);
+    }
+}
+
+/* ---- one memory for all plans ---------------------------------------------------------------- */
+
+/* A chunk of a plan while those of another are under way, and of a larger one that needs more memory. */
+static void
+plans_take_turns_in_one_memory(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!backend_is_here(test_backends[on]))
+            continue;
+        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+        qv_error err = { 0 };
+        size_t bytes;
+        qv_plan_info info;
+        qv_plan_get_info(p.plan, &info);
+        const qv_plan_options same = { .rows = info.rows, .segments = SEGMENTS + 1 };
+        const qv_plan_options large = { .rows = 8 * p.t.ctx->caps.chunk_rows };
+        qv_plan *other = tiny_plan(&p.t, &same);
+        assert_ptr_equal(other->arena, p.plan->arena);
+        for (int i = 0; i < info.chunks_ahead; i++)
+            assert_int_equal(qv_plan_push(i % 2 ? other : p.plan, &p.items[i], 1, &err), QV_OK);
+        assert_int_equal(qv_plan_push(other, &p.items[2], 1, &err), QV_ESTATE);
+        assert_non_null(strstr(err.text, "not been pulled"));
+        assert_int_equal(qv_plan_push(p.plan, &p.items[2], 1, &err), QV_ESTATE);
+        qv_plan *larger = tiny_plan(&p.t, &large);
+        assert_ptr_not_equal(larger->arena, p.plan->arena);
+        assert_int_equal(qv_plan_push(larger, &p.items[3], 1, &err), QV_OK);
+        qv_plan *const order[] = { p.plan, other, larger };
+        const int item[] = { 0, 1, 3 };
+        for (int i = 0; i < 3; i++) {
+            if (i == 1 && info.chunks_ahead < 2)
+                continue;
+            qv_tokens out = tiny_tokens(&p.t, &p.items[item[i]], 1, QV_F32, &bytes);
+            if (qv_plan_pull(order[i], &out, &err))
+                fail_msg("%s", err.text);
+            if (i < 2) /* another capacity may have other kernels */
+                assert_memory_equal(out.tokens, p.alone[item[i]], bytes);
+            free(out.tokens);
+        }
+        qv_plan_free(&other);
+        qv_plan_free(&larger);
+        check_chunk(&p, (const int[]){ 4, 1, 2 }, 3, "after a larger plan");
+        pack_close(&p);
+    }
+}
+
+/* A plan freed is ready again at once, though what was under way in it was never pulled; and memory grows
+ * with the largest plan alone. */
+static void
+a_plan_that_was_freed_is_ready_at_once(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    const qv_plan_options o = { .rows = 32 }, dense = { .rows = 32, .segment_rows = 8 };
+    uint8_t *frames = tiny_frames(&t, 2, 2, 2, 1);
+    const qv_item item = { .data = frames, .grid_thw = { 1, 2, 2 } };
+    size_t bytes;
+    qv_plan *first = tiny_plan(&t, &o), *second = tiny_plan(&t, &dense);
+    const qv_plan *was = first;
+    const struct qv_arena *arena = first->arena;
+    assert_ptr_equal(second->arena, arena);
+    char *before = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
+    assert_int_equal(qv_plan_push(first, &item, 1, &err), QV_OK);
+    qv_plan_free(&first);
+    qv_plan_free(&second);
+    assert_int_equal(t.model->n_idle, 2);
+    first = tiny_plan(&t, &o);
+    assert_ptr_equal(first, was);
+    assert_ptr_equal(first->arena, arena);
+    assert_int_equal(t.model->n_idle, 1);
+    char *after = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
+    assert_memory_equal(before, after, bytes);
+    qv_plan_free(&first);
+    for (int64_t rows = 4; rows <= 64; rows += 4) { /* every rung of the device's own chunk */
+        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = rows });
+        assert_ptr_equal(plan->arena, arena);
+        qv_plan_free(&plan);
+        assert_true(t.model->n_idle <= QV_IDLE_PLANS);
+    }
+    for (int64_t segments = 1; segments <= 2 * QV_IDLE_PLANS; segments++) {
+        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = 16, .segments = segments });
+        qv_plan_free(&plan);
+        assert_true(t.model->n_idle <= QV_IDLE_PLANS);
+    }
+    assert_int_equal(t.model->n_idle, QV_IDLE_PLANS);
+    free(before);
+    free(after);
+    free(frames);
+    tiny_close(&t);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(neighbours_change_no_bit_with_windows),
+        cmocka_unit_test(several_are_each_alone),
+        cmocka_unit_test(capacities_change_no_bit_unsaid),
+        cmocka_unit_test(rows_beyond_the_fill_stay_inside),
+        cmocka_unit_test(plans_take_turns_in_one_memory),
+        cmocka_unit_test(a_plan_that_was_freed_is_ready_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What plans of different capacities share: a row of a product, and a segment of an attention, have
+ * the same bits however many rows there are beside them, where the device says so (qv_caps.same).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends.h"
+#include "dtype.h"
+#include "engine/context.h"
+#include "model/capacity.h"
+
+/* One run of an operation: what it reads by operand, NULL where nothing. */
+struct run {
+    qv_context *ctx;
+    struct qv_op op;
+    const void *inputs[QV_MAX_OPERANDS];
+};
+
+static void
+must(qv_status status, const qv_error *err)
+{
+    if (status)
+        fail_msg("%s", err->text);
+}
+
+static void
+fill(void *p, qv_dtype dtype, int64_t n, uint32_t random)
+{
+    for (int64_t i = 0; i < n; i++) {
+        random = random * 1664525 + 1013904223;
+        qv_store(p, dtype, i, (double)random / 0x1p31 - 1);
+    }
+}
+
+static void *
+numbers(qv_dtype dtype, int64_t n, uint32_t seed)
+{
+    void *p = malloc((size_t)n * qv_dtype_bytes(dtype));
+    assert_non_null(p);
+    fill(p, dtype, n, seed);
+    return p;
+}
+
+static struct qv_memory *
+upload(const struct run *r, int i)
+{
+    const struct qv_view v = qv_op_view(&r->op, i);
+    const struct qv_backend *be = r->ctx->backend;
+    struct qv_memory *memory = NULL;
+    struct qv_layout layout = { v.bytes, 1 };
+    struct qv_matrix matrix = { v.rows, v.cols, v.dtype, NULL };
+    qv_error err = { 0 };
+    if (v.role == QV_ROLE_WEIGHT)
+        must(be->layout(r->ctx->dev, &matrix, &layout, &err), &err);
+    must(be->alloc(r->ctx->dev, layout.bytes, &memory, &err), &err);
+    const struct qv_buffer buffer = { memory, 0 };
+    if (v.role == QV_ROLE_WEIGHT)
+        must(be->pack(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
+    else if (r->inputs[i])
+        must(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, &err), &err);
+    return memory;
+}
+
+/* The output, which the caller frees. */
+static void *
+run(const struct run *r)
+{
+    const struct qv_backend *be = r->ctx->backend;
+    const int n = qv_op_n_operands(r->op.kind), output = qv_op_output(&r->op);
+    const size_t bytes = qv_op_view(&r->op, output).bytes;
+    struct qv_call call = { 0 };
+    size_t kernel;
+    qv_error err = { 0 };
+    must(qv_kernel_get(r->ctx, &r->op, &kernel, &err), &err);
+    const struct qv_kernel_entry *entry = &r->ctx->kernels.entries[kernel];
+    call.kernel = entry->kernel;
+    for (int i = 0; i < n; i++)
+        if (qv_op_view(&r->op, i).bytes)
+            call.operands[i].memory = upload(r, i);
+    if (entry->scratch_bytes)
+        must(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, &err), &err);
+    must(be->run(r->ctx->dev, &call, 1, &err), &err);
+    void *y = malloc(bytes);
+    assert_non_null(y);
+    must(be->sync(r->ctx->dev, &err), &err);
+    must(be->download(r->ctx->dev, y, call.operands[output], bytes, &err), &err);
+    for (int i = 0; i < n; i++)
+        if (call.operands[i].memory)
+            be->free(r->ctx->dev, call.operands[i].memory);
+    if (call.scratch.memory)
+        be->free(r->ctx->dev, call.scratch.memory);
+    qv_kernel_put(r->ctx, kernel);
+    return y;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static const struct {
+    int64_t n, k;
+    int act;
+    bool large; /* a tower's own, not for backends that are made to be simple; of other shapes
+                   nobody has seen what cuBLASLt does */
+} products[] = {
+    { 48, 160, QV_ACT_NONE, false },        { 20, 1000, QV_ACT_GELU_ERF, false },
+    { 1024, 1024, QV_ACT_NONE, true },      { 1024, 4096, QV_ACT_NONE, true },
+    { 4096, 1024, QV_ACT_GELU_TANH, true },
+};
+
+static const struct qv_same_bits *
+said(const qv_context *ctx, qv_dtype dtype)
+{
+    return dtype == QV_F32 ? &ctx->caps.same_f32 : &ctx->caps.same_bf16;
+}
+
+/* Every number of rows that a ladder gives a product, of patches or of tokens, up to a pack's. */
+static int64_t
+next_rows(const qv_context *ctx, int64_t m)
+{
+    enum { MERGE = 2, AREA = MERGE * MERGE };
+    int64_t least = qv_capacity_rung(&ctx->caps, MERGE, 1);
+    if (m < least)
+        return qv_capacity_rung(&ctx->caps, MERGE, AREA * m + 1) / AREA;
+    return qv_capacity_rung(&ctx->caps, MERGE, m + 1);
+}
+
+static void
+check_product(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
+{
+    const int64_t n = products[i].n, k = products[i].k, from = said(ctx, dtype)->gemm_rows;
+    void *x = numbers(dtype, most * k, 1), *w = numbers(dtype, n * k, 2);
+    void *bias = numbers(dtype, n, 3), *all = NULL;
+    struct run r = { .ctx = ctx, .op = { .kind = QV_OP_gemm }, .inputs = { x, w, bias } };
+    r.op.u.gemm = (struct qv_op_gemm){
+        .m = most, .n = n, .k = k, .alpha = 1, .bias = 1, .act = products[i].act
+    };
+    qv_op_set_dtype(&r.op, dtype);
+    all = run(&r);
+    for (int64_t m = next_rows(ctx, 0); m < most; m = next_rows(ctx, m)) {
+        r.op.u.gemm.m = m;
+        void *y = run(&r);
+        bool same = !memcmp(all, y, (size_t)(m * n) * qv_dtype_bytes(dtype));
+        free(y);
+        if (same)
+            continue;
+        const char *words = "other bits in a product of";
+        if (from == QV_NOT_SEEN || m < from)
+            print_message("%s, n=%lld, k=%lld: %s %lld rows than of %lld, as is said\n",
+                          qv_dtype_name(dtype), (long long)n, (long long)k, words, (long long)m,
+                          (long long)most);
+        else
+            fail_msg("%s, %s, n=%lld, k=%lld: %s %lld rows than of %lld", ctx->backend->name,
+                     qv_dtype_name(dtype), (long long)n, (long long)k, words, (long long)m,
+                     (long long)most);
+    }
+    free(all);
+    free(x);
+    free(w);
+    free(bias);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+enum { HEADS = 2, SEGMENT = 84, SEGMENTS = 3, ROWS = 1024 };
+
+struct qkv {
+    void *of[3]; /* q, k and v [ROWS, HEADS, head_dim] */
+};
+
+/* The list of the first n of SEGMENTS segments, with room for some. */
+static int32_t *
+list_of(int64_t n, int64_t room, int64_t width)
+{
+    int32_t *list = calloc((size_t)(QV_SEGMENT_LISTS * (room + 1)), sizeof *list);
+    assert_non_null(list);
+    for (int64_t i = 0; i <= room; i++) {
+        int64_t first = (i < n ? i : n) * SEGMENT;
+        const int64_t values[QV_SEGMENT_LISTS] = { first, i < n ? SEGMENT : 0, first * width,
+                                                   first * width };
+        for (int j = 0; j < QV_SEGMENT_LISTS; j++)
+            list[j * (room + 1) + i] = (int32_t)values[j];
+    }
+    return list;
+}
+
+/* n segments in a capacity of so many rows and segments; room 0: dense. */
+static void *
+attend(qv_context *ctx, qv_dtype dtype, int64_t head_dim, const struct qkv *qkv, int64_t n,
+       int64_t rows, int64_t room)
+{
+    int32_t *list = list_of(n, room, HEADS * head_dim);
+    struct run r = { .ctx = ctx, .op = { .kind = QV_OP_attention } };
+    r.op.u.attention = (struct qv_op_attention){ .rows = rows,
+                                                 .segments = room ? room : n,
+                                                 .segment_rows = room ? 0 : SEGMENT,
+                                                 .heads = HEADS,
+                                                 .head_dim = head_dim,
+                                                 .scale = 0.25 };
+    qv_op_set_dtype(&r.op, dtype);
+    r.inputs[0] = list;
+    for (int i = 0; i < 3; i++)
+        r.inputs[1 + i] = qkv->of[i];
+    void *y = run(&r);
+    free(list);
+    return y;
+}
+
+static void
+check_attention(qv_context *ctx, int64_t head_dim, qv_dtype dtype)
+{
+    static const struct {
+        int64_t n, rows, room;
+    } capacities[] = { { 3, 252, 3 },   { 3, 512, 8 },    { 1, 96, 1 },  { 2, 512, 40 },
+                       { 3, ROWS, 64 }, { 1, ROWS, 300 }, { 3, 252, 0 }, { 1, 84, 0 } };
+    const int64_t width = HEADS * head_dim, agrees = said(ctx, dtype)->head_dim;
+    struct qkv qkv;
+    for (int i = 0; i < 3; i++)
+        qkv.of[i] = numbers(dtype, ROWS * width, (uint32_t)i);
+    void *all = attend(ctx, dtype, head_dim, &qkv, SEGMENTS, ROWS, SEGMENTS);
+    for (size_t i = 0; i < sizeof capacities / sizeof *capacities; i++) {
+        int64_t n = capacities[i].n, rows = capacities[i].rows, room = capacities[i].room;
+        void *y = attend(ctx, dtype, head_dim, &qkv, n, rows, room);
+        bool same = !memcmp(all, y, (size_t)(n * SEGMENT * width) * qv_dtype_bytes(dtype));
+        free(y);
+        if (same)
+            continue;
+        if (room || !agrees || agrees == head_dim)
+            fail_msg("%s, %s, heads of %lld: other bits for %lld segments in %lld rows, room %lld",
+                     ctx->backend->name, qv_dtype_name(dtype), (long long)head_dim, (long long)n,
+                     (long long)rows, (long long)room);
+        print_message("%s, heads of %lld: dense has other bits than ragged, as is said\n",
+                      qv_dtype_name(dtype), (long long)head_dim);
+    }
+    free(all);
+    for (int i = 0; i < 3; i++)
+        free(qkv.of[i]);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static bool
+is_simple(const char *backend)
+{
+    return !strcmp(backend, "ref") || !strcmp(backend, "metal");
+}
+
+/* On the CPU with several threads, whose number divides rows. */
+static void
+check_backend(const char *name, int threads)
+{
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    const qv_context_options o = { .backend = name, .threads = threads };
+    must(qv_context_open(&o, &ctx, &err), &err);
+    for (int type = 0; type < N_TEST_DTYPES; type++) {
+        qv_dtype dtype = test_dtypes[type];
+        if (!dtype_is_here(name, dtype))
+            continue;
+        for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+            if (products[i].large ? !is_simple(name) : strcmp(name, "cuda") != 0)
+                check_product(ctx, i, dtype, is_simple(name) ? 256 : ctx->caps.chunk_rows);
+        for (int64_t head_dim = 64; head_dim <= 80; head_dim += 8)
+            check_attention(ctx, head_dim, dtype);
+    }
+    qv_context_close(&ctx);
+}
+
+static void
+capacities_agree_as_is_said(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_TEST_BACKENDS; i++)
+        for (int threads = 1; threads <= 3 && backend_is_here(test_backends[i]); threads++)
+            if (threads == 1 || !strcmp(test_backends[i], "cpu"))
+                check_backend(test_backends[i], threads);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(capacities_agree_as_is_said) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

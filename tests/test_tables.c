@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* A chunk's tables where no item has rows: operations look there as well. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "backends.h"
+
+enum { SIDE = 16, MOST_VALUES = SIDE * SIDE * 256 };
+
+/* One picture of so many patches a side, through a plan of so many rows. */
+static void
+encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float *tokens)
+{
+    qv_error err = { 0 };
+    qv_plan *plan = NULL;
+    qv_model_info info;
+    qv_model_get_info(model, &info);
+    const qv_plan_options o = { .rows = rows };
+    const qv_item picture = { .data = frame, .grid_thw = { 1, side, side }, .picture = true };
+    qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
+    if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &picture, 1, &err) ||
+        qv_plan_pull(plan, &out, &err))
+        fail_msg("%s", err.text);
+    qv_plan_free(&plan);
+}
+
+/* A small plan after a large one whose frames lay where the small one's tables are: rows beyond its
+ * item read no frame, position or angle that is not there, and the item's tokens are the same. */
+static void
+rows_beyond_the_items_look_nowhere_else(void **state)
+{
+    (void)state;
+    static float first[MOST_VALUES], second[MOST_VALUES];
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        qv_context *ctx = NULL;
+        qv_model *model = NULL;
+        qv_model_info info;
+        qv_error err = { 0 };
+        const qv_context_options o = { .backend = test_backends[b] };
+        if (!backend_is_here(test_backends[b]))
+            continue;
+        if (qv_context_open(&o, &ctx, &err) ||
+            qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
+            fail_msg("%s", err.text);
+        qv_model_get_info(model, &info);
+        const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
+        uint8_t *frame = malloc(bytes);
+        assert_non_null(frame);
+        memset(frame, 0x7f, bytes);
+        memset(first, 0, sizeof first);
+        memset(second, 0, sizeof second);
+        encode(model, 4 * SIDE * SIDE, SIDE, frame, first); /* makes an arena for both */
+        memset(first, 0, sizeof first);
+        encode(model, SIDE * SIDE / 4, 4, frame, first);
+        encode(model, 4 * SIDE * SIDE, SIDE, frame, second);
+        memset(second, 0, sizeof second);
+        encode(model, SIDE * SIDE / 4, 4, frame, second);
+        assert_memory_equal(first, second, sizeof first);
+        free(frame);
+        qv_model_free(&model);
+        qv_context_close(&ctx);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_beyond_the_items_look_nowhere_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* What the command says: names as text, and the bar of progress on a terminal. */
+#define _XOPEN_SOURCE 700
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command/tool.h"
+
+static void
+names_become_text(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {
+        { "", "" },
+        { "plain.mp4", "plain.mp4" },
+        { "100%.mp4", "100%.mp4" },
+        { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\xac", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\xac" },
+        { "\xff", "%FF" },
+        { "a\xc3", "a%C3" },                     /* cut */
+        { "\xe2\x82z", "%E2%82z" },              /* cut by another */
+        { "\xc0\xaf", "%C0%AF" },                /* longer than it needs to be */
+        { "\xed\xa0\x80", "%ED%A0%80" },         /* half of a surrogate pair */
+        { "\xf4\x90\x80\x80", "%F4%90%80%80" },  /* beyond the last character */
+        { "\x80\xc3\xa9\xff", "%80\xc3\xa9%FF" } /* between characters */
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *text = tool_utf8(names[i][0]);
+        json_t *json = tool_json_text(names[i][0]);
+        assert_string_equal(text, names[i][1]);
+        assert_string_equal(json_string_value(json), names[i][1]);
+        json_decref(json);
+        free(text);
+    }
+}
+
+/* What is written to a terminal while `act` runs with it as stderr. */
+static void
+on_a_terminal(void (*act)(void), char *text, size_t size)
+{
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0 && !grantpt(terminal) && !unlockpt(terminal));
+    int far = open(ptsname(terminal), O_RDWR | O_NOCTTY), before = dup(2);
+    assert_true(far >= 0 && before >= 0);
+    fflush(stderr);
+    dup2(far, 2);
+    act();
+    fflush(stderr);
+    dup2(before, 2);
+    assert_int_equal(write(far, "$", 1), 1);
+    size_t n = 0;
+    while (!n || text[n - 1] != '$') {
+        ssize_t got = read(terminal, text + n, size - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+    text[n - 1] = 0;
+    close(far);
+    close(terminal);
+    close(before);
+}
+
+static void
+fail_under_the_bar(void)
+{
+    struct tool_progress p;
+    qv_error err = { .text = "clip.mp4: ended" };
+    tool_progress_begin(&p, "clip.mp4", 8, false);
+    tool_progress_show(&p, 8); /* the end of it is shown at once */
+    tool_fail(QV_EFORMAT, &err);
+    tool_complain("once more");
+    tool_progress_begin(&p, "other.mp4", 8, false);
+    tool_progress_show(&p, 8);
+    tool_progress_end(&p, 8);
+    tool_complain("the last");
+}
+
+static void
+quietly(void)
+{
+    struct tool_progress p;
+    tool_progress_begin(&p, "clip.mp4", 8, true);
+    tool_progress_show(&p, 8);
+    tool_complain("no bar");
+}
+
+/* An error's text begins a line, and no line stays empty. */
+static void
+errors_end_the_bar(void **state)
+{
+    (void)state;
+    char text[4096];
+    on_a_terminal(fail_under_the_bar, text, sizeof text);
+    assert_non_null(strstr(text, "] 8/8 frames"));
+    assert_non_null(strstr(text, "\nqwenvit: clip.mp4: ended\r\nqwenvit: once more\r\n"));
+    assert_non_null(strstr(text, "\nqwenvit: the last\r\n"));
+    assert_null(strstr(text, "\n\r\n"));
+    on_a_terminal(quietly, text, sizeof text);
+    assert_string_equal(text, "qwenvit: no bar\r\n");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_become_text),
+        cmocka_unit_test(errors_end_the_bar),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

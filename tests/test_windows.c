@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Windows of attention (Qwen2.5-VL). The mistakes that ports of this tower have made, one by one: tokens
+ * put back wrongly where windows do not divide the grid; the wrong blocks with full attention; a mask
+ * that lets windows see one another though the tokens look right; height and width, or time, exchanged;
+ * empty windows where the grid is a multiple of the window (transformers' get_vision_window_index pads
+ * a whole window there, and drops it afterwards).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+
+#include "backends.h"
+#include "model/tables.h"
+#include "tiny.h"
+
+/* 8x8 patches a window, as published */
+static const struct qv_config config = { .patch = 14, .merge = 2, .window = 112, .hidden = 80 };
+
+static const int64_t grids[][3] = { { 1, 8, 8 },   { 1, 16, 24 }, { 1, 10, 8 }, { 2, 8, 10 },
+                                    { 3, 20, 38 }, { 1, 2, 2 },   { 1, 2, 30 }, { 2, 34, 6 } };
+enum { N_GRIDS = sizeof grids / sizeof *grids, MOST_ROWS = 4096 };
+
+/* transformers' way: the index of merged cells is padded to whole windows, reshaped, and what is padding
+ * left out. order[..] of one frame pair, lengths[..] of windows, empty ones too. */
+static int
+padded_windows(int64_t down, int64_t across, int64_t side, int64_t *order, int64_t *lengths)
+{
+    int n = 0, windows = 0;
+    const int64_t high = (down + side - down % side) / side,
+                  wide = (across + side - across % side) / side;
+    for (int64_t window = 0; window < high * wide; window++, windows++) {
+        lengths[windows] = 0;
+        for (int64_t i = 0; i < side * side; i++) {
+            int64_t y = window / wide * side + i / side, x = window % wide * side + i % side;
+            if (y >= down || x >= across)
+                continue;
+            order[n++] = y * across + x;
+            lengths[windows]++;
+        }
+    }
+    assert_int_equal(n, down * across);
+    return windows;
+}
+
+/* The tables of one item of each grid, all in one chunk, against that. */
+static void
+rows_are_in_window_order(void **state)
+{
+    (void)state;
+    static int64_t order[MOST_ROWS], lengths[MOST_ROWS];
+    const struct qv_capacity capacity = { .rows = MOST_ROWS, .segments = 64, .windows = 400 };
+    struct qv_tables t = { 0 };
+    qv_item items[N_GRIDS] = { 0 };
+    qv_error err = { 0 };
+    for (int i = 0; i < N_GRIDS; i++)
+        memcpy(items[i].grid_thw, grids[i], sizeof grids[i]);
+    if (qv_tables_open(&capacity, &t, &err))
+        fail_msg("%s", err.text);
+    qv_tables_fill(&t, &capacity, &config, items, N_GRIDS);
+    int64_t cell = 0, window = 0;
+    for (int i = 0; i < N_GRIDS; i++) {
+        const int64_t *g = grids[i], down = g[1] / 2, across = g[2] / 2;
+        const int n = padded_windows(down, across, 4, order, lengths);
+        for (int64_t pair = 0; pair < g[0]; pair++) {
+            for (int64_t j = 0, at = cell; j < n; j++) {
+                if (!lengths[j]) /* the padding's */
+                    continue;
+                assert_int_equal(t.windows[window], 4 * at);
+                assert_int_equal(t.windows[capacity.windows + 1 + window], 4 * lengths[j]);
+                assert_int_equal(t.windows[2 * (capacity.windows + 1) + window], 4 * at * 240);
+                assert_int_equal(t.windows[3 * (capacity.windows + 1) + window], 4 * at * 80);
+                at += lengths[j];
+                window++;
+            }
+            for (int64_t j = 0; j < down * across; j++) {
+                const int64_t from = cell + order[j], to = cell + j;
+                assert_int_equal(t.back[from], to); /* the token is put back to where it was */
+                for (int64_t k = 0; k < 4; k++) {
+                    const struct qv_coords *c = &t.coords[4 * to + k];
+                    assert_int_equal(t.order[4 * to + k], 4 * from + k);
+                    assert_int_equal(c->item, i);
+                    assert_int_equal(c->pair, pair);
+                    assert_int_equal(c->row, order[j] / across * 2 + k / 2);
+                    assert_int_equal(c->col, order[j] % across * 2 + k % 2);
+                }
+            }
+            cell += down * across;
+        }
+    }
+    assert_int_equal(t.n_windows, window);
+    for (int64_t i = 0; i < t.n_windows; i++)
+        assert_in_range(t.windows[capacity.windows + 1 + i], 4, 64);
+    for (int64_t i = t.n_windows; i <= capacity.windows; i++) { /* slots beyond are empty */
+        assert_int_equal(t.windows[i], 4 * cell);
+        assert_int_equal(t.windows[capacity.windows + 1 + i], 0);
+    }
+    qv_tables_close(&t);
+}
+
+/* ---- what a patch reaches -------------------------------------------------------------------- */
+
+/* The golden tower: windows of 2x2 merged cells, 4x4 patches; full attention in block 1 of 3. */
+enum { PAIRS = 2, DOWN = 6, ACROSS = 10, PAIR_ROWS = DOWN * ACROSS, LAYERS = 3, MOST_WIDTH = 64 };
+
+struct seen {
+    float rows[LAYERS][PAIRS * PAIR_ROWS * MOST_WIDTH]; /* of blocks, in window order */
+    int64_t cols;
+};
+
+static void
+see(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
+{
+    struct seen *s = user;
+    int block;
+    if (sscanf(name, "blocks.%d", &block) != 1)
+        return;
+    assert_in_range(block, 0, LAYERS - 1);
+    assert_int_equal(n_rows, PAIRS * PAIR_ROWS);
+    s->cols = n_cols;
+    memcpy(s->rows[block], rows, (size_t)(n_rows * n_cols) * sizeof *rows);
+}
+
+/* Rows of a block's output that are not the same in both. */
+static bool
+differs(const struct seen *a, const struct seen *b, int block, int64_t row)
+{
+    const size_t bytes = (size_t)a->cols * sizeof(float);
+    return memcmp(a->rows[block] + row * a->cols, b->rows[block] + row * a->cols, bytes) != 0;
+}
+
+/* A patch of pair 0 is changed: behind a windowed block its window differs, and nothing else; behind
+ * one with full attention its frame pair, and not the next. */
+static void
+a_patch_reaches_its_window_and_then_its_pair(void **state)
+{
+    (void)state;
+    static struct seen before, after;
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
+            continue;
+        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+        uint8_t *frames = tiny_frames(&t, 2 * PAIRS, DOWN, ACROSS, 1);
+        const qv_item clip = { .data = frames, .grid_thw = { PAIRS, DOWN, ACROSS } };
+        qv_plan_options o = { .rows = PAIRS * PAIR_ROWS, .windows = 64, .hook = see };
+        size_t bytes;
+        o.hook_user = &before;
+        float *first = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, &o, &bytes);
+        /* the byte at (5, 9) in patches of 2x2 pixels: the last window of the last row of windows,
+         * which is 2x2 patches of the grid's 6x10 */
+        frames[((5 * 2 + 1) * ACROSS * 2 + 9 * 2 + 1) * 3] ^= 0x80;
+        o.hook_user = &after;
+        float *second = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, &o, &bytes);
+        for (int64_t row = 0; row < PAIRS * PAIR_ROWS; row++) {
+            const bool last_window = row >= PAIR_ROWS - 4 && row < PAIR_ROWS;
+            assert_int_equal(differs(&before, &after, 0, row), last_window);
+            assert_int_equal(differs(&before, &after, 1, row), row < PAIR_ROWS);
+            assert_int_equal(differs(&before, &after, 2, row), row < PAIR_ROWS);
+        }
+        const size_t half = bytes / 2;
+        assert_true(memcmp(first, second, half) != 0);
+        assert_memory_equal((char *)first + half, (char *)second + half, half);
+        free(first);
+        free(second);
+        free(frames);
+        tiny_close(&t);
+    }
+}
+
+/* Patches and frames give the same tokens, in the grid's order: pixel_values come in block order, and
+ * windows change nothing for who brings them. */
+static void
+windows_are_not_seen_outside(void **state)
+{
+    (void)state;
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
+            continue;
+        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+        const int64_t n = PAIR_ROWS * t.info.row_dim, p = t.info.patch_size;
+        uint8_t *frames = tiny_frames(&t, 2, DOWN, ACROSS, 7);
+        float *patches = malloc((size_t)n * sizeof *patches);
+        assert_non_null(patches);
+        for (int64_t i = 0; i < n; i++) { /* [cells down, across, 2, 2][channel, frame, y, x] */
+            const int64_t patch = i / t.info.row_dim, cell = patch / 4, v = i % t.info.row_dim;
+            const int64_t row = cell / (ACROSS / 2) * 2 + patch % 4 / 2;
+            const int64_t col = cell % (ACROSS / 2) * 2 + patch % 2;
+            const int64_t c = v / (2 * p * p), frame = v / (p * p) % 2, y = v / p % p, x = v % p;
+            const uint8_t byte =
+                frames[((frame * DOWN * p + row * p + y) * ACROSS * p + col * p + x) * 3 + c];
+            const qv_preprocess *pre = &t.info.video;
+            patches[i] = (float)(byte / (255 * pre->std[c]) - pre->mean[c] / pre->std[c]);
+        }
+        qv_item item = { .data = frames, .grid_thw = { 1, DOWN, ACROSS } };
+        size_t bytes;
+        float *of_frames = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, &bytes);
+        item.data = patches;
+        float *of_patches = tiny_encode(&t, QV_INPUT_PATCHES, &item, 1, NULL, &bytes);
+        for (size_t i = 0; i < bytes / sizeof *of_frames; i++)
+            assert_true(fabs((double)of_frames[i] - of_patches[i]) < 1e-4);
+        free(of_frames);
+        free(of_patches);
+        free(frames);
+        free(patches);
+        tiny_close(&t);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_in_window_order),
+        cmocka_unit_test(a_patch_reaches_its_window_and_then_its_pair),
+        cmocka_unit_test(windows_are_not_seen_outside),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
