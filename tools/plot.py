@@ -47,7 +47,7 @@ LOOKS = {
     "transformers linear": ("#cc79a7", "...."), "compiled torch": ("#e69f00", "xxxx"),
     # kinds of operation
     "gemm": ("#0072b2", ""), "attention": ("#9467bd", "////"), "norm": ("#009e73", "...."),
-    "rope": ("#8c564b", "xxxx"), "rows": ("#56b4e9", "\\\\\\\\"), "taps": ("#f7c6de", "oo"),
+    "rope": ("#8c564b", "xxxx"), "rows": ("#56b4e9", "\\\\\\\\"), "interpolate": ("#f7c6de", "oo"),
     "convert": ("#dddddd", "--"), "conv": ("#f0e442", "++"),
 }
 OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
@@ -202,7 +202,7 @@ def roofline(records, path):
     mid = (low * ridge) ** 0.5
     pixels = axes.transData.transform([(low, low * rate), (ridge, peak)])
     slope = math.degrees(math.atan2(*(pixels[1] - pixels[0])[::-1]))
-    axes.annotate(f"measured copy rate {1000 * rate:.3g} GB/s", (mid, mid * rate), xytext=(-9, 14),
+    axes.annotate(f"measured memory rate {1000 * rate:.3g} GB/s", (mid, mid * rate), xytext=(-9, 14),
                   textcoords="offset points", rotation=slope, rotation_mode="anchor", ha="center",
                   fontsize=10, zorder=5,
                   bbox=dict(facecolor="#eeeeee", edgecolor="none", alpha=0.85, pad=1))

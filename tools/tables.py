@@ -58,7 +58,7 @@ def latest(records):
     for r in records:
         key = r["dtype"], place(r)
         if r["bench"] != "profile":
-            kept[(r["bench"], r["case"], r["way"], r.get("model")) + key] = r
+            kept[(r["bench"], r["case"], r["way"], r.get("model"), r.get("capacity")) + key] = r
             continue
         run = profile.setdefault(key, [])
         if run and r.get("step", 1) <= run[-1].get("step", 0):
@@ -185,6 +185,44 @@ def tower_table(records):
          "of it us a patch", "limit ms", "over limit", "over floor", "transformers ms",
          "with its linear patch embedding", "compiled torch ms", "times faster than transformers",
          "than compiled torch"], rows))
+
+
+def pack_table(records):
+    """Lists of grids in one capacity and another, beside peers that take all of a list at once."""
+    peers, rows = groups(records, "tower", lambda r: r["case"]), []
+    packed = [r for r in records if r["bench"] == "tower" and r["way"] == "packed"]
+    for r in sorted(packed, key=lambda r: (place(r), first_word(r), r["patches"], r["dtype"],
+                                           r["capacity"])):
+        ways = peers[(r["case"], r["dtype"], place(r))]
+        others = [ways.get(w) for w in ("transformers", "transformers linear", "compiled torch")]
+        rows.append([first_word(r), str(r["items"]), str(r["patches"]), r["dtype"],
+                     machine_text([r]), str(r["capacity"]), str(r["chunks"]), field(r, "fill"),
+                     ms(r), digits(r["limit_ms"]), field(r, "over_limit"), field(r, "over_floor"),
+                     digits(r["plan_new_ms"])] + [ms(p) for p in others]
+                    + [bold(over(others[0], r)), bold(over(others[2], r))])
+    return rows and table(*drop_empty(
+        ["tower", "items", "patches", "dtype", "machine", "capacity", "chunks", "full",
+         "qwenvit ms", "limit ms", "over limit", "over floor", "making the capacity ms",
+         "transformers ms", "with its linear patch embedding", "compiled torch ms",
+         "times faster than transformers", "than compiled torch"], rows))
+
+
+def alone_table(records):
+    """All items of a list, each by itself: the capacity that it takes, over a plan of its size."""
+    rows = []
+    for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
+        r = ways.get("all alone")
+        if r:
+            lone = [x["over_exact"] for x in records if x["bench"] == "tower"
+                    and x["way"] == "alone" and (first_word(x), x["dtype"], place(x))
+                    == (key[0], key[2], key[3])]
+            rows.append([key[0], str(r["items"]), str(key[1]), key[2], machine_text([r]), ms(r),
+                         digits(r["exact_ms"]), bold(field(r, "over_exact")),
+                         f"{statistics.mean(lone):.2f}", f"{max(lone):.2f}",
+                         str(r["capacities"])])
+    return rows and table(["tower", "items", "patches", "dtype", "machine", "each by itself ms",
+                           "by plans of their sizes ms", "over those", "mean of items",
+                           "worst item", "capacities"], rows)
 
 
 WAYS = ["patchify", "still", "pointwise", "frames", "by depth", "direct"]
@@ -423,7 +461,8 @@ def versions(root):
     seen = sorted({", ".join(f"{k} {r[k].split('+')[0]}" for k in keys) for r in runs})
     commits = sorted({r["commit"] for r in runs})
     return (f"Against {'; '.join(seen)}; qwenvit at {', '.join(commits)}. M and L are the vision "
-            "towers of Qwen3-VL-4B and 8B, with seeded random weights. Repeat it with "
+            "towers of Qwen3-VL-4B and 8B, Q2 and Q25 those of Qwen2-VL-7B and Qwen2.5-VL-7B, with "
+            "seeded random weights. Repeat it with "
             "`tools/reference/bench_side_by_side.py` and `parity.py`.")
 
 
@@ -452,10 +491,23 @@ PAGE = [
      "patches than a chunk has that alone. Limit: the same GEMMs and the same attention "
      "alone, each layer with its own weights; floor: limit and the bytes of everything between "
      "them over the copy rate. Compiled torch: the best mode of `torch.compile` on transformers' "
-     "layers with a linear patch embedding.",
+     "layers with a linear patch embedding, and torch's varlen attention where segments differ. M and L "
+     "are the towers of Qwen3-VL-4B and 8B, Q25 that of Qwen2.5-VL-7B.",
      "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
      tower_table, None),
+    ("Packs",
+     "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
+     "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
+     "of items over those of all chunks. Making the capacity: its plan, once in a process. "
+     "transformers and torch take all of the list in one call.",
+     "qwenvit bench tower --model DIR --pack LIST --chunk-rows N --json=FILE.jsonl && "
+     "python tools/peers/peers.py tower --model DIR --pack LIST --json FILE.jsonl",
+     pack_table, None),
+    ("Alone",
+     "Each item of a list by itself, in the capacity that it takes then, against a plan of its "
+     "very size.",
+     "qwenvit bench tower --model DIR --pack LIST --alone --json=FILE.jsonl", alone_table, None),
     ("Few rows",
      f"The tower's projections with 1 to {SMALL_M} rows. Worst step: the largest ratio of the "
      "times of two neighbouring M; a step shows where a library changes its kernel.",
@@ -465,7 +517,7 @@ PAGE = [
      "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),
     ("Where the time goes",
      "Every operation of one chunk, timed alone and summed by kind. Of the roof: the least time "
-     "that the measured peak and copy rate allow, over the time taken.",
+     "that the measured roof allows, over the time taken.",
      "qwenvit profile --model DIR --json=FILE.jsonl", profile_table, "profile"),
 ]
 
@@ -489,7 +541,8 @@ def measurements_page(root, records):
     if records and pictures(root, "roofline"):
         parts += ["## The roof",
                   "Arithmetic intensity against speed, for all of the above; the roof is the best "
-                  "GEMM and the copy rate that `qwenvit bench` measures in the same run.",
+                  "GEMM and the best rate at which memory was read or copied that `qwenvit bench` "
+                  "saw in the same run (in records without `copy_gb_per_s`: that of a copy).",
                   "    sh tools/docs.sh"]
         parts += pictures(root, "roofline")
     if records:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what is missing, builds, and runs every test: with address and undefined sanitizers, in
-# release, by clang, the thread rules under the thread sanitizer, the smallest build, the Metal backend
+# release, by clang, what has threads under the thread sanitizer, the smallest build, the Metal backend
 # in an emulator (sanitized), with the CUDA toolkit the CUDA backend as far as it goes without a GPU,
 # objects for ARM; then what clang-format, clang-tidy, cppcheck and codespell find.
 # --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
@@ -50,10 +50,6 @@ run() {
     fi
 }
 
-# sanitized code leaves gaps in stacks of libraries that are not: their leaks are not ours to see
-export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.txt:print_suppressions=0"
-export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.txt"
-
 finish() {
     printf '\n%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" -eq 0 ]
@@ -91,8 +87,8 @@ run release
 check build clang
 units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
 run clang -R "^($units|checkop_cpu_2|symbols.*|consumer)\$"
-check build tsan --target test_threads
-run tsan -R '^threads$'
+check build tsan --target test_threads test_copier test_backend_library test_media_threads test_isolation
+run tsan -R '^(threads|copier|backend_library|media_threads|isolation)$'
 check build min # the core and ref, with jansson alone
 check build metal-dev
 run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
@@ -101,6 +97,26 @@ if command -v nvcc > /dev/null; then
     run cuda -L absent # what a machine without a GPU can say
 else
     say 'CUDA: no nvcc here, skipped'
+fi
+
+# the wheel, as its users have it: installed elsewhere, without numpy and with it
+wheel() (
+    PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
+    rm -rf build/python && mkdir -p build/python &&
+        pip wheel -q --no-deps --no-build-isolation -w build/python/dist ./python &&
+        python -m venv $bare &&
+        $bare/bin/pip install -q --disable-pip-version-check --no-deps build/python/dist/*.whl &&
+        (cd / && env -i "$here/$bare/bin/python" -I "$here/python/tests/bare.py" \
+            "$here/tests/golden/qwen3_vl") &&
+        pip install -q --disable-pip-version-check --no-deps --target build/python/site \
+            build/python/dist/*.whl &&
+        PYTHONPATH=build/python/site python -m pytest -q -p no:cacheprovider python/tests
+)
+if [ -e build/deps/python/done-1 ]; then
+    say 'The wheel'
+    check wheel
+else
+    say 'The wheel: tools/deps.sh tests has not been run here, skipped'
 fi
 
 if command -v aarch64-linux-gnu-gcc > /dev/null; then
@@ -128,10 +144,10 @@ tidy() {
     git ls-files "$@" | xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
 }
 if has clang-format 'version 14.'; then
-    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m' '*.metal')
+    check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.m' '*.metal')
 fi
 if has clang-tidy 'version 14.'; then
-    check tidy dev 'src/*.c' 'cpu/*.c' 'media/*.c' 'tools/*.c'
+    check tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'media/*.c' 'tools/*/*.c'
     check tidy metal-dev 'metal/*.c'
 fi
 if has cppcheck 'Cppcheck 2.10'; then
