@@ -152,17 +152,21 @@ expect 2 '--get KEY needs -o' "$qwenvit" cache --out x --get k
 for shard in 3/3 -1/3 1 1/0 a/b 1/2x; do expect 2 'I/N' $cache --list good.txt --out x --shard $shard; done
 expect 2 'bf16, f16 or f32' $cache --list good.txt --out x --tokens u8
 
-# ---- damage
-part=$(ls -S first/part-* | head -1) # the largest has tokens
+# ---- damage: in a part with one key, so that what is altered is that key's, whatever the order of work
+echo p9.ppm > lone.txt
+expect 0 '1 done' $cache --list lone.txt --out lone
+part=$(ls lone/part-*)
 cp "$part" saved
-head -c 100000 saved > "$part"
-expect 1 'damaged' "$qwenvit" cache --out first --status
-expect 1 '1 damaged parts' "$qwenvit" cache --out first --check --quiet
-cp saved "$part"
 header=$(od -An -tu8 -N8 saved | tr -d ' ') # tensors begin behind it, tokens first
-printf 'XXXX' | dd of="$part" bs=1 seek=$((8 + header + 16)) conv=notrunc 2> /dev/null
-expect 1 'the checksum of its tensors' "$qwenvit" cache --out first --check --quiet
+head -c $((8 + header + 100)) saved > "$part"
+expect 1 'damaged' "$qwenvit" cache --out lone --status
+expect 1 '1 damaged parts' "$qwenvit" cache --out lone --check --quiet
+expect 0 '1 done' $cache --list lone.txt --out lone
 cp saved "$part"
+expect 0 '1 keys in 2 parts: 0 bad keys' "$qwenvit" cache --out lone --check --quiet
+rm lone/part-* && cp saved "$part"
+printf 'XXXX' | dd of="$part" bs=1 seek=$((8 + header + 16)) conv=notrunc 2> /dev/null
+expect 1 'the checksum of its tensors' "$qwenvit" cache --out lone --check --quiet
 
 # ---- folders and disks that cannot be written
 expect 4 'the folder cannot be made' $cache --list good.txt --out no/such/folder
