@@ -43,12 +43,12 @@ extern "C" {
 #define QV_API __attribute__((visibility("default")))
 #endif
 
-#define QV_VERSION "0.1.0" /* of what is released */
-/* Of this header and qwenvit_media.h, and of the shared libraries. MAJOR is raised when a program
+#define QV_VERSION "0.2.0" /* of what is released */
+/* Of the public headers, and of the shared libraries. MAJOR is raised when a program
  * built against an older header must be compiled or written anew, and is what the libraries are
  * loaded by (libqwenvit.so.MAJOR); MINOR when something is added, a `reserved` field put to use. */
-#define QV_API_VERSION_MAJOR 0
-#define QV_API_VERSION_MINOR 1
+#define QV_API_VERSION_MAJOR 1
+#define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* of a sentence about a choice */
 
@@ -98,7 +98,7 @@ typedef struct qv_model qv_model;
 typedef struct qv_plan qv_plan;
 typedef struct qv_conv3d qv_conv3d;
 
-QV_API const char *qv_version(void);              /* of the library that runs: "0.1.0" */
+QV_API const char *qv_version(void);              /* of the library that runs: "0.2.0" */
 QV_API const char *qv_status_name(qv_status s);   /* "QV_EFORMAT"; never NULL */
 QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 

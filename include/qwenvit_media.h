@@ -75,6 +75,9 @@ typedef struct qv_clip_info {
     int64_t grid_thw[3];
 } qv_clip_info;
 
+/* The version of the FFmpeg libraries that this process has: "5.1.6". Static text. */
+QV_API const char *qv_ffmpeg_version(void);
+
 /* Defaults of the published Qwen3-VL preprocessor files, for use without a checkpoint. */
 QV_API qv_preprocess qv_preprocess_default(bool picture);
 

@@ -521,3 +521,9 @@ qvm_count_frames(int fd, int threads, const qvm_watch *watch, int64_t *n, qv_err
         status = count_decoded(fd, 1, watch, n, &errors, err);
     return status;
 }
+
+const char *
+qv_ffmpeg_version(void)
+{
+    return av_version_info();
+}

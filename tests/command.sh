@@ -24,6 +24,8 @@ expect 0 'picture' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
+expect 0 '  FFmpeg   ' "$qwenvit" --version # and what of the backends runs here, or why not
+expect 0 '  cuda     ' "$qwenvit" --version
 for s in encode info synth bench profile verify; do expect 0 'example:' "$qwenvit" $s --help; done
 expect 2 'no subcommand' "$qwenvit" decode
 expect 2 'no clip given' "$qwenvit" encode

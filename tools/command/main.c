@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "commit.h"
 #include "tool.h"
 #include "files/atomic_file.h"
 
@@ -72,6 +73,26 @@ print_usage(FILE *to)
                 "input;\n4 device or environment\n");
 }
 
+/* What this is, and what of it runs here. */
+static void
+print_version(void)
+{
+    static const char *const backends[] = { "cpu", "cuda", "metal" };
+    printf("qwenvit %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", qv_version(), QV_COMMIT,
+           QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        const qv_context_options options = { .backend = backends[i] };
+        qv_context *context = NULL;
+        qv_context_info info = { 0 };
+        qv_error err;
+        const bool is_here = !qv_context_open(&options, &context, &err);
+        if (is_here)
+            qv_context_get_info(context, &info);
+        printf("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
+        qv_context_close(&context);
+    }
+}
+
 /* Started once, before the first clip, if any argument may be a clip (a folder is a checkpoint). A
  * failure is not reported here: opening a clip then says why. */
 static void
@@ -134,8 +155,8 @@ main(int argc, char **argv)
         return TOOL_DONE;
     }
     if (argc > 1 && !strcmp(argv[1], "--version")) {
-        printf("qwenvit %s\n", qv_version());
-        return TOOL_DONE;
+        print_version();
+        return close_stdout(TOOL_DONE);
     }
     const struct tool *tool = NULL;
     for (int i = 0; argc > 1 && i < N_TOOLS; i++)
