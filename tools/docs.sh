@@ -8,11 +8,14 @@ python=${PYTHON:-python3}
 set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/channels-')
 if [ $# -gt 0 ]; then
     "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
-    rm -f docs/lowering-*.png docs/roofline-*.png docs/profile-*.png
+    for picture in lowering roofline profile towers embed fill job; do rm -f docs/$picture-*.png; done
     "$python" tools/plot.py all "$@" --out docs
     for file in docs/measurements/channels-*.jsonl; do # a picture of their own
         "$python" tools/plot.py lowering "$file" --dtype bf16 \
             -o "docs/lowering-$(basename "$file" .jsonl)-bf16.png"
+    done
+    for file in docs/measurements/*.trace; do
+        [ ! -e "$file" ] || "$python" tools/plot.py job "$file" -o "docs/job-$(basename "$file" .trace).png"
     done
 fi
 "$python" tools/tables.py

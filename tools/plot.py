@@ -5,7 +5,11 @@
     plot.py lowering FILE.jsonl.. -o OUT.png    every Conv3d, each way of running it
     plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roof
     plot.py profile  FILE.jsonl.. -o OUT.png    where the time of a tower goes
-    plot.py all      FILE.jsonl.. --out DIR     all three, for each machine and dtype
+    plot.py towers   FILE.jsonl.. -o OUT.png    towers beside transformers and compiled torch
+    plot.py embed    FILE.jsonl.. -o OUT.png    patch embedding, as GEMM and as Conv3d
+    plot.py fill     FILE.jsonl.. -o OUT.png    how full the chunks of a list are
+    plot.py all      FILE.jsonl.. --out DIR     all of these, for each machine and dtype
+    plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
 The files hold records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
 tools/peers/peers.py. A picture shows one machine and dtype; --machine and --dtype choose where the
@@ -13,6 +17,7 @@ files hold several. The same records give the same bytes with the same matplotli
 """
 import argparse
 import io
+import json
 import math
 import os
 import re
@@ -22,6 +27,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
@@ -289,9 +295,151 @@ def profile(records, path):
     return True
 
 
+# ---- side by side ------------------------------------------------------------------------------
+
+def side_by_side(records, groups, title, note, path):
+    """Bars in groups: {label: {way: ms}}, each way over the last of its group, which is ours."""
+    bar, gap, head = 0.21, 0.13, 0.24  # inches: of a bar, between groups, of a group's name
+    inner = sum(len(ways) * bar + head + gap for ways in groups.values())
+    height = inner + 1.15
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.21, 0.45 / height, 0.75, inner / height])
+    axes.set_xlim(0, 1.28)  # of the slowest of a group: sizes differ, ratios are what is shown
+    y, ticks, labels = 0.0, [], []
+    for label, ways in groups.items():
+        axes.text(0, y + 0.12, label, va="center", fontsize=10, fontweight="bold")
+        y += head
+        slowest, ours = max(ways.values()), list(ways.values())[-1]
+        for i, (way, ms) in enumerate(ways.items()):
+            colour, hatch = look("encode" if i + 1 == len(ways) else way)
+            axes.barh(y + bar / 2, ms / slowest, height=bar * 0.84, color=colour, hatch=hatch,
+                      edgecolor="#333333", linewidth=0.5)
+            times = "" if i + 1 == len(ways) else f"   {tables.digits(ms / ours)} times ours"
+            axes.annotate(f"{tables.digits(ms)} ms{times}", (ms / slowest, y + bar / 2),
+                          xytext=(5, 0), textcoords="offset points", va="center", fontsize=9.5,
+                          fontweight="bold" if i + 1 == len(ways) else "normal")
+            ticks.append(y + bar / 2)
+            labels.append(way)
+            y += bar
+        y += gap
+    axes.set_ylim(inner, 0)
+    axes.set_yticks(ticks, labels)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xticks([])
+    figure.text(0.02, 1 - 0.1 / height, heading(records, title), va="top", fontsize=11,
+                linespacing=1.4)
+    figure.text(0.21, 0.12 / height, note, fontsize=9, color="#555555")
+    save(figure, path)
+
+
+def towers(records, path):
+    """A clip of 6,080 patches, and the longest list that was packed, of each tower."""
+    tower_of = tables.first_word
+    packed = {}
+    for r in records:
+        if r["bench"] == "tower" and r["way"] == "packed":
+            packed.setdefault((tower_of(r), r["patches"]), []).append(r)
+    groups = {}
+    for (tower, patches, *_), ways in tables.groups(
+            records, "tower", tower_of, lambda r: r["patches"]).items():
+        ours = ways.get("encode") or tables.fastest(packed.get((tower, patches), []))
+        peers = {w: ways[w]["median_ms"] for w in ("transformers", "compiled torch") if w in ways}
+        if ours and len(peers) == 2 and (patches == 6080 or "items" in ours):
+            label = (f"{tables.TOWERS.get(tower, tower)}: {patches:,} patches, "
+                     + (f"{ours['items']} pictures" if "items" in ours else "a clip of 16 frames"))
+            groups[label] = {**peers, "qwenvit": ours["median_ms"]}
+    if groups:
+        side_by_side(records, groups, "Vision towers, from pixels to tokens",
+                     "medians; bars are in proportion within a group", path)
+    return bool(groups)
+
+
+def embed(records, path):
+    groups = {}
+    for (tower, rows, dtype, _), ways in tables.groups(
+            records, "patch-embed", tables.first_word, lambda r: r["rows"]).items():
+        peers = {n: ways[w]["median_ms"] for n, w in (("torch conv3d", "torch conv3d"),
+                 ("the library's Conv3d", "direct"), ("torch linear", "torch linear")) if w in ways}
+        if tower == "M" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
+            groups[f"{rows:,} patches"] = {**peers, "qwenvit": ways["patchify"]["median_ms"]}
+    if groups:
+        side_by_side(records, groups, f"Patch embedding of {tables.TOWERS['M']}",
+                     "medians; bars are in proportion within a group", path)
+    return bool(groups)
+
+
+def fill(records, path):
+    """How much of the chunks is patches, of each list at each capacity."""
+    packed = sorted((r for r in records if r["bench"] == "tower" and r["way"] == "packed"),
+                    key=lambda r: (r["items"], r["patches"], r["capacity"]))
+    seen = {(r["items"], r["patches"], r["capacity"]): r for r in packed}
+    if not seen:
+        return False
+    bar = 0.27
+    inner = bar * len(seen)
+    height = inner + 1.2
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.43, 0.5 / height, 0.54, inner / height])
+    for i, r in enumerate(seen.values()):
+        axes.barh(i, 1, height=0.76, color="#eeeeee", edgecolor="#999999", linewidth=0.5)
+        axes.barh(i, r["fill"], height=0.76, color=look("encode")[0], edgecolor="#333333",
+                  linewidth=0.5)
+        axes.annotate(f"{100 * r['fill']:.1f} %", (r["fill"], i), xytext=(-5, 0), ha="right",
+                      textcoords="offset points", va="center", fontsize=9.5, color="white")
+    axes.set_yticks(range(len(seen)), [
+        f"{r['items']} items, {r['patches']:,} patches in {r['chunks']} chunks of {r['capacity']:,}"
+        for r in seen.values()])
+    axes.set_ylim(len(seen) - 0.45, -0.55)
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.5, 1], ["0", "half", "full"])
+    axes.tick_params(axis="y", length=0)
+    figure.text(0.02, 1 - 0.1 / height, heading(packed, "How full chunks are"), va="top",
+                fontsize=11, linespacing=1.4)
+    save(figure, path)
+    return True
+
+
+# ---- a job -------------------------------------------------------------------------------------
+
+def job(path, out):
+    """What the decoders, devices and sinks of `qwenvit encode --trace FILE` did when."""
+    with open(path, encoding="utf-8") as f:
+        events = json.load(f)["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    spans = [e for e in events if e["ph"] == "X"]
+    if not spans:
+        return False
+    colours = {"decode": look("frames")[0], "push": look("transformers")[0],
+               "pull": look("encode")[0], "sink": look("attention")[0]}
+    lanes = sorted({(e["pid"], e["tid"]) for e in spans})
+    inner = 0.34 * len(lanes)
+    height = inner + 1.35
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.12, 0.8 / height, 0.85, inner / height])
+    for i, lane in enumerate(lanes):
+        for kind, colour in colours.items():
+            here = [(e["ts"] / 1e6, e["dur"] / 1e6) for e in spans
+                    if (e["pid"], e["tid"]) == lane and e["name"] == kind]
+            axes.broken_barh(here, (i - 0.38, 0.76), color=colour, edgecolor="#333333",
+                             linewidth=0.3)
+    axes.set_yticks(range(len(lanes)), [f"{names[p]} {t}" for p, t in lanes])
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    axes.set_xlim(0, max(e["ts"] + e["dur"] for e in spans) / 1e6)
+    axes.set_xlabel("seconds")
+    axes.tick_params(axis="y", length=0)
+    figure.legend(handles=[Patch(color=c, label=w) for c, w in zip(colours.values(), (
+        "decode and resize a clip", "push a chunk", "wait for its tokens", "write a clip's tokens"))],
+        loc="lower left", ncols=4, bbox_to_anchor=(0.1, 0.0))
+    figure.text(0.02, 1 - 0.1 / height, "A job's stages over time", va="top", fontsize=11)
+    save(figure, out)
+    return True
+
+
 # ---- the command -------------------------------------------------------------------------------
 
-DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile}
+DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile, "towers": towers,
+        "embed": embed, "fill": fill}
 
 
 def settings(records, machine="", dtype=""):
@@ -311,13 +459,19 @@ def slug(place, dtype):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("picture", choices=[*DRAW, "all"])
+    parser.add_argument("picture", choices=[*DRAW, "job", "all"])
     parser.add_argument("files", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", metavar="OUT.png", help="the picture to write")
     parser.add_argument("--out", metavar="DIR", help="folder for `all`")
     parser.add_argument("--machine", default="", metavar="TEXT", help="part of its name")
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="")
     args = parser.parse_args()
+    if args.picture == "job":
+        if not args.o or len(args.files) != 1:
+            parser.error("job needs one FILE and -o OUT.png")
+        if not job(args.files[0], args.o):
+            raise SystemExit(f"{args.files[0]}: no spans in it")
+        return
     found = settings(tables.read_records(args.files), args.machine, args.dtype)
     if args.picture == "all":
         if not args.out:

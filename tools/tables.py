@@ -17,11 +17,16 @@ import statistics
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- measured: made by tools/tables.py -->", "<!-- /measured -->"
+TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
+          "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B"}  # whose vision towers
 SMALL_M = 16  # rows of a "small" matrix product
 PICTURES = {
     "lowering": "Every Conv3d, each way of running it",
     "roofline": "Everything that was timed, below the measured roof",
     "profile": "Where the time of a tower goes",
+    "towers": "Towers beside transformers and compiled torch",
+    "embed": "Patch embedding as GEMM and as Conv3d",
+    "fill": "How full chunks are",
 }
 
 
@@ -477,7 +482,7 @@ PAGE = [
      "and reading bytes and writing rows at the copy rate.",
      "qwenvit bench patch-embed --model DIR --json=FILE.jsonl && "
      "python tools/peers/peers.py patch-embed --model DIR --json FILE.jsonl",
-     patch_embed_table, None),
+     patch_embed_table, "embed"),
     ("Conv3d",
      "Each case by every lowering that is legal for it; bold is the one that qwenvit picks, and "
      "torch's is the fastest of its two memory formats and of 2D convolutions, one for each depth "
@@ -495,7 +500,7 @@ PAGE = [
      "are the towers of Qwen3-VL-4B and 8B, Q25 that of Qwen2.5-VL-7B.",
      "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
-     tower_table, None),
+     tower_table, "towers"),
     ("Packs",
      "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
      "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
@@ -503,7 +508,7 @@ PAGE = [
      "transformers and torch take all of the list in one call.",
      "qwenvit bench tower --model DIR --pack LIST --chunk-rows N --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --pack LIST --json FILE.jsonl",
-     pack_table, None),
+     pack_table, "fill"),
     ("Alone",
      "Each item of a list by itself, in the capacity that it takes then, against a plan of its "
      "very size.",
@@ -571,29 +576,35 @@ def measurements_page(root, records):
     return "\n\n".join(parts + [x for x in (versions(root),) if x]) + "\n"
 
 
-def readme_parts(root, records):
-    made = patch_embed_table(records, ("M",))
+# what README shows: tower, patches, dtype, how the machine's name begins
+README_ROWS = [("M", 760, "bf16", "NVIDIA H200"), ("M", 6080, "bf16", "NVIDIA H200"),
+               ("M", 24320, "bf16", "NVIDIA H200"), ("L", 6080, "bf16", "NVIDIA H200"),
+               ("Q25", 6080, "bf16", "NVIDIA H200"), ("M", 760, "bf16", "AMD EPYC")]
+
+
+def readme_table(records):
+    rows, found = [], groups(records, "tower", first_word, lambda r: r["patches"])
+    for tower, patches, dtype, machine in README_ROWS:
+        for key, ways in found.items():
+            if key[:3] == (tower, patches, dtype) and key[3].startswith(machine):
+                ours, shipped, linear, torch = (ways.get(w) for w in (
+                    "encode", "transformers", "transformers linear", "compiled torch"))
+                rows.append([TOWERS[tower], f"{patches:,}", key[3], ms(ours), ms(shipped),
+                             ms(linear), ms(torch), bold(over(fastest([shipped, linear]), ours)),
+                             bold(over(torch, ours))])
+    return rows and table(["tower of", "patches", "machine", "qwenvit ms", "transformers ms",
+                           "with its linear patch embedding", "compiled torch ms",
+                           "times faster than the better transformers", "than compiled torch"],
+                          rows)
+
+
+def readme_parts(records):
+    made = readme_table(records)
     if made:
-        yield ("Patch embedding of tower M, medians: the checkpoint's Conv3d as one GEMM, which "
-               "qwenvit picks, by the same library's own Conv3d, and by torch's.")
+        yield ("A chunk of frame pairs, bf16, medians on the same machine; seeded random weights "
+               "of those sizes. [docs/measurements.md](docs/measurements.md) has the rest, and how to "
+               "repeat it.")
         yield made
-    made = tower_table(records)
-    if made:
-        yield ("Tower, medians. Limit: the same GEMMs and the same attention alone; floor: limit "
-               "and the bytes between them over the copy rate. More, and how to repeat it: "
-               "[docs/measurements.md](docs/measurements.md).")
-        yield made
-    made = verify_table(root)
-    if made:
-        yield ("Is it the same model? `qwenvit verify` on a real clip. Ideal: the f32 tower with "
-               "every operation's output rounded to bf16 once.")
-        yield made
-    made = against_table(root)
-    if made:
-        yield ("And against transformers layer by layer (`qwenvit verify --against`), in f32 and in "
-               "bf16, on the same GPU:")
-        yield made
-    yield from (x for x in (parity_table(root), versions(root)) if x)
 
 
 def write(path, text):
@@ -615,7 +626,7 @@ def main():
         text = f.read()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    write(path, before + "\n\n".join([BEGIN, *readme_parts(root, records), END]) + after)
+    write(path, before + "\n\n".join([BEGIN, *readme_parts(records), END]) + after)
     write(os.path.join(root, "docs", "measurements.md"), measurements_page(root, records))
 
 

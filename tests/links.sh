@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Every link of a page to a file leads to one.
+# Usage: links.sh ROOT
+set -eu
+cd "$1"
+n=0 bad=0
+for page in *.md docs/*.md python/*.md tools/*/*.md; do
+    # ](target), without what is after #; addresses are not ours to check
+    for link in $(grep -o ']([^) ]*)' "$page" | sed 's/^](//; s/)$//; s/#.*//' | grep -v '^[a-z]*:' | sort -u); do
+        n=$((n + 1))
+        [ -e "$(dirname "$page")/$link" ] || { bad=$((bad + 1)); echo "$page: no $link"; }
+    done
+done
+echo "$n links, $bad lead nowhere"
+[ "$n" -gt 0 ] && [ "$bad" = 0 ]
