@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """qwenvit.patch on transformers' own classes: tiny towers of every family in f32 (2e-5 of transformers'
-tokens) and bf16 (1.05 of its own mean distance), restored to the bit, and their memory.
+tokens) and bf16 (1.05 of its own mean distance), restored to the bit; and tiny whole models: the same text, the
+same logits.
 
     python tools/reference/patch.py [FOLDER...]     (the wheel must be installed; FOLDER: tests/golden/*)
 """
@@ -57,44 +58,103 @@ def check(folder):
 
 
 # model_type: transformers' class, and what its text config needs beside the sizes
+MOE = {"head_dim": 10, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+       "mlp_only_layers": [], "decoder_sparse_step": 1}
+HYBRID = {"head_dim": 20, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+          "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2,
+          "num_experts": 4,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
+INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 20, "indexer_budget": 64,
+           "indexer_compress_ratio": 4}
 WHOLE = {
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", {}),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", {}),
+    "qwen2_5_omni": ("Qwen2_5OmniThinkerForConditionalGeneration", {}),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", {"head_dim": 10}),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", MOE),
+    "qwen3_omni_moe": ("Qwen3OmniMoeThinkerForConditionalGeneration", MOE),
+    "qwen3_5": ("Qwen3_5ForConditionalGeneration", HYBRID),
+    "qwen4_exp": ("Qwen4ExpForConditionalGeneration", {**HYBRID, **INDEXER}),
 }
 
 
-@torch.no_grad()
-def check_generate(folder):
-    """A tiny model of random weights writes the same text with a picture, patched and not, in f32."""
-    config = common.read_json(folder, "config.json")
-    if config["model_type"] not in WHOLE:
-        return
-    name, text = WHOLE[config["model_type"]]
-    model_class = getattr(transformers, name)
+def whole_model(config):
+    """A model of random weights around the tower that a config describes."""
+    name, extra = WHOLE[config["model_type"]]
+    config = config.get("thinker_config", config)
     vision = {k: v for k, v in config["vision_config"].items() if k != "dtype"}
     hidden = vision.get("out_hidden_size") or vision["hidden_size"]
     text = {"hidden_size": hidden, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
             "intermediate_size": 48, "vocab_size": 200, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 2]}, **text}
-    ids = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 192, "vision_end_token_id": 193}
+            **extra}
+    partial = 0.5 if "layer_types" in extra else 1
+    angles = int(partial * text.get("head_dim", hidden // 2)) // 2
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": partial,
+                               "mrope_section": [angles - 2 * (angles // 3), angles // 3, angles // 3]}
+    names = "image_token_id video_token_id vision_start_token_id vision_end_token_id".split()
+    ids = dict(zip(names, (190, 191, 192, 193)))
+    ids.update({k.replace("_id", "_index"): v for k, v in ids.items()})  # as the Omni models call them
+    if "Omni" in name:  # with as small a tower for sound as can be
+        ids["audio_config"] = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
+                               "encoder_ffn_dim": 16, "output_dim": hidden}
     torch.manual_seed(3)
-    whole = model_class(model_class.config_class(text_config=text, vision_config=vision, **ids)).eval()
-    c, grid = whole.config.vision_config, torch.tensor([[1, 4, 8]])
-    pixels = torch.rand(32, c.in_channels * c.temporal_patch_size * c.patch_size**2) * 2 - 1
-    image = [192, *[190] * (32 // c.spatial_merge_size**2), 193]
-    inputs = {"input_ids": torch.tensor([[5, 6, *image, 7, 8]]), "pixel_values": pixels, "image_grid_thw": grid}
+    model_class = getattr(transformers, name)
+    return model_class(model_class.config_class(text_config=text, vision_config=vision, **ids)).eval()
+
+
+def a_picture(whole, seed, sign=1):
+    """What a processor makes of a picture of 4 x 8 patches, and of text around it."""
+    torch.manual_seed(seed)
+    vision = whole.config.vision_config
+    pixels = torch.rand(32, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2) * 2 - 1
+    image = [192, *[190] * (32 // vision.spatial_merge_size**2), 193]
+    inputs = {"input_ids": torch.tensor([[5, 6, *image, 7, 8]]), "pixel_values": sign * pixels,
+              "image_grid_thw": torch.tensor([[1, 4, 8]])}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    inputs["mm_token_type_ids"] = (inputs["input_ids"] == 190).int()
+    if "Omni" not in type(whole).__name__:
+        inputs["mm_token_type_ids"] = (inputs["input_ids"] == 190).int()
+    return inputs
+
+
+@torch.no_grad()
+def check_generate(folder):
+    """A tiny model of random weights writes the same text with a picture, patched and not, in f32; in
+    bf16 its logits are as near to those of f32 as transformers' own are."""
+    config = common.read_json(folder, "config.json")
+    if config["model_type"] not in WHOLE:
+        print("  no class for", config["model_type"])
+        return
+    whole = whole_model(config)
+    inputs, other = a_picture(whole, 4), a_picture(whole, 4, -1)
     options = {"max_new_tokens": 24, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-    theirs = whole.generate(**inputs, **options)
-    blind = whole.generate(**{**inputs, "pixel_values": -pixels}, **options)
+    theirs, blind = whole.generate(**inputs, **options), whole.generate(**other, **options)
     qwenvit.patch(whole)
     ours = whole.generate(**inputs, **options)
+    qwenvit.unpatch(whole)
     apart = max((a - b).abs().max().item() for a, b in zip(theirs.logits, ours.logits, strict=True))
     other = max((a - b).abs().max().item() for a, b in zip(theirs.logits, blind.logits))
     print(f"  generate: {len(ours.logits)} tokens, logits {apart:.2g} apart ({other:.2g} for another picture)")
     assert torch.equal(theirs.sequences, ours.sequences) and apart < 1e-4 < other
+    check_bf16_logits(whole)
+
+
+def check_bf16_logits(whole):
+    """In bf16, patched and not: the logits' distance to those of f32 on the same rounded weights and pixels. The
+    language model is what it is in all three: f32, given the tower's tokens, which are rounded to bf16 in two."""
+    whole.load_state_dict({k: v.bfloat16().float() for k, v in whole.state_dict().items()})
+    pictures = [a_picture(whole, seed) for seed in range(32)]
+
+    def logits():
+        return torch.cat([whole(**p).logits[0] for p in pictures])
+    truth = logits()
+    (tower,) = (m for m in whole.modules() if hasattr(m, "patch_embed") and hasattr(m, "blocks"))
+    tower.bfloat16()
+    tower.rotary_pos_emb = type(tower.rotary_pos_emb)(tower.config)  # f32, as from_pretrained leaves it
+    theirs = distances(logits(), truth).mean().item()
+    qwenvit.patch(tower)
+    ours = distances(logits(), truth).mean().item()
+    print(f"  bf16 tower: logits {ours:.3g} from f32's, transformers' own {theirs:.3g}, {ours / theirs:.3f}")
+    assert ours <= 1.05 * theirs
 
 
 if __name__ == "__main__":
