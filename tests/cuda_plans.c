@@ -4,7 +4,7 @@
  * as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library, which cuDNN asks
  * for; it refuses to load anything, in words that tell: whatever cuDNN decides and compiles before
  * has gone well. SHAPES are lists of convolutions as `bench conv3d` takes them; --all tries every
- * choice instead of the first.
+ * choice instead of the first; --gpu N is for one GPU of the list alone.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 
@@ -376,11 +376,15 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
 int
 main(int argc, char **argv)
 {
-    bool all = argc > 1 && !strcmp(argv[1], "--all"), good = true;
+    const bool all = argc > 1 && !strcmp(argv[1], "--all");
     argc -= all;
     argv += all;
-    if (argc < 2) {
-        fprintf(stderr, "usage: cuda_plans [--all] LIBCUDA SHAPES...\n");
+    const bool one = argc > 2 && !strcmp(argv[1], "--gpu");
+    const int gpu = one ? atoi(argv[2]) : 0;
+    argc -= 2 * one;
+    argv += 2 * one;
+    if (argc < 2 || gpu < 0 || gpu >= N_GPUS) {
+        fprintf(stderr, "usage: cuda_plans [--all] [--gpu 0..%d] LIBCUDA SHAPES...\n", N_GPUS - 1);
         return 2;
     }
     /* by its soname it is what cuDNN finds when it looks for the driver */
@@ -389,9 +393,9 @@ main(int argc, char **argv)
         return 2;
     }
     printf("cuDNN %zu\n", cudnnGetVersion());
-    good = check_naive();
+    bool good = check_naive();
     good = check_short() && good;
-    for (int i = 0; i < N_GPUS; i++)
+    for (int i = gpu; i < (one ? gpu + 1 : N_GPUS); i++)
         good = check_gpu(&gpus[i], all, argv + 2, argc - 2) && good;
     return good ? 0 : 1;
 }
