@@ -103,7 +103,7 @@ fi
 wheel() (
     PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
     rm -rf build/python && mkdir -p build/python &&
-        pip wheel -q --no-deps --no-build-isolation -w build/python/dist ./python &&
+        pip wheel -q --no-deps --no-build-isolation -w build/python/dist . &&
         python -m venv $bare &&
         $bare/bin/pip install -q --disable-pip-version-check --no-deps build/python/dist/*.whl &&
         (cd / && env -i "$here/$bare/bin/python" -I "$here/python/tests/bare.py" \

@@ -11,6 +11,7 @@ from . import _core
 from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
 
 LIKE = {"transformers": False, "qwen-vl-utils": True}
+BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
 
 
 def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None):
@@ -23,6 +24,9 @@ def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, 
     Raises Error: no such folder, a family that is not known, no such device.
     """
     stream = getattr(stream, "cuda_stream", stream) or 0
+    lacking = _lacking(backend)
+    if lacking and backend == "cuda":
+        raise error("QV_ENODEVICE", lacking)
     return Model(
         _core.Model(
             os.fspath(path), backend, device, _name(dtype), threads, stream,
@@ -30,6 +34,33 @@ def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, 
         ),
         stream,
     )
+
+
+def devices():
+    """What load() could run on: a dict for each device, with backend, index, device (its name, with library
+    versions), dtype (what None means there), dtype_reason and warning; and for each backend that is not here
+    one with backend and error, in words."""
+    found = []
+    for backend in BACKENDS:
+        words = _lacking(backend)
+        try:
+            if words:
+                raise error("QV_ENODEVICE", words)
+            for index in range(1 << 10):
+                found.append({"index": index, **_core.look_at_device(backend, index)})
+        except _core.Error as e:
+            if not found or found[-1]["backend"] != backend:
+                found.append({"backend": backend, "error": str(e)})
+    return found
+
+
+def _lacking(backend):
+    """What NVIDIA's libraries lack for a backend that wants them, in words."""
+    if backend not in ("auto", "cuda"):
+        return ""
+    from . import _cuda  # loads what there is
+
+    return _cuda.prepare()
 
 
 def _name(dtype):
