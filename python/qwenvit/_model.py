@@ -27,13 +27,16 @@ def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, 
     lacking = _lacking(backend)
     if lacking and backend == "cuda":
         raise error("QV_ENODEVICE", lacking)
-    return Model(
+    model = Model(
         _core.Model(
             os.fspath(path), backend, device, _name(dtype), threads, stream,
             os.fspath(tune_file) if tune_file else "",
         ),
         stream,
     )
+    if lacking:  # the core knows the first of them alone
+        model.info["passed_over"] = f"cuda: {lacking}"
+    return model
 
 
 def devices():

@@ -68,7 +68,7 @@ def test_each_that_is_missing_or_broken_is_named(tmp_path):
     assert path in words and "libcublasLt.so.99" in words
 
 
-def test_a_cudnn_that_is_too_old_is_named(tmp_path, monkeypatch):
+def test_a_cudnn_that_is_too_old_is_named(golden, monkeypatch):
     from qwenvit import _cuda
 
     class Old:
@@ -84,6 +84,7 @@ def test_a_cudnn_that_is_too_old_is_named(tmp_path, monkeypatch):
     with pytest.raises(qwenvit.Error, match="9.10.2") as e:
         qwenvit.load("/nowhere", backend="cuda")
     assert e.value.status == "QV_ENODEVICE"
+    assert qwenvit.load(golden).info["passed_over"] == f"cuda: {words}"
     assert "9.10.2" in next(d["error"] for d in qwenvit.devices() if d["backend"] == "cuda")
 
 
