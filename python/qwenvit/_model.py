@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """load, Model and Tokens."""
 
+import atexit
 import collections
 import os
 import sys
@@ -339,6 +340,22 @@ class _Feeder(threading.Thread):
         except Exception as e:
             self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
 
+    def end(self):
+        self.stop = True
+        self.job.cancel()
+        self.join()
+
+
+_at_work = {}  # feeder: its process
+
+
+@atexit.register
+def _end_feeders():
+    """Of generators that were left as they are: the interpreter cannot end under a thread of ours."""
+    for feeder, process in list(_at_work.items()):
+        if process == os.getpid():
+            feeder.end()
+
 
 def _needs_decoder(sources):
     """Of a list: whether a file is among them. Of other iterables nobody knows."""
@@ -381,6 +398,7 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
     job = _core.Job(model._core, decoder, dtype, decoders, alone)
     feeder = _Feeder(model, job, sources, options)
     began = time.monotonic()
+    _at_work[feeder] = os.getpid()
     feeder.start()
     try:
         while (core := job.next()) is not None:
@@ -395,9 +413,8 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
         if feeder.failure:
             raise feeder.failure
     finally:
-        feeder.stop = True
-        job.cancel()
-        feeder.join()
+        feeder.end()
+        _at_work.pop(feeder, None)
         job.close()
         if progress is True and sys.stderr.isatty():
             print(file=sys.stderr)

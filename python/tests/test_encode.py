@@ -85,6 +85,7 @@ def test_what_a_source_raises_comes_out(model, frames):
 def test_ctrl_c_ends_a_generator(golden, clip):
     code = f"""
 import itertools, os, signal, threading, qwenvit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 m = qwenvit.load({golden!r}, backend="cpu")
 many = m.encode(itertools.repeat({str(clip)!r}))
 next(many)
@@ -94,6 +95,18 @@ for _ in many:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == -signal.SIGINT and "KeyboardInterrupt" in run.stderr
+
+
+@pytest.mark.parametrize("end, code", [("", 0), ("raise KeyboardInterrupt", -signal.SIGINT), ("1 / 0", 1)])
+def test_the_interpreter_ends_with_a_generator_open(golden, clip, end, code):
+    program = f"""
+import itertools, qwenvit
+many = qwenvit.load({golden!r}, backend="cpu").encode(itertools.repeat({str(clip)!r}))
+next(many)
+{end}
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == code, run.stderr
 
 
 @pytest.mark.parametrize(
