@@ -369,10 +369,12 @@ def _needs_decoder(sources):
 
 
 def _show(progress, job, began):
+    if not progress:
+        return
     p = job.progress()
     if callable(progress):
         progress(p)
-    elif progress and sys.stderr.isatty():
+    elif sys.stderr.isatty():
         rate = p["done"] / max(time.monotonic() - began, 1e-9)
         print(
             f"\r{p['done']} done, {p['failed']} failed, {rate:.1f} clips/s, {p['tokens']} tokens, "
