@@ -236,11 +236,16 @@ obey(struct spare *spare, const qvm_order *order, const int fds[QVM_SESSION_FDS]
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     struct stat input;
+    if (argc == 2 && !strcmp(argv[1], "--version")) { /* whoever asks sees that FFmpeg is here */
+        puts("qwenvit-decoder " QV_VERSION);
+        return 0;
+    }
     if (fstat(STDIN_FILENO, &input) || !S_ISSOCK(input.st_mode)) {
-        fputs("qwenvit-decoder is started by libqwenvit_media and by qwenvit; it has no options\n",
+        fputs("qwenvit-decoder is started by libqwenvit_media and by qwenvit; its one option is "
+              "--version\n",
               stderr);
         return 2;
     }

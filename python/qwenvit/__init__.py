@@ -11,9 +11,9 @@
 """
 
 from ._core import Error, version as __version__
-from ._model import Model, Tokens, load
+from ._model import Model, Tokens, devices, load
 
-__all__ = ["Cache", "Error", "Model", "Tokens", "load", "patch", "unpatch"]
+__all__ = ["Cache", "Error", "Model", "Tokens", "devices", "load", "patch", "unpatch"]
 
 
 def __getattr__(name):  # what needs more modules is loaded when it is asked for

@@ -4,15 +4,19 @@
 import os
 import sys
 
-from ._decoder import FOLDER, HELP, missing
+from . import _core, _cuda, _decoder
 
 
 def main():
-    program = os.path.join(FOLDER, "qwenvit")
-    why = missing(program)
-    if why:
-        print(f"qwenvit: {HELP}\n{why}", file=sys.stderr)
+    try:
+        program = _decoder.find("qwenvit")
+    except _core.Error as e:
+        print(f"qwenvit: {e}", file=sys.stderr)
         return 4
+    folders = _cuda.folders()
+    if folders:
+        before = os.environ.get("LD_LIBRARY_PATH")
+        os.environ["LD_LIBRARY_PATH"] = ":".join([before, *folders] if before else folders)
     os.execv(program, ["qwenvit", *sys.argv[1:]])
 
 

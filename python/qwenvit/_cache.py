@@ -4,6 +4,7 @@
 import collections.abc
 import glob
 import json
+import math
 import mmap
 import os
 import struct
@@ -176,14 +177,17 @@ class Cache(collections.abc.Mapping):
                 self._maps[number] = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._maps[number]
 
-    def _view(self, place, name, dtype, writable):
-        np = numpy()
-        number, rows, frames, *begins = place
+    def _tensor(self, place, name):
+        """(shape, where it begins in its part's file)."""
+        _, rows, frames, *begins = place
         i = [*self._names(), "grid_thw", "timestamps"].index(name)
         width = self.width * (1 + self.n_deepstack if self.packed else 1)
-        shape = {"grid_thw": (1, 3), "timestamps": (frames,)}.get(name, (rows, width))
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        array = np.frombuffer(self._map(number), dtype, count, begins[i]).reshape(shape)
+        return {"grid_thw": (1, 3), "timestamps": (frames,)}.get(name, (rows, width)), begins[i]
+
+    def _view(self, place, name, dtype, writable):
+        np = numpy()
+        shape, begin = self._tensor(place, name)
+        array = np.frombuffer(self._map(place[0]), dtype, math.prod(shape), begin).reshape(shape)
         array.flags.writeable = writable
         return array
 
@@ -207,6 +211,55 @@ class Cache(collections.abc.Mapping):
     def part_of(self, key):
         """The number of the part that has the key: keys of one part are read fastest together."""
         return self._places[key][0]
+
+    # ---- for others' readers -------------------------------------------------------------------------
+
+    def _rows(self):
+        dtypes = {"grid_thw": ("I64", 8), "timestamps": ("F64", 8)}
+        own = self._file_dtype, 4 if self.dtype == "f32" else 2
+        names = [*self._names(), "grid_thw", "timestamps"]
+        for key, place in self._places.items():
+            tensors = []
+            for name in names:
+                shape, begin = self._tensor(place, name)
+                dtype, size = dtypes.get(name, own)
+                tensors.append({"name": name, "dtype": dtype, "shape": shape, "offset": begin,
+                                "bytes": math.prod(shape) * size})
+            part = os.path.basename(self._parts[place[0]])
+            yield {"key": key, "status": "ok", "part": part, "tensors": tensors}
+        for key, (code, words) in self.failed.items():
+            yield {"key": key, "status": "failed", "code": code, "error": words}
+
+    def to_parquet_index(self, path=None):
+        """Writes a Parquet file, whole or not at all, and returns its path (default: index.parquet in the
+        cache's folder). A row a key: key, status ("ok" or "failed"), code and error (of one that failed),
+        part (a file in the folder), and tensors, a list of {name, dtype (as safetensors calls it), shape,
+        offset (where it begins in that file), bytes}. Needs pyarrow."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise error("QV_EUNSUPPORTED", "to_parquet_index() needs pyarrow") from None
+        text, number = pyarrow.string(), pyarrow.int64()
+        tensor = {"name": text, "dtype": text, "shape": pyarrow.list_(number), "offset": number,
+                  "bytes": number}
+        columns = {name: text for name in ("key", "status", "code", "error", "part")}
+        columns["tensors"] = pyarrow.list_(pyarrow.struct(list(tensor.items())))
+        table = pyarrow.Table.from_pylist(list(self._rows()), pyarrow.schema(list(columns.items())))
+        path = os.fspath(path) if path else os.path.join(self.folder, "index.parquet")
+        unfinished = f"{path}.{os.getpid()}.tmp"
+        try:
+            with open(unfinished, "wb") as f:
+                pyarrow.parquet.write_table(table, f)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(unfinished, path)
+        except OSError as e:
+            raise error("QV_EIO", f"{path}: {e.strerror or e}") from None
+        finally:
+            if os.path.exists(unfinished):
+                os.remove(unfinished)
+        return path
 
     def __repr__(self):
         return f"<qwenvit.Cache {self.folder}: {len(self)} keys, {len(self.failed)} failed>"

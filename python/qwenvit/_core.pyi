@@ -4,6 +4,9 @@
 from typing import Any
 
 version: str
+cuda_major: str | None  # of the toolkit that libqwenvit_cuda.so was built with
+
+def look_at_device(backend: str, index: int, /) -> dict[str, Any]: ...
 
 class Error(Exception):
     status: str | None

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The program that decodes clips, one for a process; FFmpeg's libraries are the system's."""
+"""The programs that are linked with FFmpeg: the decoder, one for a process, and the command. There is a
+folder of them for each major of FFmpeg that this wheel was built for; its libraries are the system's."""
 
 import glob
 import os
+import re
 import subprocess
 import threading
 
@@ -19,31 +21,44 @@ _lock = threading.Lock()
 _started = {}  # by process: a fork starts its own
 
 
-def missing(program):
-    """Why a program of ours does not start: its loader's words; None if it does."""
+def _missing(program):
+    """Why a program of ours does not start, in its loader's words; None if it does."""
     try:
         done = subprocess.run(
             [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
         )
-    except OSError as e:
+    except (OSError, subprocess.TimeoutExpired) as e:
         return str(e)
-    if done.returncode != 127:
+    if done.returncode == 0:
         return None
-    return done.stderr.decode(errors="replace").strip()
+    words = done.stderr.decode(errors="replace").strip()
+    return words or f"{program} ended with {done.returncode}"
+
+
+def _majors():
+    """The folders, the newest FFmpeg first."""
+    folders = glob.glob(os.path.join(glob.escape(FOLDER), "ffmpeg-*"))
+    numbers = {f: re.fullmatch(r"ffmpeg-(\d+)", os.path.basename(f)) for f in folders}
+    return sorted((f for f in folders if numbers[f]), key=lambda f: -int(numbers[f][1]))
+
+
+def find(name):
+    """The path of a program, "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that it starts with."""
+    words = []
+    for folder in _majors():
+        program = os.path.join(folder, name)
+        why = _missing(program)
+        if why is None:
+            return program
+        words.append(f"{os.path.basename(folder)}: {why}")
+    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or f'no {name} was built'})")
 
 
 def start():
-    """The decoder of this process: of those that were built, for one FFmpeg each, the first that starts."""
+    """The decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
-            words = []
-            for program in sorted(glob.glob(os.path.join(FOLDER, "qwenvit-decoder*")), reverse=True):
-                why = missing(program)
-                if why is None:
-                    _started.clear()
-                    _started[os.getpid()] = _core.Decoder(program)
-                    break
-                words.append(why)
-            else:
-                raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or 'no decoder was built'})")
+            decoder = _core.Decoder(find("qwenvit-decoder"))
+            _started.clear()
+            _started[os.getpid()] = decoder
         return _started[os.getpid()]

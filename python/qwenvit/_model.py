@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """load, Model and Tokens."""
 
+import atexit
 import collections
 import os
 import sys
@@ -11,6 +12,7 @@ from . import _core
 from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
 
 LIKE = {"transformers": False, "qwen-vl-utils": True}
+BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
 
 
 def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None):
@@ -23,13 +25,46 @@ def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, 
     Raises Error: no such folder, a family that is not known, no such device.
     """
     stream = getattr(stream, "cuda_stream", stream) or 0
-    return Model(
+    lacking = _lacking(backend)
+    if lacking and backend == "cuda":
+        raise error("QV_ENODEVICE", lacking)
+    model = Model(
         _core.Model(
             os.fspath(path), backend, device, _name(dtype), threads, stream,
             os.fspath(tune_file) if tune_file else "",
         ),
         stream,
     )
+    if lacking:  # the core knows the first of them alone
+        model.info["passed_over"] = f"cuda: {lacking}"
+    return model
+
+
+def devices():
+    """What load() could run on: a dict for each device, with backend, index, device (its name, with library
+    versions), dtype (what None means there), dtype_reason and warning; and for each backend that is not here
+    one with backend and error, in words."""
+    found = []
+    for backend in BACKENDS:
+        words = _lacking(backend)
+        try:
+            if words:
+                raise error("QV_ENODEVICE", words)
+            for index in range(1 << 10):
+                found.append({"index": index, **_core.look_at_device(backend, index)})
+        except _core.Error as e:
+            if not found or found[-1]["backend"] != backend:
+                found.append({"backend": backend, "error": str(e)})
+    return found
+
+
+def _lacking(backend):
+    """What NVIDIA's libraries lack for a backend that wants them, in words."""
+    if backend not in ("auto", "cuda"):
+        return ""
+    from . import _cuda  # loads what there is
+
+    return _cuda.prepare()
 
 
 def _name(dtype):
@@ -305,6 +340,22 @@ class _Feeder(threading.Thread):
         except Exception as e:
             self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
 
+    def end(self):
+        self.stop = True
+        self.job.cancel()
+        self.join()
+
+
+_at_work = {}  # feeder: its process
+
+
+@atexit.register
+def _end_feeders():
+    """Of generators that were left as they are: the interpreter cannot end under a thread of ours."""
+    for feeder, process in list(_at_work.items()):
+        if process == os.getpid():
+            feeder.end()
+
 
 def _needs_decoder(sources):
     """Of a list: whether a file is among them. Of other iterables nobody knows."""
@@ -318,10 +369,12 @@ def _needs_decoder(sources):
 
 
 def _show(progress, job, began):
+    if not progress:
+        return
     p = job.progress()
     if callable(progress):
         progress(p)
-    elif progress and sys.stderr.isatty():
+    elif sys.stderr.isatty():
         rate = p["done"] / max(time.monotonic() - began, 1e-9)
         print(
             f"\r{p['done']} done, {p['failed']} failed, {rate:.1f} clips/s, {p['tokens']} tokens, "
@@ -347,6 +400,7 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
     job = _core.Job(model._core, decoder, dtype, decoders, alone)
     feeder = _Feeder(model, job, sources, options)
     began = time.monotonic()
+    _at_work[feeder] = os.getpid()
     feeder.start()
     try:
         while (core := job.next()) is not None:
@@ -361,9 +415,8 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
         if feeder.failure:
             raise feeder.failure
     finally:
-        feeder.stop = True
-        job.cancel()
-        feeder.join()
+        feeder.end()
+        _at_work.pop(feeder, None)
         job.close()
         if progress is True and sys.stderr.isatty():
             print(file=sys.stderr)

@@ -122,6 +122,37 @@ Model::give_back()
 }
 
 static nb::dict
+device_dict(const qv_context_info &info)
+{
+    nb::dict d;
+    d["backend"] = info.backend;
+    d["device"] = info.device;
+    d["dtype"] = qv_dtype_name(info.dtype);
+    d["dtype_reason"] = info.dtype_reason;
+    d["warning"] = info.warning;
+    return d;
+}
+
+/* What there is; throws where it cannot be opened. */
+static nb::dict
+look_at_device(const std::string &backend, int index)
+{
+    qv_context_options o = {};
+    qv_context_info info;
+    o.backend = backend.c_str();
+    o.device = index;
+    {
+        nb::gil_scoped_release released;
+        qv_context *context = nullptr;
+        qv_error err = {};
+        check(qv_context_open(&o, &context, &err), err);
+        qv_context_get_info(context, &info);
+        qv_context_close(&context);
+    }
+    return device_dict(info);
+}
+
+static nb::dict
 preprocess_dict(const qv_preprocess &p)
 {
     nb::dict d;
@@ -138,11 +169,8 @@ preprocess_dict(const qv_preprocess &p)
 nb::dict
 Model::info()
 {
-    nb::dict d;
+    nb::dict d = device_dict(device_facts);
     d["model_type"] = facts.model_type;
-    d["backend"] = device_facts.backend;
-    d["device"] = device_facts.device;
-    d["warning"] = device_facts.warning;
     d["passed_over"] = device_facts.passed_over;
     d["dtype"] = qv_dtype_name(facts.dtype);
     const struct {
@@ -328,6 +356,7 @@ Model::prepare(nb::object object, bool picture, int64_t min_pixels, int64_t max_
 void
 bind_model(nb::module_ &m)
 {
+    m.def("look_at_device", &look_at_device);
     nb::class_<Frames>(m, "Frames").def_prop_ro("grid_thw", [](const Frames &f) {
         return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
     });

@@ -40,6 +40,11 @@ NB_MODULE(_core, m)
         }
     });
     m.attr("version") = qv_version();
+#ifdef QV_CUDA_MAJOR
+    m.attr("cuda_major") = QV_CUDA_MAJOR;
+#else
+    m.attr("cuda_major") = nb::none();
+#endif
     bind_tokens(m);
     bind_model(m);
     bind_job(m);

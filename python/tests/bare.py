@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The wheel in a bare environment: no numpy, no torch, no variables. Usage: bare.py MODEL"""
 import sys
+from importlib.metadata import files
 
 import qwenvit
 
@@ -10,6 +11,11 @@ try:
     sys.exit(f"this is no bare environment: {numpy}")
 except ImportError:
     pass
+installed = files("qwenvit")
+licenses = {f.name for f in installed if "licenses" in f.parts}
+assert licenses >= {"LICENSE", "jansson", "libgomp", "libseccomp", "nanobind", "oneDNN"}, licenses
+others = [f.name for f in installed if f.name.startswith(("libav", "libsw", "libcu", "libdnnl", "libgomp."))]
+assert not others, f"these are the system's, or have no name of their own: {others}"
 model = qwenvit.load(sys.argv[1], backend="cpu", dtype="f32")
 width = model.info["row_dim"]
 pixels = memoryview(bytes(16 * width * 4)).cast("f", (16, width))

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -156,3 +157,47 @@ def test_pickles_and_new_parts(folder):
     assert "new" not in cache
     cache.refresh()
     assert cache["new"].tokens[0, 0] == 9
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_parquet_index_says_where_everything_lies(tmp_path, packed):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    make_format(tmp_path, packed=packed)
+    write_part(tmp_path, 1, {"a": clip_of(1), "é": clip_of(4, 7)}, 10, ["bad"], packed)
+    cache = qwenvit.Cache(tmp_path)
+    path = cache.to_parquet_index()
+    assert path == str(tmp_path / "index.parquet")
+    rows = {row["key"]: row for row in parquet.read_table(path).to_pylist()}
+    assert set(rows) == {"a", "é", "bad"} and {e.name for e in tmp_path.glob("*.tmp*")} == set()
+    bad = rows.pop("bad")
+    assert (bad["status"], bad["code"], bad["error"]) == ("failed", "QV_EFORMAT", "no clip")
+    assert bad["part"] is None and bad["tensors"] is None
+    kinds = {"F32": np.float32, "I64": np.int64, "F64": np.float64}
+    for key, row in rows.items():
+        data, found = (tmp_path / row["part"]).read_bytes(), {}
+        for t in row["tensors"]:
+            bits = data[t["offset"] : t["offset"] + t["bytes"]]
+            found[t["name"]] = np.frombuffer(bits, kinds[t["dtype"]]).reshape(t["shape"])
+        assert row["status"] == "ok" and (found["grid_thw"] == cache[key].grid_thw).all()
+        assert (found["timestamps"] == cache[key].timestamps).all()
+        own = cache[key].packed() if packed else cache[key].deepstack[1]
+        assert (found["packed" if packed else "deepstack.1"] == own).all()
+
+
+def test_the_parquet_index_fails_in_words(folder, monkeypatch):
+    cache = qwenvit.Cache(folder)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(qwenvit.Error, match="needs pyarrow") as e:
+        cache.to_parquet_index()
+    assert e.value.status == "QV_EUNSUPPORTED"
+
+
+def test_the_parquet_index_leaves_no_half_file(folder, tmp_path):
+    pytest.importorskip("pyarrow")
+    cache = qwenvit.Cache(folder)
+    (tmp_path / "taken").mkdir()
+    for path in (tmp_path / "nowhere" / "i.parquet", tmp_path / "taken"):
+        with pytest.raises(qwenvit.Error, match=path.name) as e:
+            cache.to_parquet_index(path)
+        assert e.value.status == "QV_EIO"
+    assert not list(tmp_path.glob("*.tmp"))

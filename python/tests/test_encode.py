@@ -85,6 +85,7 @@ def test_what_a_source_raises_comes_out(model, frames):
 def test_ctrl_c_ends_a_generator(golden, clip):
     code = f"""
 import itertools, os, signal, threading, qwenvit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 m = qwenvit.load({golden!r}, backend="cpu")
 many = m.encode(itertools.repeat({str(clip)!r}))
 next(many)
@@ -94,6 +95,18 @@ for _ in many:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == -signal.SIGINT and "KeyboardInterrupt" in run.stderr
+
+
+@pytest.mark.parametrize("end, code", [("", 0), ("raise KeyboardInterrupt", -signal.SIGINT), ("1 / 0", 1)])
+def test_the_interpreter_ends_with_a_generator_open(golden, clip, end, code):
+    program = f"""
+import itertools, qwenvit
+many = qwenvit.load({golden!r}, backend="cpu").encode(itertools.repeat({str(clip)!r}))
+next(many)
+{end}
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == code, run.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,15 +135,49 @@ def test_bad_sources_are_refused_in_words(model, source, options, words):
     assert e.value.status == "QV_EINVAL"
 
 
-def test_without_ffmpeg_files_say_what_to_install_and_arrays_work(model, clip, frames, tmp_path, monkeypatch):
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """make(major, text): a decoder for that FFmpeg, which is a script, in place of those of the wheel."""
     from qwenvit import _decoder
 
-    program = tmp_path / "qwenvit-decoder"
-    program.write_text("#!/bin/sh\necho libavformat.so.59: cannot open shared object file >&2\nexit 127\n")
-    os.chmod(program, 0o755)
+    wheel = _decoder.find("qwenvit-decoder")
+
+    def make(major, text=None):
+        program = tmp_path / f"ffmpeg-{major}" / "qwenvit-decoder"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n" + (text or f'exec "{wheel}" "$@"') + "\n")
+        os.chmod(program, 0o755)
+        return str(program)
+
     monkeypatch.setattr(_decoder, "FOLDER", str(tmp_path))
     monkeypatch.setattr(_decoder, "_started", {})
-    with pytest.raises(qwenvit.Error, match="apt-get install ffmpeg.*libavformat.so.59") as e:
+    return make
+
+
+NOT_HERE = "echo libavformat.so.59: cannot open shared object file >&2; exit 127"
+
+
+def test_without_ffmpeg_files_say_what_to_install_and_arrays_work(model, clip, frames, programs):
+    programs(59, NOT_HERE)
+    programs(60, "kill -9 $$")
+    with pytest.raises(qwenvit.Error, match="apt-get install ffmpeg.*ffmpeg-60: .* -9; ffmpeg-59: libavf") as e:
         model.encode(clip)
     assert e.value.status == "QV_EBACKEND"
     assert len(model.encode(frames))
+
+
+def test_without_decoders_too(model, clip, programs):
+    with pytest.raises(qwenvit.Error, match="no qwenvit-decoder was built"):
+        model.encode(clip)
+
+
+def test_the_newest_ffmpeg_that_starts_is_taken(model, clip, programs):
+    from qwenvit import _decoder
+
+    programs(9)  # a number, not a text: below 59
+    expected = programs(59)
+    programs(60, "echo symbol lookup error >&2; exit 1")
+    programs(61, NOT_HERE)
+    os.makedirs(os.path.join(_decoder.FOLDER, "ffmpeg-none"))
+    assert _decoder.find("qwenvit-decoder") == expected
+    assert len(model.encode(clip))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import importlib.util
 import os
 import subprocess
 import sys
@@ -144,3 +145,32 @@ def test_the_command():
     run = subprocess.run([sys.executable, "-m", "qwenvit", "--version"], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, f"qwenvit {qwenvit.__version__}\n")
     assert subprocess.run([sys.executable, "-m", "qwenvit", "nonsense"], capture_output=True).returncode == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torch_in_the_same_process_before_and_after(golden):
+    """Each has an oneDNN and an OpenMP of its own, and computes as it does alone."""
+    code = f"""
+import hashlib, sys
+def theirs():
+    import torch
+    torch.manual_seed(0)
+    x = torch.rand(300, 257)
+    return (torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3]) @ x[:255]).numpy().tobytes()
+def ours():
+    import qwenvit
+    m = qwenvit.load({golden!r}, backend="cpu", dtype="f32", threads=2)
+    pixels = memoryview(bytearray(16 * m.info["row_dim"] * 4)).cast("f", (16, m.info["row_dim"]))
+    return bytes(memoryview(m.forward(pixels, [[1, 4, 4]]).tokens))
+for part in sys.argv[1:]:
+    print(part, hashlib.sha256({{"torch": theirs, "qwenvit": ours}}[part]()).hexdigest())
+names = {{line.split()[-1].rpartition("/")[2] for line in open("/proc/self/maps") if "gomp" in line}}
+assert any(n.startswith("libqwenvit_gomp") for n in names) == ("qwenvit" in sys.argv), names
+"""
+    said = []
+    for parts in (["torch"], ["qwenvit"], ["torch", "qwenvit", "torch"], ["qwenvit", "torch", "qwenvit"]):
+        run = subprocess.run([sys.executable, "-c", code, *parts], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        said.append(set(run.stdout.splitlines()))
+    assert len(said[0] | said[1]) == 2 and said[2] == said[3] == said[0] | said[1]
+
