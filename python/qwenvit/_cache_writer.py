@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Adds to a cache (docs/cache.md) what `qwenvit cache` would: the same records, the same bits."""
 
+import contextlib
 import math
 import os
 
@@ -14,7 +15,7 @@ NOT_THE_CLIPS = ("QV_ENOMEM", "QV_ENODEVICE", "QV_EBACKEND", "QV_ESTATE")
 
 
 class CacheWriter:
-    """A folder of vision tokens that clips and pictures are added to, with a model that stays the caller's.
+    """A folder of vision tokens that clips and pictures are added to; the model stays the caller's.
 
         with qwenvit.CacheWriter(model, "tokens", fps=2) as cache:
             counts = cache.add(["a.mp4", {"path": "b.mp4", "key": "b", "max_frames": 64}])
@@ -80,20 +81,25 @@ class CacheWriter:
         results = self.model.encode(
             sources, dtype=self._dtype, errors="yield", decoders=self._decoders, **self._common
         )
-        for result in results:
-            row = rows[int(result.key)]
+        with contextlib.closing(results):  # whatever is raised: the model is free again
+            for result in results:
+                self._take(rows[int(result.key)], result, counts)
+
+    def _take(self, row, result, counts):
+        failure = result if isinstance(result, _core.Error) else None
+        if not failure:
             try:
-                if isinstance(result, _core.Error):
-                    raise result
                 self._core.add(row.key, row.path, row.own, result._core)
-                counts["done"] += 1
-                counts["tokens"] += len(result)
             except _core.Error as e:
-                # what is no failure of the clip is not recorded; the cache's own say QV_EIO of no key
-                if e.status in NOT_THE_CLIPS or e is not result and e.status != "QV_EUNSUPPORTED":
+                if e.status != "QV_EUNSUPPORTED":  # a token that f16 lacks is the clip's, all else the cache's
                     raise
-                self._core.add_failure(row.key, row.path, row.own, e.status, str(e))
-                counts["failed"] += 1
+                failure = e
+        if failure and failure.status in NOT_THE_CLIPS:
+            raise failure
+        if failure:
+            self._core.add_failure(row.key, row.path, row.own, failure.status, str(failure))
+        counts["failed" if failure else "done"] += 1
+        counts["tokens"] += 0 if failure else len(result)
 
     def close(self):
         """Later calls of add() raise Error."""
@@ -143,7 +149,8 @@ def _take_row(row):
     for name in ("path", "key"):
         good = isinstance(row.get(name), (str, bytes, os.PathLike)) and os.fspath(row[name])
         if not good and (name == "path" or name in row):
-            raise error("QV_EINVAL", f"no path: {row}" if name not in row else f"{name} is {row[name]!r}; must be a text")
+            found = f"{name} is {row[name]!r}; must be a text" if name in row else f"no path: {row}"
+            raise error("QV_EINVAL", found)
     one = _Row()
     one.path = os.fsencode(row["path"])
     one.key = _core.cache_key(os.fsencode(row.get("key", one.path)))

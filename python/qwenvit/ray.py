@@ -64,7 +64,7 @@ def _load(model, load_options):
     return load(model, **{"threads": _share(), **(load_options or {})})
 
 
-def _rows_of(matrices_, n, dtype):
+def _row_of(matrices_, n, dtype):
     first, *others = [m.tobytes() for m in matrices_]
     return {"status": "ok", "dtype": dtype, "shape": [n, len(first) // (4 if dtype == "f32" else 2) // n],
             "tokens": first, "deepstack": others}
@@ -105,7 +105,8 @@ class Encoder:
 
     def __call__(self, batch):
         if not isinstance(batch, pa.Table):
-            raise error("QV_EINVAL", f'a batch is a {type(batch).__name__}; give map_batches batch_format="pyarrow"')
+            found = f'a batch is a {type(batch).__name__}; give map_batches batch_format="pyarrow"'
+            raise error("QV_EINVAL", found)
         kept = batch.drop_columns([name for name in SCHEMA.names if name in batch.column_names])
         asked = kept.select([name for name in FIELDS if name in kept.column_names and name != "key"])
         results = self._encode(asked.to_pylist() or [{}] * len(batch))
@@ -139,7 +140,8 @@ class Encoder:
     def _row(self, result):
         if isinstance(result, Error):
             return {"status": "failed", "code": result.status, "error": str(result)}
-        row = _rows_of([result.tokens, *(result.deepstack if self.deepstack else ())], len(result), self.dtype)
+        deepstack = result.deepstack if self.deepstack else []
+        row = _row_of([result.tokens, *deepstack], len(result), self.dtype)
         seconds = result.timestamps
         return {**row, "grid_thw": result.grid_thw[0].tolist(), "damaged_frames": result.damaged_frames,
                 "timestamps": None if seconds is None else seconds.tolist()}
@@ -159,7 +161,8 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
     once by those who read it; run it again after any end, and it goes on. model, load_options: as of
     Encoder. options: as of CacheWriter.
 
-    Returns its counts, over all actors. Error, with what was done kept: a row without a path, a cache of
+    Returns its counts, over all actors. Parts that are damaged (qwenvit.Cache(out).damaged) are passed
+    over, and what they had is done again. Error, with what was done kept: a row without a path, a cache of
     another model or sampling, a disk or device that fails.
     """
     written = dataset.map_batches(
@@ -233,15 +236,19 @@ class CacheDatasource(Datasource):
         return self._bytes(self.keys)
 
     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
-        n, tasks = len(self.keys), []
-        for i in range(min(parallelism, n)):
-            keys = self.keys[i * n // min(parallelism, n) : (i + 1) * n // min(parallelism, n)]
-            metadata = BlockMetadata(num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None)
-            share = copy.copy(self.cache)  # with the places of these keys alone
-            share._places, share.failed = {key: self.cache._places[key] for key in keys}, {}
-            share._parts = {place[0]: self.cache._parts[place[0]] for place in share._places.values()}
-            tasks.append(ReadTask(lambda share=share: _read(share), metadata, per_task_row_limit=per_task_row_limit))
-        return tasks
+        n = len(self.keys)
+        bounds = [i * n // parallelism for i in range(parallelism + 1)]
+        shares = [self.keys[first:last] for first, last in zip(bounds, bounds[1:]) if first < last]
+        return [self._task(keys, per_task_row_limit) for keys in shares]
+
+    def _task(self, keys, limit):
+        share = copy.copy(self.cache)  # what goes to another process: the places of these keys alone
+        share._places, share.failed = {key: self.cache._places[key] for key in keys}, {}
+        share._parts = {place[0]: self.cache._parts[place[0]] for place in share._places.values()}
+        facts = BlockMetadata(
+            num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None
+        )
+        return ReadTask(lambda: _read(share), facts, per_task_row_limit=limit)
 
 
 def _read(cache):
@@ -251,5 +258,5 @@ def _read(cache):
 
 def _read_row(key, entry, dtype):
     matrices_ = [entry.tokens, *entry.deepstack]
-    row = _rows_of(matrices_, len(matrices_[0]), dtype)
+    row = _row_of(matrices_, len(matrices_[0]), dtype)
     return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist()}

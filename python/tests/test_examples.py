@@ -67,12 +67,13 @@ def test_kubernetes_job():
     with open(f"{EXAMPLES}/kubernetes.yaml") as f:
         job = yaml.safe_load(f)
     spec = job["spec"]
-    assert (job["kind"], spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == ("Job", "Indexed", "Never")
-    container = spec["template"]["spec"]["containers"][0]
+    pod = spec["template"]["spec"]
+    assert (job["kind"], spec["completionMode"], pod["restartPolicy"]) == ("Job", "Indexed", "Never")
+    container = pod["containers"][0]
     variables = {v["name"]: v["value"] for v in container["env"]}
     assert int(variables["SHARDS"]) == spec["completions"], "as many shards as indexes"
     mounts = {m["name"] for m in container["volumeMounts"]}
-    assert mounts == {v["name"] for v in spec["template"]["spec"]["volumes"]}
+    assert mounts == {v["name"] for v in pod["volumes"]}
     assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [1, 2, 3]
     assert set(variables) == {"MODEL", "LIST", "OUT", "SHARDS"}
     assert container["command"][:2] == ["sh", "-c"] and " --shard " in container["command"][2]

@@ -70,7 +70,7 @@ def dying(marker, key, when):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_actor_is_killed_and_the_cache_is_what_the_command_makes(golden, rows, theirs, tmp_path, monkeypatch, when):
+def test_an_actor_is_killed_and_the_cache_is_the_commands(golden, rows, theirs, tmp_path, monkeypatch, when):
     marker = tmp_path / "died"
     data = ray.data.from_items([{"other": 1, **{n: None for n in qr.FIELDS}, **row} for row in rows])
     monkeypatch.setattr(qr, "_Writer", dying(str(marker), "small", when))
@@ -141,8 +141,8 @@ def encode(data, golden, **options):
 
 
 def test_rows_become_rows_with_tokens(golden, rows, theirs, tmp_path):
-    items = [{**{n: None for n in qr.FIELDS}, **row, "label": i, "tokens": "of another"} for i, row in enumerate(rows)]
-    items.append({**{n: None for n in qr.FIELDS}, "label": 12, "tokens": ""})
+    empty = {"tokens": "of another", **{n: None for n in qr.FIELDS}}
+    items = [{**empty, **row, "label": i} for i, row in enumerate([*rows, {}])]
     table = pa.Table.from_pylist(items)  # one schema, whatever a block lacks
     encode(ray.data.from_arrow(table), golden).write_parquet(tmp_path / "parquet")
     table = parquet.read_table(tmp_path / "parquet")
