@@ -64,10 +64,9 @@ def _load(model, load_options):
     return load(model, **{"threads": _share(), **(load_options or {})})
 
 
-def _row_of(matrices_, n, dtype):
-    first, *others = [m.tobytes() for m in matrices_]
-    return {"status": "ok", "dtype": dtype, "shape": [n, len(first) // (4 if dtype == "f32" else 2) // n],
-            "tokens": first, "deepstack": others}
+def _row_of(tokens, deepstack, dtype):
+    return {"status": "ok", "dtype": dtype, "shape": list(tokens.shape), "tokens": tokens.tobytes(),
+            "deepstack": [m.tobytes() for m in deepstack]}
 
 
 def _tables(rows, schema):
@@ -140,8 +139,7 @@ class Encoder:
     def _row(self, result):
         if isinstance(result, Error):
             return {"status": "failed", "code": result.status, "error": str(result)}
-        deepstack = result.deepstack if self.deepstack else []
-        row = _row_of([result.tokens, *deepstack], len(result), self.dtype)
+        row = _row_of(result.tokens, result.deepstack if self.deepstack else [], self.dtype)
         seconds = result.timestamps
         return {**row, "grid_thw": result.grid_thw[0].tolist(), "damaged_frames": result.damaged_frames,
                 "timestamps": None if seconds is None else seconds.tolist()}
@@ -212,8 +210,11 @@ class _Writer:
 
 class CacheDatasource(Datasource):
     """For ray.data.read_datasource: the keys of a cache that are ok, with `key` and the columns of SCHEMA.
-    A block is a part of the cache or a share of one; of a key that was written twice one row comes.
-    keys: those alone, or None for all. Error: no cache, a key that it has not."""
+
+    Each task reads a run of keys in the order in which the parts have them, in blocks of 64 MiB or a
+    little more; of a key that was written twice one row comes. keys: those alone, or None for all.
+    Error: no cache, a key that it has not.
+    """
 
     def __init__(self, folder, keys=None):
         super().__init__()
@@ -257,6 +258,5 @@ def _read(cache):
 
 
 def _read_row(key, entry, dtype):
-    matrices_ = [entry.tokens, *entry.deepstack]
-    row = _row_of(matrices_, len(matrices_[0]), dtype)
+    row = _row_of(entry.tokens, entry.deepstack, dtype)
     return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist()}
