@@ -46,6 +46,14 @@ typedef struct qv_cache_source {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+struct qv_clip_options; /* qwenvit_media.h */
+
+/* For qv_cache_writer_options.made_by, as `qwenvit cache` says it: the model, its weights and dtype, the
+ * capacity that small items are packed in (a job's pack_rows), and how clips without options of their
+ * own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
+QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
+                                  const struct qv_clip_options *clip, char **out, qv_error *err);
+
 /* What each key has: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one tensor
  * [n, width * (1 + n_deepstack)], the tokens of a row first, then its DeepStack outputs. */
 typedef struct qv_cache_layout {

@@ -20,7 +20,7 @@ media          include src src/files/atomic_file.h src/files/installed.h
 job            include src src/files src/model/model.h src/model/packer.h
 tools/command  include src src/files src/engine src/conv3d src/towers src/model
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command
-python/src     include src/files
+python/src     include src/dtype.h src/files
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '
 

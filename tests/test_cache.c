@@ -12,6 +12,7 @@
 #include "cache_tools.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "qwenvit_media.h"
 
 static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack = 2 };
 
@@ -390,6 +391,31 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
+/* What a model and sampling say of themselves, and that a cache of others is told apart by it. */
+static void
+test_made_by(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("made_by");
+    qv_model_info model = { .model_type = "qwen3_vl", .dtype = QV_BF16, .image.fps = 2 };
+    qv_clip_options clip = { .fps = 0.1, .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    char *by = NULL;
+    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    assert_non_null(strstr(by, "\"weights\":\"unknown\",\"dtype\":\"bf16\",\"capacity\":3072"));
+    assert_non_null(strstr(by, "\"like\":\"qwen-vl-utils\",\"fps\":0.1"));
+    const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    close_writer(&w);
+    free(by);
+    clip.max_pixels = 5;
+    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
+    free(by);
+    assert_int_equal(qv_cache_made_by(&model, 3072, NULL, &by, &err), QV_EINVAL);
+}
+
 /* Two that make a folder at once agree, or one of them is refused. */
 static char race[512];
 
@@ -566,10 +592,10 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_round_trip),   TEST(test_by_turns),    TEST(test_parts),  TEST(test_sealing),
-        TEST(test_keys),         TEST(test_precedence),  TEST(test_later),  TEST(test_compare),
-        TEST(test_other_caches), TEST(test_two_make_it), TEST(test_damage), TEST(test_wrong_calls),
-        TEST(test_threads),
+        TEST(test_round_trip),   TEST(test_by_turns),   TEST(test_parts),       TEST(test_sealing),
+        TEST(test_keys),         TEST(test_precedence), TEST(test_later),       TEST(test_compare),
+        TEST(test_other_caches), TEST(test_made_by),    TEST(test_two_make_it), TEST(test_damage),
+        TEST(test_wrong_calls),  TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 from ._core import Error, version as __version__
 from ._model import Model, Tokens, devices, load
 
-__all__ = ["Cache", "Error", "Model", "Tokens", "devices", "load", "patch", "unpatch"]
+__all__ = ["Cache", "CacheWriter", "Error", "Model", "Tokens", "devices", "load", "patch", "unpatch"]
 
 
 def __getattr__(name):  # what needs more modules is loaded when it is asked for
@@ -21,6 +21,10 @@ def __getattr__(name):  # what needs more modules is loaded when it is asked for
         from ._cache import Cache
 
         return Cache
+    if name == "CacheWriter":
+        from ._cache_writer import CacheWriter
+
+        return CacheWriter
     if name in ("patch", "unpatch"):
         from . import _patch
 

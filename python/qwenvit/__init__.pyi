@@ -4,6 +4,7 @@ from os import PathLike
 from typing import Any, Literal, TypeVar, overload
 
 from ._cache import Cache as Cache
+from ._cache_writer import CacheWriter as CacheWriter
 
 __version__: str
 _Path = str | PathLike[str]

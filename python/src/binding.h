@@ -104,6 +104,7 @@ qv_dtype parse_dtype(const std::string &name, bool or_auto);
 void bind_model(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
 void bind_job(nb::module_ &m);
+void bind_cache(nb::module_ &m);
 
 /* An array of ours for Python: reads `data`, which `owner` keeps. */
 nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "binding.h"
+#include "qwenvit_cache.h"
 
 namespace qvpy
 {
@@ -62,6 +63,7 @@ class Job
     void cancel();
     void close();
     nb::dict progress();
+    std::string made_by(nb::dict options);
 
   private:
     nb::object model_object, decoder_object;
@@ -161,10 +163,15 @@ take_clip_options(nb::dict options, qv_clip_options *o)
     const struct {
         const char *name;
         int64_t *at;
-    } numbers[] = { { "num_frames", &o->num_frames },      { "min_frames", &o->min_frames },
-                    { "max_frames", &o->max_frames },      { "min_pixels", &o->min_pixels },
-                    { "max_pixels", &o->max_pixels },      { "total_pixels", &o->total_pixels },
-                    { "decode_memory", &o->decode_memory } };
+    } numbers[] = { { "num_frames", &o->num_frames },
+                    { "min_frames", &o->min_frames },
+                    { "max_frames", &o->max_frames },
+                    { "min_pixels", &o->min_pixels },
+                    { "max_pixels", &o->max_pixels },
+                    { "total_pixels", &o->total_pixels },
+                    { "decode_memory", &o->decode_memory },
+                    { "offset", &o->offset },
+                    { "length", &o->length } };
     for (auto [key, value] : options) {
         const std::string name = nb::cast<std::string>(key);
         bool known = true;
@@ -330,6 +337,23 @@ Job::progress()
     return d;
 }
 
+/* What stands in a cache of this job's tokens, of sources with these options. */
+std::string
+Job::made_by(nb::dict options)
+{
+    qv_clip_options clip = {};
+    qv_job_progress p;
+    qv_error err = {};
+    char *text = nullptr;
+    take_clip_options(options, &clip);
+    if (!job)
+        fail(QV_ESTATE, "this job was closed");
+    qv_job_get_progress(job, &p);
+    check(qv_cache_made_by(&model->facts, p.pack_rows, &clip, &text, &err), err);
+    const std::unique_ptr<char, decltype(&free)> owned(text, free);
+    return text;
+}
+
 void
 bind_job(nb::module_ &m)
 {
@@ -342,7 +366,8 @@ bind_job(nb::module_ &m)
         .def("next", &Job::next)
         .def("cancel", &Job::cancel)
         .def("close", &Job::close)
-        .def("progress", &Job::progress);
+        .def("progress", &Job::progress)
+        .def("made_by", &Job::made_by);
 }
 
 } // namespace qvpy

@@ -48,4 +48,5 @@ NB_MODULE(_core, m)
     bind_tokens(m);
     bind_model(m);
     bind_job(m);
+    bind_cache(m);
 }

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import glob
 import json
 import os
 import struct
@@ -59,3 +60,41 @@ def clip(tmp_path_factory, frames):
 def distances(x, truth):
     x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
     return np.linalg.norm(x - truth, axis=1) / np.linalg.norm(truth, axis=1)
+
+
+def contents(folder):
+    """{key: (its record, its tensors' bits)} by the reader's rule, and what the cache says of itself."""
+    best = {}
+    for part in sorted(glob.glob(os.path.join(folder, "part-*.safetensors"))):
+        tensors, meta = read_safetensors(part)
+        for r in json.loads(meta["records"]):
+            mine = {n: (t.shape, t.tobytes()) for n, t in tensors.items() if n.rpartition("/")[0] == r["key"]}
+            order = (r["status"] == "ok", int(meta["sealed"]), part)
+            if r["key"] not in best or best[r["key"]][0] < order:
+                best[r["key"]] = (order, r, mine)
+    with open(os.path.join(folder, "qwenvit-cache.json"), encoding="utf-8") as f:
+        return {key: found[1:] for key, found in best.items()}, json.load(f)
+
+
+@pytest.fixture(scope="session")
+def rows(clip, frames, tmp_path_factory):
+    """Clips and pictures, options of their own, an odd key, a clip inside of a file, two that fail."""
+    folder = tmp_path_factory.mktemp("rows")
+    for i in range(6):
+        (folder / f"p{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i % 4].tobytes())
+    (folder / "bad.mp4").write_bytes(b"nonsense" * 100)
+    shard, data = folder / "shard.tar", clip.read_bytes()
+    shard.write_bytes(b"\0" * 512 + data + b"\0" * 77)
+    rows = [{"path": str(folder / f"p{i}.ppm")} for i in range(6)]
+    rows += [{"path": str(clip)}, {"path": str(clip), "key": "an odd/key é", "fps": 2.5, "max_frames": 4},
+             {"path": str(clip), "key": "small", "max_pixels": 8192},
+             {"path": str(shard), "key": "inside", "offset": 512, "bytes": len(data)},
+             {"path": str(folder / "bad.mp4")}, {"path": str(folder / "none.mp4")}]
+    return rows
+
+
+@pytest.fixture(scope="session")
+def listed(rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("list") / "clips.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

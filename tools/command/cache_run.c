@@ -67,46 +67,6 @@ catch_signals(void)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* ---- what the cache is made by ---------------------------------------------------------------- */
-
-static json_t *
-preprocess_json(const qv_preprocess *p)
-{
-    return json_pack("{s:I, s:I, s:[f,f,f], s:[f,f,f], s:f, s:I, s:I}", "min_pixels",
-                     (json_int_t)p->min_pixels, "max_pixels", (json_int_t)p->max_pixels, "mean",
-                     p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1], p->std[2],
-                     "fps", p->fps, "min_frames", (json_int_t)p->min_frames, "max_frames",
-                     (json_int_t)p->max_frames);
-}
-
-static json_t *
-sampling_json(const qv_clip_options *c)
-{
-    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like",
-                     tool_like_name(c->like), "fps", c->fps, "num_frames",
-                     (json_int_t)c->num_frames, "min_frames", (json_int_t)c->min_frames,
-                     "max_frames", (json_int_t)c->max_frames, "min_pixels",
-                     (json_int_t)c->min_pixels, "max_pixels", (json_int_t)c->max_pixels,
-                     "total_pixels", (json_int_t)c->total_pixels, "cap_pixels", c->cap_pixels);
-}
-
-/* All that a key's tokens depend on besides its clip. NULL for lack of memory. */
-static char *
-made_by(const struct run *r)
-{
-    qv_job_progress p;
-    qv_job_get_progress(r->job, &p);
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:I, s:{s:o, s:o, s:o}}", "model_type", r->model.model_type,
-                  "weights", *r->model.digest ? r->model.digest : "unknown", "dtype",
-                  qv_dtype_name(r->model.dtype), "capacity", (json_int_t)p.pack_rows,
-                  "preprocessing", "image", preprocess_json(&r->model.image), "video",
-                  preprocess_json(&r->model.video), "options", sampling_json(&r->o->clip));
-    char *text = qv_json_text(j, JSON_COMPACT);
-    json_decref(j);
-    return text;
-}
-
 /* ---- the sink -------------------------------------------------------------------------------- */
 
 /* Ends the run. Under no lock. */
@@ -306,9 +266,12 @@ open_job(struct run *r, qv_error *err)
 static qv_status
 open_writer(struct run *r, int64_t after, qv_error *err)
 {
-    char *by = made_by(r);
-    if (!by)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", r->o->out);
+    qv_job_progress p;
+    char *by = NULL;
+    qv_job_get_progress(r->job, &p);
+    qv_status s = qv_cache_made_by(&r->model, p.pack_rows, &r->o->clip, &by, err);
+    if (s)
+        return s;
     const qv_cache_writer_options options = { .layout = r->layout,
                                               .made_by = by,
                                               .shard = r->o->shard[0],
@@ -316,7 +279,7 @@ open_writer(struct run *r, int64_t after, qv_error *err)
                                               .part_bytes = r->o->part_bytes,
                                               .part_seconds = r->o->part_seconds,
                                               .after = after };
-    const qv_status s = qv_cache_writer_open(r->o->out, &options, &r->writer, err);
+    s = qv_cache_writer_open(r->o->out, &options, &r->writer, err);
     free(by);
     return s;
 }

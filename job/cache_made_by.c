@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* What qwenvit-cache.json says of a model and its clips, the same whoever writes the cache. */
+#include "cache.h"
+#include "error.h"
+#include "files/json.h"
+#include "qwenvit_media.h"
+
+static json_t *
+preprocess_json(const qv_preprocess *p)
+{
+    return json_pack("{s:I, s:I, s:[f,f,f], s:[f,f,f], s:f, s:I, s:I}", "min_pixels",
+                     (json_int_t)p->min_pixels, "max_pixels", (json_int_t)p->max_pixels, "mean",
+                     p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1], p->std[2],
+                     "fps", p->fps, "min_frames", (json_int_t)p->min_frames, "max_frames",
+                     (json_int_t)p->max_frames);
+}
+
+static json_t *
+sampling_json(const qv_clip_options *c)
+{
+    const char *like = c->like == QV_LIKE_QWEN_VL_UTILS ? "qwen-vl-utils" : "transformers";
+    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", like, "fps", c->fps,
+                     "num_frames", (json_int_t)c->num_frames, "min_frames",
+                     (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames,
+                     "min_pixels", (json_int_t)c->min_pixels, "max_pixels",
+                     (json_int_t)c->max_pixels, "total_pixels", (json_int_t)c->total_pixels,
+                     "cap_pixels", c->cap_pixels);
+}
+
+qv_status
+qv_cache_made_by(const qv_model_info *model, int64_t capacity, const qv_clip_options *clip,
+                 char **out, qv_error *err)
+{
+    if (!model || !clip || !out)
+        return qv_fail(err, QV_EINVAL, "made by: model, clip or out is NULL");
+    json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:{s:o, s:o, s:o}}", "model_type",
+                          model->model_type, "weights", *model->digest ? model->digest : "unknown",
+                          "dtype", qv_dtype_name(model->dtype), "capacity", (json_int_t)capacity,
+                          "preprocessing", "image", preprocess_json(&model->image), "video",
+                          preprocess_json(&model->video), "options", sampling_json(clip));
+    char *text = qv_json_text(j, JSON_COMPACT);
+    json_decref(j);
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "no memory for what a cache is made by");
+    *out = text;
+    return QV_OK;
+}

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+"""Vision tokens by Ray Data: an encoder for map_batches, a cache made by a cluster, a cache read by one.
+
+    rows = ray.data.read_parquet("clips").map_batches(
+        qwenvit.ray.Encoder, fn_constructor_kwargs={"model": "Qwen3-VL-4B-Instruct", "fps": 2},
+        batch_format="pyarrow", batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8))
+
+    counts = qwenvit.ray.write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8, num_gpus=1)
+    rows = ray.data.read_datasource(qwenvit.ray.CacheDatasource("/shared/tokens"))
+
+Rows with tokens have the columns of SCHEMA. Matrices are bytes with a dtype and a shape, and no tensors of
+Arrow: those have no bf16, and what reads Parquet without Ray does not know their type. matrices(row) makes
+arrays of them.
+"""
+
+import copy
+import os
+
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, Datasource
+from ray.data.block import BlockMetadata
+from ray.data.datasource import ReadTask
+
+from ._arrays import as_bf16, error, numpy
+from ._cache import Cache
+from ._cache_writer import COUNTS, FIELDS, CacheWriter
+from ._core import Error
+from ._model import load
+
+SCHEMA = pa.schema(
+    [
+        ("status", pa.string()),  # "ok" or "failed"
+        ("code", pa.string()),  # of one that failed: "QV_EFORMAT",
+        ("error", pa.string()),  # and words
+        ("dtype", pa.string()),  # "bf16", "f16" or "f32"
+        ("shape", pa.list_(pa.int64())),  # of tokens, and of each of deepstack: [n, width]
+        ("tokens", pa.large_binary()),
+        ("deepstack", pa.list_(pa.large_binary())),
+        ("grid_thw", pa.list_(pa.int64())),  # frame pairs, patch rows, patch columns
+        ("timestamps", pa.list_(pa.float64())),  # seconds of the sampled frames
+        ("damaged_frames", pa.int64()),
+    ]
+)
+MOST_BYTES = 64 << 20  # of tokens in a table
+
+
+def matrices(row):
+    """[tokens, *deepstack] of a row: numpy's, [n, width] each. bf16 as Tokens has it."""
+    kind = {"bf16": "uint16", "f16": "float16", "f32": "float32"}[row["dtype"]]
+    arrays = [numpy().frombuffer(m, kind).reshape(row["shape"]) for m in (row["tokens"], *row["deepstack"])]
+    return [as_bf16(a) for a in arrays] if row["dtype"] == "bf16" else arrays
+
+
+def _share():
+    """Cores that this actor was given; 0, which stands for all there are, where it was given none."""
+    context = ray.get_runtime_context()
+    cpus = context.get_assigned_resources().get("CPU", 0) if context.get_actor_id() else 0
+    return max(1, int(cpus)) if cpus else 0
+
+
+def _load(model, load_options):
+    """On the one GPU that Ray lets this actor see, or on its share of the cores."""
+    return load(model, **{"threads": _share(), **(load_options or {})})
+
+
+def _row_of(tokens, deepstack, dtype):
+    return {"status": "ok", "dtype": dtype, "shape": list(tokens.shape), "tokens": tokens.tobytes(),
+            "deepstack": [m.tobytes() for m in deepstack]}
+
+
+def _tables(rows, schema):
+    """Tables of rows, of so many bytes of tokens each."""
+    ready, size = [], 0
+    for row in rows:
+        ready.append(row)
+        size += len(row.get("tokens") or b"") * (1 + len(row.get("deepstack") or ()))
+        if size >= MOST_BYTES:
+            yield pa.Table.from_pylist(ready, schema)
+            ready, size = [], 0
+    if ready:
+        yield pa.Table.from_pylist(ready, schema)
+
+
+# ---- clips to tokens -------------------------------------------------------------------------------
+
+
+class Encoder:
+    """For Dataset.map_batches with batch_format="pyarrow": rows with a `path` get the columns of SCHEMA.
+
+    An actor loads the model once: one a GPU (num_gpus=1), or one for each num_cpus cores, which are its
+    threads. A row may have options of its own: fps, max_frames, max_pixels, and offset and bytes of a clip
+    inside of a file. Its other columns stay. A row that fails has status "failed", a code and an error;
+    so has one without a path. Rows stay in order; a batch is decoded side by side and packed into full
+    chunks, so let it have 32 rows or more.
+
+    model: a checkpoint's folder. dtype: of the tokens, "bf16" or "f32". load_options: of qwenvit.load
+    (backend, dtype, threads). options: as of Model.encode.
+    """
+
+    def __init__(self, model, *, dtype="bf16", deepstack=True, load_options=None, **options):
+        self.model = _load(model, load_options)
+        self.dtype, self.deepstack, self.options = dtype, deepstack, options
+
+    def __call__(self, batch):
+        if not isinstance(batch, pa.Table):
+            found = f'a batch is a {type(batch).__name__}; give map_batches batch_format="pyarrow"'
+            raise error("QV_EINVAL", found)
+        kept = batch.drop_columns([name for name in SCHEMA.names if name in batch.column_names])
+        asked = kept.select([name for name in FIELDS if name in kept.column_names and name != "key"])
+        results = self._encode(asked.to_pylist() or [{}] * len(batch))
+        at = 0
+        for table in _tables(results, SCHEMA):
+            part = kept.slice(at, len(table))
+            for name, column in zip(SCHEMA.names, table.columns):
+                part = part.append_column(name, column)
+            at += len(table)
+            yield part
+
+    def _encode(self, rows):
+        results = [None] * len(rows)
+        sources = []
+        for place, row in enumerate(rows):
+            row = {k: v for k, v in row.items() if v is not None}
+            if not row.get("path"):
+                results[place] = error("QV_EINVAL", "a row without a path")
+                continue
+            row["length"] = row.pop("bytes", None)
+            if "fps" in row:
+                row["num_frames"] = 0
+            sources.append({**row, "key": str(place)})
+        encoded = self.model.encode(
+            sources, dtype=self.dtype, errors="yield", decoders=_share(), **self.options
+        )
+        for result in encoded:
+            results[int(result.key)] = result
+        return map(self._row, results)
+
+    def _row(self, result):
+        if isinstance(result, Error):
+            return {"status": "failed", "code": result.status, "error": str(result)}
+        row = _row_of(result.tokens, result.deepstack if self.deepstack else [], self.dtype)
+        seconds = result.timestamps
+        return {**row, "grid_thw": result.grid_thw[0].tolist(), "damaged_frames": result.damaged_frames,
+                "timestamps": None if seconds is None else seconds.tolist()}
+
+
+# ---- clips to a cache ------------------------------------------------------------------------------
+
+
+def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, batch_size=256,
+                load_options=None, **options):
+    """Makes the cache that `qwenvit cache` makes of the same list, in a folder that all nodes see.
+
+    dataset: rows with `path`, and where wanted key, fps, max_frames, max_pixels, offset, bytes; other
+    columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
+    num_gpus GPUs or num_cpus cores, and a part for every batch of rows, sealed before Ray hears that the
+    batch is done. So what Ray does again after a crash is found in the cache, or done again and counted
+    once by those who read it; run it again after any end, and it goes on. model, load_options: as of
+    Encoder. options: as of CacheWriter.
+
+    Returns its counts, over all actors. Parts that are damaged (qwenvit.Cache(out).damaged) are passed
+    over, and what they had is done again. Error, with what was done kept: a row without a path, a cache of
+    another model or sampling, a disk or device that fails.
+    """
+    written = dataset.map_batches(
+        _Writer,
+        fn_constructor_args=(os.path.abspath(model), os.path.abspath(out), load_options, options),
+        batch_format="pyarrow", batch_size=batch_size, num_gpus=num_gpus, num_cpus=num_cpus,
+        compute=ActorPoolStrategy(size=actors),
+    )
+    counts = dict.fromkeys(COUNTS, 0)
+    for table in written.iter_batches(batch_size=None, batch_format="pyarrow"):
+        for row in table.to_pylist():
+            if row["code"]:
+                raise error(row["code"], row["error"])
+            counts = {name: n + row[name] for name, n in counts.items()}
+    return counts
+
+
+class _Writer:
+    """An actor of write_cache. Its Errors are rows: Ray would wrap them, and try some of them again."""
+
+    def __init__(self, model, out, load_options, options):
+        self.failure = None
+        try:
+            model = _load(model, load_options)
+            self.cache = CacheWriter(model, out, **{"decoders": _share(), **options})
+        except Error as e:
+            self.failure = e
+
+    def __call__(self, table):
+        counts = dict.fromkeys(COUNTS, 0)
+        if not self.failure:
+            try:
+                counts = self._add(table)
+            except Error as e:
+                self.failure = e  # the run ends: what Ray still sends is not begun
+        words = {"code": self.failure and self.failure.status, "error": self.failure and str(self.failure)}
+        return pa.table({k: [v] for k, v in {**counts, **words}.items()})
+
+    def _add(self, table):
+        if "path" not in table.column_names:
+            raise error("QV_EINVAL", f"no column path; there are {', '.join(table.column_names)}")
+        return self.cache.add(table.select([f for f in FIELDS if f in table.column_names]).to_pylist())
+
+
+# ---- a cache to rows -------------------------------------------------------------------------------
+
+
+class CacheDatasource(Datasource):
+    """For ray.data.read_datasource: the keys of a cache that are ok, with `key` and the columns of SCHEMA.
+
+    Each task reads a run of keys in the order in which the parts have them, in blocks of 64 MiB or a
+    little more; of a key that was written twice one row comes. keys: those alone, or None for all.
+    Error: no cache, a key that it has not.
+    """
+
+    def __init__(self, folder, keys=None):
+        super().__init__()
+        self.cache = Cache(os.path.abspath(folder))
+        wanted = list(self.cache if keys is None else keys)
+        for key in wanted:
+            if key not in self.cache:
+                raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
+        self.keys = sorted(wanted, key=self.cache._places.get)  # as the parts have them
+
+    def get_name(self):
+        return "QwenvitCache"
+
+    def _bytes(self, keys):
+        cache = self.cache
+        row = cache.width * (1 + cache.n_deepstack) * (4 if cache.dtype == "f32" else 2)
+        return sum(cache._places[key][1] for key in keys) * row
+
+    def estimate_inmemory_data_size(self):
+        return self._bytes(self.keys)
+
+    def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        n = len(self.keys)
+        bounds = [i * n // parallelism for i in range(parallelism + 1)]
+        shares = [self.keys[first:last] for first, last in zip(bounds, bounds[1:]) if first < last]
+        return [self._task(keys, per_task_row_limit) for keys in shares]
+
+    def _task(self, keys, limit):
+        share = copy.copy(self.cache)  # what goes to another process: the places of these keys alone
+        share._places, share.failed = {key: self.cache._places[key] for key in keys}, {}
+        share._parts = {place[0]: self.cache._parts[place[0]] for place in share._places.values()}
+        facts = BlockMetadata(
+            num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None
+        )
+        return ReadTask(lambda: _read(share), facts, per_task_row_limit=limit)
+
+
+def _read(cache):
+    schema = pa.schema([("key", pa.string()), *SCHEMA])
+    return _tables((_read_row(key, entry, cache.dtype) for key, entry in cache.items()), schema)
+
+
+def _read_row(key, entry, dtype):
+    row = _row_of(entry.tokens, entry.deepstack, dtype)
+    return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist()}

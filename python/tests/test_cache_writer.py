@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""A cache that Python writes is the one that `qwenvit cache` makes: the same records, the same bits."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qwenvit
+from conftest import contents
+
+
+def command(golden, listed, out, *options):
+    run = subprocess.run(
+        [sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
+         "f32", "--quiet", "--list", str(listed), "--out", str(out), *options], capture_output=True, text=True)
+    assert run.returncode in (0, 1), run.stderr
+    return run.stdout
+
+
+OPTIONS = [
+    ({}, []),
+    ({"tokens": "f16", "packed": True, "fps": 5}, ["--tokens", "f16", "--packed", "--fps", "5"]),
+    ({"tokens": "f32", "deepstack": False, "like": "qwen-vl-utils"},
+     ["--tokens", "f32", "--no-deepstack", "--like", "qwen-vl-utils"]),
+]
+
+
+@pytest.mark.parametrize("ours, theirs", OPTIONS)
+def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, ours, theirs):
+    command(golden, listed, tmp_path / "theirs", *theirs)
+    with qwenvit.CacheWriter(model, tmp_path / "ours", **ours) as cache:
+        counts = cache.add(rows)
+        assert not cache.damaged
+    mine, made_by = contents(tmp_path / "ours")
+    assert (mine, made_by) == contents(tmp_path / "theirs")
+    failed = {key for key, (record, _) in mine.items() if record["status"] == "failed"}
+    small = {"small"} if "like" in ours else set()  # fewer pixels than that package allows
+    assert failed == {row["path"] for row in rows[-2:]} | small
+    read = qwenvit.Cache(tmp_path / "ours")
+    assert counts == {"done": len(read), "failed": len(failed), "there": 0, "failed_before": 0,
+                      "tokens": sum(len(entry.tokens) for entry in read.values())}
+
+
+def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_path):
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        assert cache.add(rows[3:])["done"] == 7
+    assert "3 done" in command(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        assert cache.add(rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 10, "failed_before": 2}
+    assert len(os.listdir(tmp_path)) == 3, "nothing to do, and a part was added"
+    with qwenvit.CacheWriter(model, tmp_path, retry_failed=True) as cache:
+        assert cache.add(rows)["failed"] == 2
+        changed = {**rows[8], "max_pixels": 16384}
+        assert cache.add([changed])["done"] == 1
+    record = contents(tmp_path)[0]["small"][0]
+    assert json.loads(record["options"])["max_pixels"] == 16384
+
+
+def test_what_add_returned_from_is_there_after_a_crash(golden, rows, tmp_path):
+    code = """
+import json, os, sys, qwenvit
+cache = qwenvit.CacheWriter(qwenvit.load(sys.argv[1], backend="cpu", dtype="f32"), sys.argv[2])
+cache.add(json.loads(sys.argv[3]))
+os._exit(9)
+"""
+    run = subprocess.run([sys.executable, "-c", code, golden, str(tmp_path), json.dumps(rows[:3])])
+    assert run.returncode == 9 and len(qwenvit.Cache(tmp_path)) == 3
+
+
+def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows, tmp_path):
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        cache.add(rows[:2])
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    other = qwenvit.load(os.path.join(golden, "..", "qwen3_5"), backend="cpu", dtype="f32", threads=2)
+    for writer, options, words in [(other, {}, "model_type"), (model, {"fps": 1}, "preprocessing.options.fps"),
+                                   (model, {"tokens": "f16"}, "tokens.dtype"), (model, {"packed": True}, "packed")]:
+        with pytest.raises(qwenvit.Error, match=words) as e:
+            qwenvit.CacheWriter(writer, tmp_path, **options)
+        assert e.value.status == "QV_EFORMAT"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "qwenvit-cache.json").write_text('{"format": "webdataset"}')
+    with pytest.raises(qwenvit.Error, match="no cache of qwenvit"):
+        qwenvit.CacheWriter(model, tmp_path / "other")
+    assert before == {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert len(model.encode(np.zeros((64, 64, 3), np.uint8))), "a model that was refused is the caller's again"
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [({}, "row 1: no path"), ({"key": "a"}, "row 1: no path"), ({"path": None, "fps": 1}, "no path"),
+     ({"path": ""}, "path is ''"), (3, "row 1: a int"), ({"path": "a", "key": 3}, "key is 3"),
+     ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": 0}, "fps is 0"),
+     ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
+     ({"path": "a", "max_frames": 0}, "max_frames is 0"), ({"path": "a", "offset": -1}, "offset is -1"),
+     ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
+     ({"path": "a", "key": "k" * 4097}, "4096"), ({"path": "first"}, "key 'first' was in row 0 before")],
+)
+def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        with pytest.raises(qwenvit.Error, match=words):
+            cache.add(["first", row])
+    assert os.listdir(tmp_path) == ["qwenvit-cache.json"]
+
+
+def test_bad_options_and_calls(model, clip, tmp_path):
+    for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "no option fsp"), ({"part_bytes": -1}, "-1")]:
+        with pytest.raises(qwenvit.Error, match=words):
+            qwenvit.CacheWriter(model, tmp_path / "a", **options)
+    with pytest.raises(qwenvit.Error, match="folder"):
+        qwenvit.CacheWriter(model, tmp_path / "no" / "where")
+    cache = qwenvit.CacheWriter(model, tmp_path / "b")
+    cache.close()
+    cache.close()
+    with pytest.raises(qwenvit.Error, match="closed"):
+        cache.add([clip])
+
+
+def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
+    """The binding's own check: a tower whose tokens are so large is not among the golden ones."""
+    tokens = model.encode(clip)
+    tokens.tokens[0, 0] = 1e5
+    with qwenvit.CacheWriter(model, tmp_path, tokens="f16") as cache:
+        with pytest.raises(qwenvit.Error, match="100000.*f16 does not hold") as e:
+            cache._core.add("k", b"k", "", tokens._core)
+        assert e.value.status == "QV_EUNSUPPORTED"
+        assert cache.add([clip])["done"] == 1
+    assert list(qwenvit.Cache(tmp_path)) == [str(clip)]
