@@ -178,8 +178,8 @@ bool qvm_source_seek(qvm_source *source, int64_t pts);
 
 /* Frames in the file: the container's number where the packets agree, else decoded ones. `times`, if
  * not NULL, has an entry for each, or none. */
-qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times, int64_t *n,
-                           qv_error *err);
+qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
+                           int64_t *n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
