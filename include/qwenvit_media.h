@@ -56,6 +56,10 @@ typedef struct qv_clip_options {
     size_t n_bytes;
     /* The clip lies inside of the file, as in a tar shard: from byte `offset` on, so many (0: to its end). */
     int64_t offset, length;
+    /* [video_start, video_end] Seconds of the clip, as timestamps count them: the frames from start_s on
+     * and before end_s are the clip to sample from. 0: from its beginning, to its end. Where `like` is
+     * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
+    double start_s, end_s;
     uint64_t reserved[2];
 } qv_clip_options;
 
@@ -67,8 +71,10 @@ typedef struct qv_clip_info {
     int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file */
+    int64_t first_frame;   /* of those that start_s and end_s leave, */
+    int64_t cut_frames;    /* of so many; 0 and source_frames of a whole clip */
     int64_t n_frames;      /* sampled; before pairing (one odd frame pairs with itself) */
-    double sampled_fps;    /* n_frames / source_frames * source_fps; 0 for pictures. A frame pair is
+    double sampled_fps;    /* n_frames / cut_frames * source_fps; 0 for pictures. A frame pair is
                               temporal_patch_size / sampled_fps seconds: second_per_grid_ts of
                               transformers' Qwen2_5_VLProcessor */
     int width, height;     /* after smart_resize */
@@ -97,8 +103,8 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
  * the background. QV_EIO, QV_EFORMAT (not decodable, no video in it, encrypted, aspect ratio above
  * 200, more than 4194304 frames, decoding crashed, hung or needed more than decode_memory),
- * QV_EINVAL (options that exclude each other or are out of range), QV_EBACKEND (qwenvit-decoder is
- * missing or cannot lock itself in).
+ * QV_EINVAL (options that exclude each other or are out of range, start_s and end_s with no frame
+ * between them, or of a picture), QV_EBACKEND (qwenvit-decoder is missing or cannot lock itself in).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

@@ -17,14 +17,40 @@ asked_for(const qv_preprocess *preset, const qv_clip_options *o)
     return p;
 }
 
+/* Which of its frames are the clip. */
+static qv_status
+choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_clip_info *info,
+           qv_error *err)
+{
+    const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
+    info->first_frame = 0;
+    info->cut_frames = info->source_frames;
+    if (!cut)
+        return QV_OK;
+    if (info->picture)
+        return qv_fail(err, QV_EINVAL, "%s: start %.15g, end %.15g; a picture has no seconds", path,
+                       o->start_s, o->end_s);
+    rules->cut(info, o, &info->first_frame, &info->cut_frames);
+    if (info->cut_frames >= 1)
+        return QV_OK;
+    return qv_fail(
+        err, QV_EINVAL,
+        "%s: start %.15g, end %.15g: no frame lies in there; of its %lld, %.15g a second, "
+        "the last is at %.15g",
+        path, o->start_s, o->end_s, (long long)info->source_frames, info->source_fps,
+        (double)(info->source_frames - 1) / info->source_fps);
+}
+
 static qv_status
 choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
               const qv_clip_options *o, qv_clip_info *info, int64_t **indices, qv_error *err)
 {
     qv_error inner;
-    qv_status status = QV_OK;
     info->n_frames = 1;
     info->sampled_fps = 0.0;
+    qv_status status = choose_cut(path, rules, o, info, err);
+    if (status)
+        return status;
     if (!info->picture)
         status = rules->count(info, p, o, &info->n_frames, &inner);
     if (status)
@@ -38,8 +64,8 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
                        (long long)info->n_frames);
     if (info->picture)
         return QV_OK;
-    rules->fill(info->source_frames, info->n_frames, *indices);
-    info->sampled_fps = (double)info->n_frames / (double)info->source_frames * info->source_fps;
+    rules->fill(info->first_frame, info->cut_frames, info->n_frames, *indices);
+    info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
     return QV_OK;
 }
 

@@ -100,6 +100,14 @@ check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (!o->bytes != !o->n_bytes)
         return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
                        o->bytes ? "empty" : "NULL");
+    if (!(o->start_s >= 0.0 && isfinite(o->start_s)))
+        return qv_fail(err, QV_EINVAL, "%s: start %g; seconds from 0 up", path, o->start_s);
+    if (!(o->end_s >= 0.0 && isfinite(o->end_s)))
+        return qv_fail(err, QV_EINVAL, "%s: end %g; seconds above 0, or 0 for the clip's end", path,
+                       o->end_s);
+    if (o->end_s > 0.0 && o->end_s <= o->start_s)
+        return qv_fail(err, QV_EINVAL, "%s: end %.15g; above start, %.15g", path, o->end_s,
+                       o->start_s);
     for (size_t i = 0; i < sizeof o->reserved / sizeof o->reserved[0]; i++)
         if (o->reserved[i])
             return qv_fail(err, QV_EINVAL, "%s: clip options: reserved field %zu is not zero", path,
@@ -359,6 +367,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     const qvm_request open = { .kind = QVM_OPEN,
                                .threads = o->threads,
                                .like = (int32_t)o->like,
+                               .cut = o->start_s > 0.0,
                                .offset = o->offset,
                                .length = o->length };
     qvm_event event;

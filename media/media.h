@@ -81,11 +81,13 @@ void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src
 
 /* Whose rules. The options stand in `p` already where both have them. */
 typedef struct qvm_rules {
-    /* How many frames of a clip; its info has what the file says. */
+    /* Which frames lie between start_s and end_s: *first, and so many; of 1 and more, others are none. */
+    void (*cut)(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n);
+    /* How many frames of a clip; its info has what the file says, and cut_frames. */
     qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                        int64_t *n, qv_error *err);
-    /* Which: indices[n], ascending, below total. */
-    void (*fill)(int64_t total, int64_t n, int64_t *indices);
+    /* Which: indices[n], ascending, of the `total` from `first` on. */
+    void (*fill)(int64_t first, int64_t total, int64_t n, int64_t *indices);
     /* The size of n_frames frames, or of a picture. */
     qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
@@ -101,6 +103,32 @@ extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_qwen_vl_utils; /* of qwen
 
 int64_t qvm_round_half_even(double x);
 
+/* ---- times.c: which frame has which time ------------------------------------------------------- */
+
+typedef struct qvm_time {
+    int64_t pts;
+    bool key;
+} qvm_time;
+
+/* Of all frames of a file, so that a frame behind a seek has its number. */
+typedef struct qvm_times {
+    qvm_time *at; /* [n], ascending; n 0: they are not to be relied on */
+    int64_t n, room;
+    bool lost;       /* one is missing */
+    bool descending; /* in the order of the file */
+} qvm_times;
+
+/* Takes a packet's; false for lack of memory. */
+bool qvm_times_add(qvm_times *times, const AVPacket *packet);
+/* After the last: keeps those of `n_frames` frames that a seek can rely on, else none. */
+void qvm_times_finish(qvm_times *times, const AVFormatContext *format, const AVStream *stream,
+                      int64_t n_frames);
+void qvm_times_free(qvm_times *times);
+/* The number of the frame at pts, -1 if there is none. */
+int64_t qvm_times_find(const qvm_times *times, int64_t pts);
+/* The last keyframe up to frame i; 0 if there is none. */
+int64_t qvm_times_key(const qvm_times *times, int64_t i);
+
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
 /* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
@@ -111,6 +139,7 @@ typedef struct qvm_watch {
     void *user;
     qv_like like;
     int64_t offset, length; /* where in the file it lies; length 0: to the end */
+    bool cut;               /* its beginning is not wanted */
 } qvm_watch;
 
 typedef struct qvm_source {
@@ -143,8 +172,14 @@ bool qvm_source_is_picture(const qvm_source *source);
 /* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
-/* Frames in the file: the container's number where the packets agree, else decoded ones. */
-qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, int64_t *n, qv_error *err);
+/* Goes to a keyframe at or before `pts`, if all is well: what comes next says which. False where that
+ * fails; the source is then nowhere. */
+bool qvm_source_seek(qvm_source *source, int64_t pts);
+
+/* Frames in the file: the container's number where the packets agree, else decoded ones. `times`, if
+ * not NULL, has an entry for each, or none. */
+qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
+                           int64_t *n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
@@ -204,6 +239,10 @@ typedef struct qvm_reader {
     int64_t n_missing; /* asked for behind the end */
     bool single;       /* damage was seen: decoding with one thread */
     bool at_end;
+    qvm_times times; /* where the beginning is not wanted */
+    bool sought;     /* frames are numbered by their times, */
+    bool landed;     /* from the first keyframe on, */
+    int64_t target;  /* which is to be this one or before it */
 } qvm_reader;
 
 /* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
@@ -211,7 +250,8 @@ typedef struct qvm_reader {
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
 /* Frame number `index`, not below that of the last call, or the last one there is, as
- * dst[height, width, 3]. When stopped, dst may stay as it is. */
+ * dst[height, width, 3]. The first call may seek, if the watch says `cut`. When stopped, dst may stay
+ * as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
 /* Frames concealed, lost or replaced so far. */
@@ -232,7 +272,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like;                           /* OPEN */
+    int32_t threads, like, cut;                      /* OPEN */
     int64_t offset, length;                          /* OPEN */
     int32_t height, width, n_slots;                  /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */

@@ -19,12 +19,32 @@
 #define VIDEO_MAX_TOKENS 768
 #define MODEL_SEQ_LEN 128000
 
-/* ---- frames: smart_nframes ------------------------------------------------------------------- */
+/* ---- frames: calculate_video_frame_range, smart_nframes ---------------------------------------- */
+
+static double
+within(double s, double most)
+{
+    return fmax(0.0, fmin(s, most));
+}
+
+/* Of a single frame it makes an error, so that is none. */
+static void
+cut(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+{
+    const double fps = info->source_fps, duration = (double)info->source_frames / fps;
+    const int64_t last = info->source_frames - 1;
+    int64_t end = last;
+    if (o->end_s > 0.0)
+        end = (int64_t)floor(within(o->end_s, duration) * fps);
+    end = end < last ? end : last;
+    *first = (int64_t)ceil(within(o->start_s, duration) * fps);
+    *n = *first < end ? end - *first + 1 : 0;
+}
 
 static double
 wanted_frames(const qv_clip_info *info, const qv_clip_options *o)
 {
-    const int64_t total = info->source_frames;
+    const int64_t total = info->cut_frames;
     const int64_t own_most = total < FPS_MAX_FRAMES ? total : FPS_MAX_FRAMES;
     const int64_t most = (o->max_frames ? o->max_frames : own_most) / FRAME_FACTOR * FRAME_FACTOR;
     const int64_t least = ((o->min_frames ? o->min_frames : FPS_MIN_FRAMES) + FRAME_FACTOR - 1) /
@@ -37,7 +57,7 @@ static qv_status
 count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
       qv_error *err)
 {
-    const int64_t total = info->source_frames;
+    const int64_t total = info->cut_frames;
     (void)p;
     if (total < FRAME_FACTOR)
         return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils takes %d and more",
@@ -55,15 +75,17 @@ count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o
                    FRAME_FACTOR, (long long)total);
 }
 
-/* torch.linspace(0, total - 1, n).round(): in float32, from both ends, each value rounded once. */
+/* torch.linspace(first, first + total - 1, n).round(): in float32, from both ends, each value rounded
+ * once. */
 static void
-fill(int64_t total, int64_t n, int64_t *indices)
+fill(int64_t first, int64_t total, int64_t n, int64_t *indices)
 {
-    const float end = (float)(total - 1);
-    const float step = n > 1 ? end / (float)(n - 1) : 0.0f;
+    const float begin = (float)first, end = (float)(first + total - 1);
+    const float step = n > 1 ? (end - begin) / (float)(n - 1) : 0.0f;
     for (int64_t i = 0; i < n; i++)
-        indices[i] = qvm_round_half_even(i < n / 2 ? (double)(step * (float)i)
-                                                   : (double)fmaf(-step, (float)(n - 1 - i), end));
+        indices[i] =
+            qvm_round_half_even((double)(i < n / 2 ? fmaf(step, (float)i, begin)
+                                                   : fmaf(-step, (float)(n - 1 - i), end)));
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -144,4 +166,4 @@ size(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
     return QV_OK;
 }
 
-const qvm_rules qvm_qwen_vl_utils = { count, fill, size };
+const qvm_rules qvm_qwen_vl_utils = { cut, count, fill, size };

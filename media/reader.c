@@ -6,19 +6,57 @@
 
 #define DEFAULT_FPS 24.0
 
-/* What threads make of damaged data depends on their timing. Frames that came before the first
- * damage do not: decoding starts over with one thread, and those are skipped. */
+/* From the beginning of the file. */
 static qv_status
-restart_single(qvm_reader *r, qv_error *err)
+restart(qvm_reader *r, bool single, qv_error *err)
 {
     qvm_source_close(&r->source);
-    r->single = true;
+    r->single = single;
+    r->sought = false;
     r->n_decoded = 0;
     r->n_corrupt = 0;
-    return qvm_source_open(&r->source, r->fd, 1, r->watch, err);
+    return qvm_source_open(&r->source, r->fd, single ? 1 : r->threads, r->watch, err);
 }
 
-/* Decodes one more frame into r->last; *got is false at the end of the file. */
+/* Goes ahead to a frame, if that leaves out some. */
+static qv_status
+seek(qvm_reader *r, int64_t index, qv_error *err)
+{
+    const int64_t key = index < r->times.n ? qvm_times_key(&r->times, index) : 0;
+    if (key <= r->n_decoded || r->source.errors || r->n_corrupt)
+        return QV_OK;
+    if (!qvm_source_seek(&r->source, r->times.at[key].pts))
+        return restart(r, r->single, err);
+    r->sought = true;
+    r->landed = false;
+    r->target = index;
+    return QV_OK;
+}
+
+/* Behind a seek, numbers the frame that came by its time; `skip`: it lies in front of the first
+ * keyframe, and may refer to what was not decoded. False where the seek went wrong: behind its target,
+ * or to frames of other times than the file has from its beginning on. */
+static bool
+follow(qvm_reader *r, bool got, bool *skip)
+{
+    const int64_t i = got ? qvm_times_find(&r->times, r->frame->pts) : r->times.n;
+    if (r->landed)
+        return i == r->n_decoded;
+    if (i < 0 || i > r->target)
+        return false;
+    *skip = !r->times.at[i].key;
+    r->landed = !*skip;
+    if (r->landed)
+        r->n_decoded = i;
+    return true;
+}
+
+/*
+ * Decodes one more frame into r->last; *got is false at the end of the file. What threads make of
+ * damaged data depends on their timing, and what comes of it behind a seek on where that began. Frames
+ * that came before the first damage do not: decoding starts over with one thread, and those are
+ * skipped.
+ */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -26,12 +64,20 @@ next_frame(qvm_reader *r, bool *got, qv_error *err)
         qv_status status = qvm_source_next(&r->source, r->frame, got, err);
         if (status)
             return status;
+        const bool stopped = atomic_load(r->watch->stop);
         const bool corrupt =
             *got && (r->frame->decode_error_flags || r->frame->flags & AV_FRAME_FLAG_CORRUPT);
-        if (!r->single && (corrupt || r->source.errors) && !atomic_load(r->watch->stop)) {
+        const bool damaged = corrupt || r->source.errors;
+        bool skip = false;
+        const bool astray = r->sought && !stopped && (damaged || !follow(r, *got, &skip));
+        if (skip) {
+            av_frame_unref(r->frame);
+            continue;
+        }
+        if (astray || (damaged && !r->single && !stopped)) {
             av_frame_unref(r->frame);
             const int64_t resume = r->n_decoded;
-            status = restart_single(r, err);
+            status = restart(r, damaged || r->single, err);
             while (!status && r->n_decoded < resume) {
                 status = next_frame(r, got, err);
                 if (!status && !*got)
@@ -95,9 +141,12 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
 
     info->source_frames = 1;
     if (!info->picture) {
-        status = qvm_count_frames(r->fd, r->threads, r->watch, &info->source_frames, err);
+        status = qvm_count_frames(r->fd, r->threads, r->watch, r->watch->cut ? &r->times : NULL,
+                                  &info->source_frames, err);
         if (status)
             return status;
+        if (r->times.n && r->times.at[0].pts != r->last->pts) /* it begins otherwise */
+            r->times.n = 0;
         if (info->source_frames < 1)
             info->source_frames = 1;
         info->picture = is_animation(format) && info->source_frames == 1;
@@ -166,9 +215,12 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
 qv_status
 qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *dst, qv_error *err)
 {
+    qv_status status = r->n_image < 0 && r->watch->cut ? seek(r, index, err) : QV_OK;
+    if (status)
+        return status;
     while (r->n_decoded <= index && !r->at_end && !atomic_load(r->watch->stop)) {
         bool got;
-        qv_status status = next_frame(r, &got, err);
+        status = next_frame(r, &got, err);
         if (status)
             return status;
         r->at_end = !got;
@@ -178,7 +230,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     r->n_missing += index >= r->n_decoded;
     if (r->n_image != r->n_decoded - 1) {
         const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
-        qv_status status = qvm_convert(&r->converter, r->last, turn, &r->image, err);
+        status = qvm_convert(&r->converter, r->last, turn, &r->image, err);
         if (status)
             return status;
         r->n_image = r->n_decoded - 1;
@@ -203,4 +255,5 @@ qvm_reader_close(qvm_reader *r)
     qvm_resampler_free(&r->resampler);
     av_frame_free(&r->frame);
     av_frame_free(&r->last);
+    qvm_times_free(&r->times);
 }

@@ -130,14 +130,14 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
 
 /* numpy.linspace(0, total - 1, n).round(), in its order of operations. */
 static void
-fill_indices(int64_t total, int64_t n, int64_t *indices)
+fill_qwen3(int64_t first, int64_t total, int64_t n, int64_t *indices)
 {
     const double span = (double)(total - 1);
     const double step = n > 1 ? span / (double)(n - 1) : 0.0;
     for (int64_t i = 0; i < n; i++)
-        indices[i] = qvm_round_half_even((double)i * step);
+        indices[i] = first + qvm_round_half_even((double)i * step);
     if (n > 1)
-        indices[n - 1] = total - 1;
+        indices[n - 1] = first + total - 1;
 }
 
 int64_t
@@ -160,7 +160,7 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
         n = at_least(n, 1);
     }
     if (indices)
-        fill_indices(total_frames, n, indices);
+        fill_qwen3(0, total_frames, n, indices);
     return n;
 }
 
@@ -171,8 +171,8 @@ count_qwen3(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
             qv_error *err)
 {
     (void)err;
-    *n = qv_sample_frames(info->source_frames, info->source_fps, p->fps, o->num_frames,
-                          p->min_frames, p->max_frames, NULL);
+    *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, o->num_frames, p->min_frames,
+                          p->max_frames, NULL);
     return QV_OK;
 }
 
@@ -195,7 +195,7 @@ static qv_status
 count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
             qv_error *err)
 {
-    const int64_t total = info->source_frames, pair = p->temporal_patch_size;
+    const int64_t total = info->cut_frames, pair = p->temporal_patch_size;
     const int64_t whole = total / pair * pair;
     *n = total;
     if (total < pair)
@@ -229,15 +229,16 @@ count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
  * frame, that is left out.
  */
 static void
-fill_qwen2(int64_t total, int64_t n, int64_t *indices)
+fill_qwen2(int64_t first, int64_t total, int64_t n, int64_t *indices)
 {
     enum { LANES = 8 };
     const double step = n ? (double)total / (double)n : 0;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t first = i / LANES * LANES;
-        const double base = (double)(float)((double)first * step);
-        const bool whole = first + LANES <= n;
-        indices[i] = (int64_t)(float)(whole ? base + (double)(i - first) * step : (double)i * step);
+        const int64_t lane = i % LANES;
+        const double base = (double)(float)((double)(i - lane) * step);
+        const bool whole = i - lane + LANES <= n;
+        indices[i] =
+            first + (int64_t)(float)(whole ? base + (double)lane * step : (double)i * step);
     }
 }
 
@@ -253,6 +254,29 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
+
+/* The first frame at `s` seconds or later, by the numbers that timestamps are: the product with the rate
+ * alone would be above frame 7 for 7 / 29.97. */
+static int64_t
+first_from(const qv_clip_info *info, double s)
+{
+    const double near = ceil(s * info->source_fps);
+    int64_t i = near < (double)info->source_frames ? (int64_t)near : info->source_frames;
+    while (i > 0 && (double)(i - 1) / info->source_fps >= s)
+        i--;
+    while (i < info->source_frames && (double)i / info->source_fps < s)
+        i++;
+    return i;
+}
+
+/* start_s <= number / source_fps < end_s. */
+static void
+cut_between(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+{
+    const int64_t behind = o->end_s > 0.0 ? first_from(info, o->end_s) : info->source_frames;
+    *first = first_from(info, o->start_s);
+    *n = behind - *first;
+}
 
 static qv_status
 size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
@@ -273,5 +297,5 @@ size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
     return qv_fail(err, right ? QV_EFORMAT : status, "%s", inner.text);
 }
 
-const qvm_rules qvm_qwen3_vl = { count_qwen3, fill_indices, size_transformers };
-const qvm_rules qvm_qwen2_vl = { count_qwen2, fill_qwen2, size_transformers };
+const qvm_rules qvm_qwen3_vl = { cut_between, count_qwen3, fill_qwen3, size_transformers };
+const qvm_rules qvm_qwen2_vl = { cut_between, count_qwen2, fill_qwen2, size_transformers };

@@ -146,6 +146,7 @@ decode(struct server *s, qv_error *err)
     watch.like = (qv_like)s->open.like;
     watch.offset = s->open.offset;
     watch.length = s->open.length;
+    watch.cut = s->open.cut != 0;
     const double began_s = qvm_seconds();
     qv_status status =
         qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);

@@ -454,10 +454,20 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     return QV_OK;
 }
 
+bool
+qvm_source_seek(qvm_source *source, int64_t pts)
+{
+    if (av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) < 0)
+        return false;
+    avcodec_flush_buffers(source->codec);
+    source->draining = false;
+    return true;
+}
+
 /* ---- counting -------------------------------------------------------------------------------- */
 
 static qv_status
-count_packets(qvm_source *source, int64_t *n, qv_error *err)
+count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
 {
     for (;;) {
         bool got;
@@ -466,8 +476,9 @@ count_packets(qvm_source *source, int64_t *n, qv_error *err)
             return status;
         if (!(source->packet->flags & AV_PKT_FLAG_DISCARD))
             ++*n;
+        const bool noted = !times || qvm_times_add(times, source->packet);
         av_packet_unref(source->packet);
-        status = check_count(*n, err);
+        status = noted ? check_count(*n, err) : qv_fail(err, QV_ENOMEM, "no memory for times");
         if (status)
             return status;
     }
@@ -500,25 +511,24 @@ count_decoded(int fd, int threads, const qvm_watch *watch, int64_t *n, int64_t *
 }
 
 qv_status
-qvm_count_frames(int fd, int threads, const qvm_watch *watch, int64_t *n, qv_error *err)
+qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times, int64_t *n,
+                 qv_error *err)
 {
     qvm_source source;
     int64_t packets = 0, errors = 0;
     qv_status status = qvm_source_open(&source, fd, -1, watch, err);
     if (status)
         return status;
-    const int64_t said = source.stream->nb_frames;
-    status = count_packets(&source, &packets, err);
-    qvm_source_close(&source);
-    if (status)
-        return status;
-    if (packets > 0 && packets == said) {
-        *n = packets;
-        return QV_OK;
-    }
-    status = count_decoded(fd, threads, watch, n, &errors, err);
+    status = count_packets(&source, times, &packets, err);
+    *n = packets;
+    const bool agreed = packets > 0 && packets == source.stream->nb_frames;
+    if (!status && !agreed)
+        status = count_decoded(fd, threads, watch, n, &errors, err);
     if (!status && errors && threads != 1) /* threads may lose other frames each time */
         status = count_decoded(fd, 1, watch, n, &errors, err);
+    if (!status && times)
+        qvm_times_finish(times, source.format, source.stream, errors || source.errors ? 0 : *n);
+    qvm_source_close(&source);
     return status;
 }
 

@@ -105,6 +105,21 @@ cp p1.ppm missing.mp4
 expect 0 '10 ok, 0 failed, 0 missing, 2 changed' "$qwenvit" cache --out first --status --list list.txt
 expect 0 '2 done' $cache --list list.txt --out first
 expect 0 '12 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out first --status --list list.txt
+# of one clip other seconds
+cut() { printf '{"path":"v.mp4","key":"cut","start":%s,"end":%s,"fps":5}\n' "$1" "$2" > cut.txt; }
+cut 1 2
+expect 0 '1 done' $cache --list cut.txt --out cuts
+grep -aqF '\"start\":1.0,\"end\":2.0,' cuts/part-*.safetensors || fail 'the record of a cut'
+cut 1.0 2e0
+expect 0 '0 done, 0 tokens, 0 failed; 1 were there' $cache --list cut.txt --out cuts
+for wrong in '1.000000001 2' '1 2.5' '0 2'; do
+    cut ${wrong% *} ${wrong#* }
+    expect 0 '0 missing, 1 changed' "$qwenvit" cache --out cuts --status --list cut.txt
+done
+expect 0 '1 done' $cache --list cut.txt --out cuts
+expect 0 '1 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out cuts --status --list cut.txt
+cut 4 5
+expect 1 'start 4, end 5: no frame lies in there' $cache --list cut.txt --out cuts
 touch -d @1 gone.mp4 && rm gone.mp4
 echo gone.mp4 > gone.txt
 expect 1 '1 failed' $cache --list gone.txt --out first

@@ -187,6 +187,29 @@ assert {e["args"]["key"] for e in events} > {"grey.ppm", "deep/er/motion", "miss
 END
 fi
 rm -r listed/*
+# a stretch of a clip: by a line, by options, as frames of the whole
+sampling='--fps 12.5 --min-frames 1'
+cat > cuts.txt << 'END'
+{"path":"motion.mp4","key":"cut","start":1.6,"end":2.4}
+{"path":"motion.mp4","key":"late","start":3.6}
+{"path":"motion.mp4","key":"behind","start":4}
+{"path":"grey.ppm","key":"picture","end":1}
+END
+expect 1 '2 of 4 clips failed' "$qwenvit" encode --list cuts.txt --model "$model" -o listed $sampling
+grep -qF 'motion.mp4: start 4, end 0: no frame lies in there; of its 100, 25 a second, the last is at 3.96' err.txt &&
+    grep -qF 'grey.ppm: start 0, end 1; a picture has no seconds' err.txt || fail 'words of a cut'
+cp motion.mp4 copy.mp4 # of several, so that they are packed, as those of a list are
+expect 0 'tokens' "$qwenvit" encode motion.mp4 copy.mp4 --model "$model" -o many $sampling --start 1.6 --end 2.4
+cmp many/motion.mp4.safetensors listed/cut.safetensors || fail 'a cut by options differs from one by a line'
+grep -aqF '\"source_frames\":100,\"first_frame\":40,\"cut_frames\":20,\"sampled_frames\":10,' listed/cut.safetensors ||
+    fail 'the metadata of a cut'
+expect 0 'cut        20 frames from number 40 on: 1.6 s to 2.4 s' "$qwenvit" info motion.mp4 --start 1.6 --end 2.4
+expect 2 'start 1.61, end 1.63: no frame lies in there' "$qwenvit" info motion.mp4 --start 1.61 --end 1.63
+expect 2 '--start is "-1"' "$qwenvit" info motion.mp4 --start -1
+expect 2 '--end is "nan"' "$qwenvit" info motion.mp4 --end nan
+expect 2 '--end must be above --start' "$qwenvit" encode motion.mp4 --model "$model" -o many --start 2 --end 1
+expect 2 'lines of --list have their own' "$qwenvit" encode --list cuts.txt --model "$model" -o listed --end 1
+rm -r listed/* many/motion.mp4.safetensors many/copy.mp4.safetensors copy.mp4
 # clips inside of a file, as in a tar shard
 cat grey.ppm motion.mp4 grey.ppm > shard.tar
 at=$(wc -c < grey.ppm) size=$(wc -c < motion.mp4)
@@ -216,7 +239,10 @@ refused '{"path":"a","fps":0}' '"fps" must be a number above 0'
 refused '{"path":"a","max_frames":1.5}' '"max_frames" must be an integer from 1 up'
 refused '{"path":"a","offset":-1}' '"offset" must be an integer from 0 up'
 refused '{"path":"a","colour":"red"}' 'there is no field "colour"'
-refused '{"path":"a","start":1}' '"start": stretches of a clip cannot be encoded yet'
+refused '{"path":"a","start":-1}' '"start" must be a number from 0 up'
+refused '{"path":"a","start":"1"}' '"start" must be a number from 0 up'
+refused '{"path":"a","end":0}' '"end" must be a number above 0'
+refused '{"path":"a","start":2,"end":2.0}' '"end" is 2; above "start", 2'
 refused '{"path":"a","key":"b/../../c"}' 'key "b/../../c": a file is to be named by it'
 refused '{"path":"a","key":"b/"}' 'key "b/": a file is to be named by it'
 refused __a 'key "__a": one must not begin with "__"'

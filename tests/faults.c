@@ -214,15 +214,15 @@ WRAPPER(avformat_open_input, int,
 enum { FRAMES = 6, WIDTH = 72, HEIGHT = 64, SAMPLED = 4 };
 enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SIDE * OUT };
 
-enum { MOST_RGB = 64 * 64 * 3 };
+enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3 };
 
 /* What a job gives, beside its files. */
 struct made {
     float y[N_Y];
-    uint8_t rgb[MOST_RGB];
+    uint8_t rgb[MOST_RGB], late[MOST_RGB];
 };
 
-static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg",
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg", cut_file[] = "clip.mov",
                   tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
                   tune_file[] = "tune.json", log_file[] = "log.json";
 
@@ -307,16 +307,18 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
     return complaint.status ? complaint.status : QV_STATUS_MAX;
 }
 
-/* A photo that lies on its side. */
+/* The one frame of a photo that lies on its side, or of a cut. */
 static qv_status
-look_at(qv_decoder *decoder, uint8_t *rgb, qv_error *err)
+look_at(const char *file, double start_s, qv_decoder *decoder, uint8_t *rgb, qv_error *err)
 {
-    const qv_clip_options o = {
-        .min_pixels = 1, .max_pixels = MOST_RGB / 3, .trusted = !decoder, .decoder = decoder
-    };
+    const qv_clip_options o = { .min_pixels = 1,
+                                .max_pixels = MOST_RGB / 3,
+                                .start_s = start_s,
+                                .trusted = !decoder,
+                                .decoder = decoder };
     qv_clip *clip = NULL;
     int64_t n;
-    qv_status status = qv_clip_open(jpeg_file, NULL, NULL, &o, &clip, err);
+    qv_status status = qv_clip_open(file, NULL, NULL, &o, &clip, err);
     if (!status)
         status = qv_clip_read(clip, rgb, 1, &n, NULL, err);
     qv_clip_close(&clip);
@@ -335,7 +337,9 @@ run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
     if (!status && isolated)
         status = qv_decoder_start(QV_DECODER, &decoder, err);
     if (!status)
-        status = look_at(decoder, made->rgb, err);
+        status = look_at(jpeg_file, 0, decoder, made->rgb, err);
+    if (!status)
+        status = look_at(cut_file, CUT_S, decoder, made->late, err);
     if (!status)
         status = encode(backend, decoder, err);
     qv_decoder_stop(&decoder);
@@ -385,7 +389,7 @@ check_file(long n, const char *name, const struct bytes *wanted, bool needed)
 static void
 check_folder(long n)
 {
-    static const char *const known[] = { clip_file,    jpeg_file, tokens_file,
+    static const char *const known[] = { clip_file,    jpeg_file, cut_file, tokens_file,
                                          picture_file, tune_file, log_file };
     DIR *dir = opendir(".");
     for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
@@ -480,6 +484,29 @@ make_clip(void)
     fclose(f);
 }
 
+/* The same JPEG at each second up to CUT_S. */
+static void
+make_cut(AVCodecContext *c, AVPacket *packet)
+{
+    AVFormatContext *mux = NULL;
+    avformat_alloc_output_context2(&mux, NULL, "mov", cut_file);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    avcodec_parameters_from_context(stream->codecpar, c);
+    stream->time_base = stream->avg_frame_rate = (AVRational){ 1, 1 };
+    bool good = avio_open(&mux->pb, cut_file, AVIO_FLAG_WRITE) >= 0;
+    good = good && avformat_write_header(mux, NULL) >= 0;
+    for (int i = 0; good && i <= CUT_S; i++) {
+        packet->pts = packet->dts = av_rescale_q(i, c->time_base, stream->time_base);
+        packet->duration = av_rescale_q(1, c->time_base, stream->time_base);
+        packet->flags |= AV_PKT_FLAG_KEY;
+        good = av_write_frame(mux, packet) >= 0;
+    }
+    if (good)
+        av_write_trailer(mux);
+    avio_closep(&mux->pb);
+    avformat_free_context(mux);
+}
+
 /* A JPEG whose EXIF says that it is to be turned. */
 static void
 make_picture(void)
@@ -510,6 +537,7 @@ make_picture(void)
         fwrite(packet->data + 2, 1, (size_t)packet->size - 2, f);
     }
     fclose(f);
+    make_cut(c, packet);
     av_packet_free(&packet);
     av_frame_free(&frame);
     avcodec_free_context(&c);

@@ -776,6 +776,23 @@ lie_elsewhere_by_alias(clip_bytes *file)
     "encryption_scheme=cenc-aes-ctr:encryption_key=000102030405060708090a0b0c0d0e0f:"              \
     "encryption_kid=101112131415161718191a1b1c1d1e1f"
 
+/* ---- keyframes --------------------------------------------------------------------------------- */
+
+static void
+hide_key(AVPacket *packet, int number)
+{
+    if (number)
+        packet->flags &= ~AV_PKT_FLAG_KEY;
+}
+
+/* Every fifth is said to need none before it, which only the first is true of. */
+static void
+claim_key(AVPacket *packet, int number)
+{
+    if (number % 5 == 0)
+        packet->flags |= AV_PKT_FLAG_KEY;
+}
+
 static const recipe recipes[] = {
 
     /* T16 */
@@ -823,6 +840,16 @@ static const recipe recipes[] = {
       .encoder = "libvpx-vp9",
       .encoder_options = "cpu-used=8:deadline=realtime" },
     { .name = "long.avi", .frames = 300 },
+    { .name = "long.mp4", .frames = 300 },
+    { .name = "long.mkv", .frames = 300 },
+    { .name = "long-reordered.mp4", .frames = 300, .encoder_options = "bf=2" },
+    { .name = "reordered.mkv", .frames = 40, .encoder_options = "bf=2" },
+    { .name = "x264-open.mkv",
+      .frames = 40,
+      .encoder = "libx264",
+      .encoder_options = "threads=1:x264-params=open-gop=1" },
+    { .name = "no-keys.mkv", .frames = 300, .encoder_options = "g=600", .packet = hide_key },
+    { .name = "false-keys.mp4", .frames = 300, .encoder_options = "g=600", .packet = claim_key },
     { .name = "no-moov.mp4", .frames = 10, .edit = drop_moov },
 
     /* T18 */

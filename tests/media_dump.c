@@ -37,6 +37,8 @@ static const struct {
     { "threads", AT(threads), NUMBER },
     { "cap", AT(cap_pixels), FLAG },
     { "total_pixels", AT(total_pixels), COUNT },
+    { "start", AT(start_s), REAL },
+    { "end", AT(end_s), REAL },
     { "like", AT(like), NUMBER }, /* an enum is an int here */
 #undef AT
 };

@@ -71,8 +71,11 @@ def video_reference(path, options):
     stream = container.streams.video[0]
     decoded = list(container.decode(video=0))
     total = stream.frames or len(decoded)
-    meta = VideoMetadata(total_num_frames=total, fps=float(stream.average_rate))
-    indices = sample(processor, meta, options)
+    fps = float(stream.average_rate)
+    end = options.get("end", float("inf"))
+    cut = [i for i in range(total) if options.get("start", 0.0) <= i / fps < end]
+    meta = VideoMetadata(total_num_frames=len(cut), fps=fps)
+    indices = [cut[i] for i in sample(processor, meta, options)]
     meta.frames_indices = indices
     frames = [decoded[min(i, len(decoded) - 1)].to_ndarray(format="rgb24") for i in indices]
     frames = turn(decoded[0], np.stack(frames))

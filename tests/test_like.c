@@ -30,6 +30,13 @@ struct picture_row {
     int height, width; /* 0: refused */
 };
 
+struct cut_row {
+    int64_t frames;
+    double source_fps, start_s, end_s;
+    int64_t num_frames;
+    int64_t first, in_between, n, hash; /* n 0: refused */
+};
+
 struct resize_row {
     qvm_arithmetic arithmetic;
     int h, w, to_h, to_w;
@@ -37,6 +44,7 @@ struct resize_row {
 };
 
 #define PICTURE(...)
+#define CUT(...)
 #define RESIZE(...)
 #define CLIP(...) { __VA_ARGS__ },
 static const struct clip_row clips[] = {
@@ -51,6 +59,13 @@ static const struct picture_row pictures[] = {
 };
 #undef PICTURE
 #define PICTURE(...)
+#undef CUT
+#define CUT(...) { __VA_ARGS__ },
+static const struct cut_row cuts[] = {
+#include "qwen_vl_utils.inc"
+};
+#undef CUT
+#define CUT(...)
 #undef RESIZE
 #define RESIZE(arithmetic, ...) { QVM_##arithmetic, __VA_ARGS__ },
 static const struct resize_row resizes[] = {
@@ -113,6 +128,43 @@ clips_are_the_packages(void **state)
 }
 
 static void
+cuts_are_the_packages(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < COUNT(cuts); c++) {
+        const struct cut_row *row = &cuts[c];
+        qv_clip_info info = { .source_frames = row->frames,
+                              .source_fps = row->source_fps,
+                              .source_height = 64,
+                              .source_width = 64 };
+        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
+                                    .num_frames = row->num_frames,
+                                    .start_s = row->start_s,
+                                    .end_s = row->end_s };
+        const qv_preprocess p = preset(16);
+        int64_t *indices = NULL, hash = 0;
+        qv_error err = { QV_OK, "" };
+        const qv_status status = qvm_choose("clip", &p, &o, &info, &indices, &err);
+        if ((status == QV_OK) != (row->n > 0))
+            fail_msg("row %zu: status %d (%s), %lld frames there", c, (int)status, err.text,
+                     (long long)row->n);
+        for (int64_t i = 0; !status && i < info.n_frames; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        if (!status && (info.first_frame != row->first || info.cut_frames != row->in_between ||
+                        info.n_frames != row->n || hash != row->hash))
+            fail_msg("row %zu: %lld of %lld frames from %lld, hash %lld; there %lld of %lld from "
+                     "%lld, %lld",
+                     c, (long long)info.n_frames, (long long)info.cut_frames,
+                     (long long)info.first_frame, (long long)hash, (long long)row->n,
+                     (long long)row->in_between, (long long)row->first, (long long)row->hash);
+        if (!status)
+            assert_true(info.sampled_fps ==
+                        (double)row->n / (double)row->in_between * row->source_fps);
+        free(indices);
+    }
+}
+
+static void
 pictures_are_the_packages(void **state)
 {
     (void)state;
@@ -142,8 +194,7 @@ static void
 words_say_what_is_wrong(void **state)
 {
     static const struct {
-        int64_t frames;
-        int height;
+        int64_t frames, height;
         qv_clip_options o;
         qv_status status;
         const char *words;
@@ -166,7 +217,7 @@ words_say_what_is_wrong(void **state)
     for (size_t i = 0; i < COUNT(bad); i++) {
         qv_clip_info info = { .source_frames = bad[i].frames,
                               .source_fps = 25,
-                              .source_height = bad[i].height,
+                              .source_height = (int)bad[i].height,
                               .source_width = 320 };
         qv_clip_options o = bad[i].o;
         o.like = QV_LIKE_QWEN_VL_UTILS;
@@ -219,9 +270,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(pictures_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong),
+        cmocka_unit_test(clips_are_the_packages),    cmocka_unit_test(cuts_are_the_packages),
+        cmocka_unit_test(pictures_are_the_packages), cmocka_unit_test(words_say_what_is_wrong),
         cmocka_unit_test(pixels_are_the_packages),
     };
     return cmocka_run_group_tests_name("like", tests, NULL, NULL);

@@ -95,7 +95,7 @@ test_sample_pairs(void **state)
         { 1, 25.0, 2.0, 0, 4, 768, 1, 0 }, /* there it is an error; here paired with itself */
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const qv_clip_info info = { .source_frames = cases[c].total,
+        const qv_clip_info info = { .cut_frames = cases[c].total,
                                     .source_fps = cases[c].source_fps };
         const qv_clip_options o = { .num_frames = cases[c].num_frames };
         qv_preprocess p = qv_preprocess_default(false);
@@ -105,7 +105,7 @@ test_sample_pairs(void **state)
         int64_t indices[1024], n = 0, hash = 0;
         assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, NULL), QV_OK);
         assert_int_equal(n, cases[c].n);
-        qvm_qwen2_vl.fill(cases[c].total, n, indices);
+        qvm_qwen2_vl.fill(0, cases[c].total, n, indices);
         for (int64_t i = 0; i < n; i++)
             hash = (hash * 31 + indices[i]) % 1000000007;
         assert_int_equal(hash, cases[c].hash);
@@ -125,7 +125,7 @@ test_sample_pairs_refuses(void **state)
         { 0, 1, "max_frames 1 leave less than a pair of 11 frames" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const qv_clip_info info = { .source_frames = 11, .source_fps = 25 };
+        const qv_clip_info info = { .cut_frames = 11, .source_fps = 25 };
         const qv_clip_options o = { .num_frames = bad[i].num_frames };
         qv_preprocess p = qv_preprocess_default(false);
         p.min_frames = 1;

@@ -213,10 +213,10 @@ class Model:
         and packed into full chunks, and come in the order in which they are done, each with its key (its
         path, else its place).
 
-        options: fps, num_frames, min_frames, max_frames, min_pixels, max_pixels, total_pixels, like
-        ("transformers" or "qwen-vl-utils"), threads, decode_seconds, decode_memory. Frames are resized as
-        the model's processor does, and are all taken: they were sampled already. offset, length: the clip
-        is these bytes of its file.
+        options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
+        min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), threads,
+        decode_seconds, decode_memory. Frames are resized as the model's processor does, and are all taken:
+        they were sampled already. offset, length: the clip is these bytes of its file.
 
         progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
         a source that fails, or "yield" its Error, with .key, and go on. decoders: side by side, 0 for one

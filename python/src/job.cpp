@@ -178,6 +178,10 @@ take_clip_options(nb::dict options, qv_clip_options *o)
         try {
             if (name == "fps")
                 o->fps = nb::cast<double>(value);
+            else if (name == "start")
+                o->start_s = nb::cast<double>(value);
+            else if (name == "end")
+                o->end_s = nb::cast<double>(value);
             else if (name == "decode_seconds")
                 o->decode_seconds = nb::cast<double>(value);
             else if (name == "threads")

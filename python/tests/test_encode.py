@@ -27,6 +27,15 @@ def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
     assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
 
 
+def test_a_clip_is_cut_by_seconds(model, clip):
+    times = model.encode(clip, fps=100).timestamps
+    start, end = times[2], times[6]
+    cut = model.encode({"path": clip, "start": start, "end": end}, fps=100)
+    assert (cut.timestamps == times[2:6]).all() and cut.grid_thw.tolist()[0][0] == 2
+    assert (model.encode(clip, fps=100, start=start, end=end).tokens == cut.tokens).all()
+    assert (model.encode(clip, fps=100, start=times[4]).timestamps == times[4:]).all()
+
+
 def test_frames_are_what_patches_are(model, expected):
     """Frames of the tower's size are not resized: the golden frames give the golden tokens."""
     frames = expected["frames"]
@@ -123,6 +132,10 @@ next(many)
         (b"x", {"fps": "2"}, "must be a number"),
         (b"x", {"like": "mine"}, "like is 'mine'"),
         (b"x", {"fps": -1}, "fps -1"),
+        (b"x", {"start": -1}, "start -1; seconds from 0 up"),
+        (b"x", {"start": 2, "end": 2.0}, "end 2; above start, 2"),
+        (b"x", {"end": "2"}, "end: a str; must be a number"),
+        (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only max_pixels and min_pixels"),
         ({"key": "a"}, {}, "one of path, bytes, frames, picture"),
         ("a\0b", {}, "NUL"),
         (b"x", {"errors": "ignore"}, "errors is 'ignore'"),

@@ -21,7 +21,7 @@
 qv_cache_source
 tool_cache_source(const struct tool_entry *entry, char options[TOOL_CACHE_OPTIONS_BYTES])
 {
-    qv_cache_source s = { .path = entry->path };
+    qv_cache_source s = { .path = entry->path, .start_s = entry->start_s, .end_s = entry->end_s };
     struct stat st;
     if (!stat(entry->path, &st)) {
         s.bytes = st.st_size;

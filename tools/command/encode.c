@@ -256,6 +256,9 @@ check_usage(const struct tool_options *o)
         : !o->output                            ? "-o OUT is required"
         : o->list && !tool_is_folder(o->output) ? "with --list, -o must be an existing folder"
         : o->picture && (o->list || o->n_arguments > 1) ? "--picture goes with one clip"
+        : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
+            ? "--start and --end go with clips; lines of --list have their own"
+        : o->clip.end_s > 0 && o->clip.end_s <= o->clip.start_s ? "--end must be above --start"
         : o->clip.fps > 0 && o->clip.num_frames ? "--fps and --num-frames exclude each other"
         : o->clip.like == QV_LIKE_QWEN_VL_UTILS && o->clip.cap_pixels
             ? "--cap-pixels goes with --like transformers; qwen-vl-utils always caps"

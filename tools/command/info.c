@@ -310,6 +310,11 @@ print_clip(const char *path, const qv_clip_info *c)
     if (!c->picture)
         printf(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
                c->duration_s);
+    if (c->cut_frames < c->source_frames)
+        printf("\n  cut        %lld frames from number %lld on: %.9g s to %.9g s",
+               (long long)c->cut_frames, (long long)c->first_frame,
+               (double)c->first_frame / c->source_fps,
+               (double)(c->first_frame + c->cut_frames) / c->source_fps);
     printf("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
            (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
            (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
@@ -356,16 +361,17 @@ print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *
 static json_t *
 clip_json(const char *path, const qv_clip_info *c)
 {
-    return json_pack("{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:i, s:i, "
-                     "s:[I,I,I]}",
-                     "clip", tool_json_text(path), "kind", c->picture ? "picture" : "clip", "like",
-                     tool_like_name(c->like), "codec", c->codec, "format", c->format,
-                     "source_width", c->source_width, "source_height", c->source_height, "rotation",
-                     c->rotation, "source_fps", c->source_fps, "sampled_fps", c->sampled_fps,
-                     "duration_s", c->duration_s, "source_frames", (json_int_t)c->source_frames,
-                     "frames", (json_int_t)c->n_frames, "width", c->width, "height", c->height,
-                     "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
-                     (json_int_t)c->grid_thw[2]);
+    return json_pack(
+        "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
+        "s:i, s:[I,I,I]}",
+        "clip", tool_json_text(path), "kind", c->picture ? "picture" : "clip", "like",
+        tool_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
+        c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
+        c->source_fps, "sampled_fps", c->sampled_fps, "duration_s", c->duration_s, "source_frames",
+        (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame, "cut_frames",
+        (json_int_t)c->cut_frames, "frames", (json_int_t)c->n_frames, "width", c->width, "height",
+        c->height, "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
+        (json_int_t)c->grid_thw[2]);
 }
 
 static void

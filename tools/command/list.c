@@ -23,7 +23,7 @@ struct place {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-enum field_kind { TEXT, RATE, COUNT, PLACE, LATER };
+enum field_kind { TEXT, RATE, START, COUNT, PLACE };
 
 static const struct {
     const char *name;
@@ -35,8 +35,8 @@ static const struct {
     { "fps", RATE, offsetof(struct tool_entry, fps) },
     { "max_frames", COUNT, offsetof(struct tool_entry, max_frames) },
     { "max_pixels", COUNT, offsetof(struct tool_entry, max_pixels) },
-    { "start", LATER, 0 },
-    { "end", LATER, 0 },
+    { "start", START, offsetof(struct tool_entry, start_s) },
+    { "end", RATE, offsetof(struct tool_entry, end_s) },
     { "offset", PLACE, offsetof(struct tool_entry, offset) },
     { "bytes", COUNT, offsetof(struct tool_entry, bytes) },
 };
@@ -55,8 +55,10 @@ set_field(struct tool_entry *entry, size_t i, const json_t *value, bool *memory)
         *memory = *(char **)(void *)field != NULL;
         return NULL;
     case RATE:
-        if (!json_is_number(value) || !(json_number_value(value) > 0))
-            return "a number above 0";
+    case START:
+        if (!json_is_number(value) || json_number_value(value) < 0 ||
+            (fields[i].kind == RATE && json_number_value(value) == 0))
+            return fields[i].kind == RATE ? "a number above 0" : "a number from 0 up";
         *(double *)(void *)field = json_number_value(value);
         return NULL;
     case COUNT:
@@ -65,7 +67,6 @@ set_field(struct tool_entry *entry, size_t i, const json_t *value, bool *memory)
             return fields[i].kind == COUNT ? "an integer from 1 up" : "an integer from 0 up";
         *(int64_t *)(void *)field = json_integer_value(value);
         return NULL;
-    case LATER: break;
     }
     return NULL;
 }
@@ -83,15 +84,15 @@ read_object(const struct place *p, json_t *object, struct tool_entry *entry, qv_
             i++;
         if (i == N_FIELDS)
             return BAD(p, QV_EFORMAT, "there is no field \"%s\"", qv_path_tail(name));
-        if (fields[i].kind == LATER)
-            return BAD(p, QV_EUNSUPPORTED, "\"%s\": stretches of a clip cannot be encoded yet",
-                       name);
         const char *wanted = set_field(entry, i, value, &memory);
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
         if (!memory)
             return BAD(p, QV_ENOMEM, "no memory for \"%s\"", name);
     }
+    if (entry->end_s > 0 && entry->end_s <= entry->start_s)
+        return BAD(p, QV_EFORMAT, "\"end\" is %.15g; above \"start\", %.15g", entry->end_s,
+                   entry->start_s);
     return entry->path ? QV_OK : BAD(p, QV_EFORMAT, "no \"%s\"", "path");
 }
 
@@ -309,6 +310,8 @@ tool_entry_options(const struct tool_entry *entry, const qv_clip_options *all)
         o.num_frames = 0;
     }
     o.max_frames = entry->max_frames ? entry->max_frames : o.max_frames;
+    o.start_s = entry->start_s;
+    o.end_s = entry->end_s;
     o.offset = entry->offset;
     o.length = entry->bytes;
     o.max_pixels = entry->max_pixels ? entry->max_pixels : o.max_pixels;

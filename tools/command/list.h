@@ -8,7 +8,7 @@
 /* A line. What it leaves out is 0. */
 struct tool_entry {
     char *path, *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
-    double fps;
+    double fps, start_s, end_s;
     int64_t max_frames, max_pixels;
     int64_t offset, bytes; /* where in the file the clip lies */
     size_t line;           /* from 1 */
@@ -22,8 +22,7 @@ struct tool_list {
 /*
  * Reads all of FILE, "-" for standard input; empty lines are nothing. QV_EFORMAT, with the line's number,
  * for a line that is neither a path nor such an object, a field that is not known or of another kind, a
- * key twice, a NUL, a key that begins with "__"; QV_EUNSUPPORTED for fields that are known and cannot be
- * done yet; QV_EIO.
+ * an end that is not above start, a key twice, a NUL, a key that begins with "__"; QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
 void tool_list_free(struct tool_list *list);

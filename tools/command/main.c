@@ -32,7 +32,7 @@ static const struct tool tools[] = {
       "memory,\n"
       "how the patch embedding's Conv3d is run, and why.",
       "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
-      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_JSON, tool_info },
+      GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON, tool_info },
     { "synth", "",
       "Makes a checkpoint of a config.json's sizes with seeded random weights, in the legacy 5D\n"
       "layout, for trying and timing without weights.",

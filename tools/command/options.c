@@ -21,7 +21,21 @@
 #include "files/utf8.h"
 #include "tool.h"
 
-enum kind { TEXT, FLAG, INTEGER, REAL, DTYPE, LIKE, TRIPLE, PAIR, JSON, DEVICES, TOKENS, SHARD };
+enum kind {
+    TEXT,
+    FLAG,
+    INTEGER,
+    REAL,
+    SECONDS,
+    DTYPE,
+    LIKE,
+    TRIPLE,
+    PAIR,
+    JSON,
+    DEVICES,
+    TOKENS,
+    SHARD
+};
 
 struct option {
     const char *name, *value, *help;
@@ -77,6 +91,10 @@ static const struct option options[] = {
       GROUP_CLIP, AT(clip.like), 0 },
     { "--fps", "F", "frames sampled per second (default: the checkpoint's)", REAL, GROUP_CLIP,
       AT(clip.fps), 0 },
+    { "--start", "S", "from this second of the clip on (default: its beginning)", SECONDS,
+      GROUP_ENCODE | GROUP_INFO, AT(clip.start_s), 0 },
+    { "--end", "S", "before this second of the clip (default: its end)", REAL,
+      GROUP_ENCODE | GROUP_INFO, AT(clip.end_s), 0 },
     { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
     { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
       1 },
@@ -288,10 +306,12 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
                    : "three integers, T,H,W";
-    case REAL: {
+    case REAL:
+    case SECONDS: {
         double v = strtod(text, &end);
-        if (end == text || *end || !isfinite(v) || v <= 0)
-            return "a number above 0";
+        const bool from_0 = o->kind == SECONDS;
+        if (end == text || *end || !isfinite(v) || v < 0 || (v == 0 && !from_0))
+            return from_0 ? "a number from 0 up" : "a number above 0";
         *(double *)(void *)field = v;
         return NULL;
     }

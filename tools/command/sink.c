@@ -20,13 +20,14 @@ static char *
 preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
 {
     const qv_clip_info *c = r->clip;
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:i, s:i}", "kind",
-                  c->picture ? "picture" : "video", "like", tool_like_name(c->like), "codec",
-                  c->codec, "format", c->format, "source_width", c->source_width, "source_height",
-                  c->source_height, "rotation", c->rotation, "source_fps", c->source_fps,
-                  "source_frames", (json_int_t)c->source_frames, "sampled_frames",
-                  (json_int_t)c->n_frames, "width", c->width, "height", c->height);
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}",
+                          "kind", c->picture ? "picture" : "video", "like", tool_like_name(c->like),
+                          "codec", c->codec, "format", c->format, "source_width", c->source_width,
+                          "source_height", c->source_height, "rotation", c->rotation, "source_fps",
+                          c->source_fps, "source_frames", (json_int_t)c->source_frames,
+                          "first_frame", (json_int_t)c->first_frame, "cut_frames",
+                          (json_int_t)c->cut_frames, "sampled_frames", (json_int_t)c->n_frames,
+                          "width", c->width, "height", c->height);
     const double pair_s =
         c->sampled_fps > 0 ? (double)e->model.temporal_patch_size / c->sampled_fps : 0;
     int missing = 0;

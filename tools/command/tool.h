@@ -71,6 +71,7 @@ enum tool_group {
     GROUP_VERIFY = 256,
     GROUP_PROFILE = 512,
     GROUP_CACHE = 1024,
+    GROUP_INFO = 2048,
 };
 
 struct tool {

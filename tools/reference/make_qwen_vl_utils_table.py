@@ -35,6 +35,11 @@ PICTURES = ((97, 131), (1080, 1920), (30, 500), (11, 13), (5000, 7000), (1, 200)
             (28, 32))
 PICTURE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000}, {"max_pixels": 500},
                    {"min_pixels": 9000, "max_pixels": 8000})
+CUT_CLIPS = ((325, 25.0), (300, 30000 / 1001), (100000, 24.0), (53946, 59.94), (7, 10.0), (2, 30.0))
+CUTS = (  # parts of its length: start, end; 0: left out
+    (0.1, 0.5), (0.25, 0), (0, 0.75), (0.5, 0.51), (0.99, 0), (0.3, 40.0), (1.0, 0), (7.0, 9.0),
+    (0.123456789, 0.987654321), (1 / 3, 2 / 3), (0.9, 1.0),
+)
 SIZES = (  # height, width, new height, new width
     (48, 80, 32, 64), (33, 57, 64, 96), (7, 5, 32, 32), (1, 1, 8, 8), (90, 160, 90, 64),
     (200, 300, 9, 7), (64, 64, 64, 64), (97, 131, 84, 140), (97, 131, 140, 84), (2, 130, 32, 32),
@@ -47,6 +52,8 @@ HEADER = """/* SPDX-License-Identifier: MIT */
  *      max_frames, min_pixels, max_pixels, total_pixels, made: frames, height, width, hash of their
  *      numbers; 0 where it is refused)
  * PICTURE(patch, height, width, min_pixels, max_pixels, made: height, width)
+ * CUT(of the file: frames, fps, asked for: video_start, video_end, nframes, made: the first frame and
+ *     how many to the last, frames, hash of their numbers; 0 where it is refused)
  * RESIZE(arithmetic, height, width, to height, to width, hash of bytes) */"""
 
 
@@ -100,6 +107,28 @@ def picture_row(size, options, patch):
     return (height, width) if height > 0 and width > 0 else (0, 0)
 
 
+def cut_row(clip, options):
+    """As the package's readers do it."""
+    total, fps = clip
+    try:
+        first, last, total = package.calculate_video_frame_range(options, total, fps)
+        n = package.smart_nframes(options, total_frames=total, video_fps=fps)
+    except ValueError:
+        return 0, 0, 0, 0
+    indices = torch.linspace(first, last, n).round().long().tolist()
+    return first, total, n, hash_of(indices)
+
+
+def cut_rows():
+    for clip, (start, end), nframes in itertools.product(CUT_CLIPS, CUTS, (0, 14)):
+        total, fps = clip
+        options = {"video_start": start * total / fps, "video_end": end * total / fps,
+                   "nframes": nframes}
+        row = cut_row(clip, {k: v for k, v in options.items() if v})
+        fields = ", ".join(map(repr, options.values()))
+        yield f"CUT({total}, {fps!r}, {fields}, " + ", ".join(map(str, row)) + ")"
+
+
 def noise(n):
     out, s = np.empty(n, np.uint8), 1
     for i in range(n):
@@ -145,6 +174,7 @@ def main():
         row = picture_row(size, options, patch)
         print(f"PICTURE({patch}, {size[0]}, {size[1]}, {options.get('min_pixels', 0)}, "
               f"{options.get('max_pixels', 0)}, {row[0]}, {row[1]})")
+    print("\n".join(cut_rows()))
     for size in SIZES:
         print("\n".join(resize_rows(size)))
 

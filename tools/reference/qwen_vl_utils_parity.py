@@ -25,6 +25,8 @@ CLIP_OPTIONS = (
     {"min_frames": 9}, {"max_frames": 5}, {"min_frames": 3, "max_frames": 7, "fps": 1.0},
     {"min_pixels": 40000}, {"max_pixels": 60000}, {"min_pixels": 20000, "max_pixels": 30000},
     {"total_pixels": 400000}, {"total_pixels": 2000000, "nframes": 8}, {"min_pixels": 900000},
+    {"video_start": 0.5}, {"video_end": 1.7}, {"video_start": 1.03, "video_end": 2.9, "fps": 8.0},
+    {"video_start": 5.0, "video_end": 700.0}, {"video_start": 0.2, "video_end": 0.9, "nframes": 6},
 )
 PICTURE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000},
                    {"min_pixels": 40000, "max_pixels": 70000})
@@ -36,9 +38,9 @@ def read_with_pyav(ele):
         stream = container.streams.best("video")
         decoded = list(container.decode(stream))
         fps = float(stream.average_rate)
-    total = len(decoded)
+    start, end, total = package.calculate_video_frame_range(ele, len(decoded), fps)
     nframes = package.smart_nframes(ele, total_frames=total, video_fps=fps)
-    indices = torch.linspace(0, total - 1, nframes).round().long().tolist()
+    indices = torch.linspace(start, end, nframes).round().long().tolist()
     frames = np.stack([decoded[i].to_ndarray(format="rgb24") for i in indices])
     frames = np.rot90(frames, k=round(decoded[0].rotation / 90) % 4, axes=(1, 2))
     video = torch.from_numpy(np.ascontiguousarray(frames.transpose(0, 3, 1, 2)))
@@ -65,7 +67,7 @@ def fetch_picture(path, options, patch):
 
 
 def dump(tool, path, options, patch):
-    names = {"nframes": "num_frames"}
+    names = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}
     words = [f"{names.get(k, k)}={v}" for k, v in options.items()] + ["like=1"]
     words += ["qwen2=1"] if patch == 14 else []
     with tempfile.NamedTemporaryFile() as raw:

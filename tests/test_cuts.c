@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/* Cuts of clips: every frame of one is, byte for byte, the frame of that number of the whole clip,
+ * whether it was reached by a seek or from the beginning; and a seek reads what it must, no more. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../media/media.h"
+#include "make_clips.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+enum { MOST_FRAMES = 512 };
+
+struct frames {
+    qv_clip_info info;
+    int64_t n;
+    uint64_t hash[MOST_FRAMES];
+    double seconds[MOST_FRAMES];
+};
+
+/* Every frame, in its own size, which does not follow from their number then. */
+static qv_status
+read_cut(const char *name, double start_s, double end_s, int threads, struct frames *f,
+         qv_error *err)
+{
+    const qv_clip_options options = { .fps = 1e6,
+                                      .max_frames = MOST_FRAMES,
+                                      .min_pixels = 1,
+                                      .max_pixels = (int64_t)1 << 40,
+                                      .threads = threads,
+                                      .trusted = true,
+                                      .start_s = start_s,
+                                      .end_s = end_s };
+    qv_clip *clip = NULL;
+    f->n = 0;
+    qv_status status = qv_clip_open(name, NULL, NULL, &options, &clip, err);
+    if (status)
+        return status;
+    qv_clip_get_info(clip, &f->info);
+    const size_t bytes = 3 * (size_t)f->info.width * (size_t)f->info.height;
+    uint8_t *rgb = malloc(bytes);
+    assert_non_null(rgb);
+    for (int64_t n = 1; !status && n && f->n < MOST_FRAMES; f->n += n) {
+        status = qv_clip_read(clip, rgb, 1, &n, &f->seconds[f->n], err);
+        if (status || !n)
+            break;
+        uint64_t *hash = &f->hash[f->n];
+        *hash = 0xcbf29ce484222325u;
+        for (size_t i = 0; i < bytes; i++)
+            *hash = (*hash ^ rgb[i]) * 0x100000001b3u;
+    }
+    free(rgb);
+    qv_clip_close(&clip);
+    return status;
+}
+
+static void
+check_cut(const char *name, const struct frames *whole, int64_t first, int64_t n, int threads)
+{
+    static struct frames cut;
+    qv_error err = { QV_OK, "" };
+    const double fps = whole->info.source_fps;
+    const bool rest = first + n == whole->n; /* an end that is not said */
+    const double end_s = rest ? 0.0 : (double)(first + n) / fps;
+    const qv_status status = read_cut(name, (double)first / fps, end_s, threads, &cut, &err);
+    if (status || cut.n != n || cut.info.first_frame != first || cut.info.cut_frames != n)
+        fail_msg("%s, %d frames from %d: status %d (%s), %d frames from %d", name, (int)n,
+                 (int)first, (int)status, err.text, (int)cut.n, (int)cut.info.first_frame);
+    assert_int_equal(cut.info.source_frames, whole->info.source_frames);
+    for (int64_t i = 0; i < n; i++) {
+        if (cut.hash[i] != whole->hash[first + i])
+            fail_msg("%s, %d frames from %d: frame %d has other bytes", name, (int)n, (int)first,
+                     (int)i);
+        assert_true(cut.seconds[i] == whole->seconds[first + i]);
+    }
+}
+
+/* Beginnings on, before and behind keyframes, which are 5 apart; to the end and not. */
+static void
+cuts_are_of_the_whole(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "back.mp4",       "front.mp4",        "pieces.mp4",     "whole.mkv",     "whole.avi",
+        "whole.ts",       "whole.m4v",        "x264.mp4",       "x264-open.mkv", "x265.mp4",
+        "vp8.webm",       "vp9.webm",         "vfr.mp4",        "vfr.mkv",       "gaps.mp4",
+        "negative.mp4",   "negative.nut",     "start-at-5.mp4", "wait-long.mp4", "show-twice.mp4",
+        "at-once.mp4",    "backwards.mp4",    "over.mp4",      "under.mp4",
+        "reordered.mp4",  "reordered-13.mp4", "reordered.mkv",  "reordered.ts",  "no-keys.mkv",
+        "false-keys.mp4", "formats.mov",      "sizes.avi",
+    };
+    static struct frames whole;
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        qv_error err = { QV_OK, "" };
+        if (!clip_is_possible(names[i]))
+            continue;
+        clip_write(names[i]);
+        if (read_cut(names[i], 0, 0, 1, &whole, &err))
+            fail_msg("%s: %s", names[i], err.text);
+        const int64_t last = whole.n - 1;
+        const int64_t cuts[][2] = { { 1, 1 },        { 4, 3 },        { 5, 1 },   { 6, 5 },
+                                    { last / 2, 2 }, { last - 4, 5 }, { last, 1 } };
+        for (size_t c = 0; c < LENGTH(cuts); c++)
+            check_cut(names[i], &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
+        unlink(names[i]);
+    }
+}
+
+/* ---- what a seek reads ----------------------------------------------------------------------- */
+
+static void
+count(void *user)
+{
+    ++*(int64_t *)user;
+}
+
+/* Packets that are read after the clip was opened, to give its frame `index`. */
+static int64_t
+packets_for(const char *name, int64_t index, bool cut)
+{
+    atomic_bool stop;
+    int64_t n = 0;
+    atomic_init(&stop, false);
+    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n, .cut = cut };
+    static uint8_t rgb[3 * CLIP_WIDTH * CLIP_HEIGHT];
+    qvm_reader reader;
+    qv_clip_info info;
+    qv_error err = { QV_OK, "" };
+    const int fd = open(name, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(qvm_reader_open(&reader, fd, 1, &watch, &info, &err), QV_OK);
+    n = 0;
+    assert_int_equal(qvm_reader_read(&reader, index, CLIP_HEIGHT, CLIP_WIDTH, rgb, &err), QV_OK);
+    assert_int_equal(reader.n_decoded, index + 1);
+    assert_int_equal(qvm_reader_damaged(&reader), 0);
+    qvm_reader_close(&reader);
+    close(fd);
+    return n;
+}
+
+static void
+seeks_where_it_can(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool seeks;
+    } clips[] = { { "long.mp4", true },  { "long.mkv", true },     { "long-reordered.mp4", true },
+                  { "long.avi", false }, { "no-keys.mkv", false }, { "false-keys.mp4", false } };
+    for (size_t i = 0; i < LENGTH(clips); i++) {
+        clip_write(clips[i].name);
+        const int64_t whole = packets_for(clips[i].name, 293, false);
+        const int64_t cut = packets_for(clips[i].name, 293, true);
+        unlink(clips[i].name);
+        assert_true(whole > 290);
+        /* of a group of 5 those up to the fourth, and what reordering has the decoder wait for */
+        if (clips[i].seeks ? cut > 8 : cut < whole)
+            fail_msg("%s: frame 293 took %d packets, from the beginning %d", clips[i].name,
+                     (int)cut, (int)whole);
+    }
+}
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+/* By the numbers that timestamps are. */
+static void
+bounds_are_timestamps(void **state)
+{
+    (void)state;
+    static const double rates[] = { 25.0, 30000.0 / 1001, 29.97, 24000.0 / 1001, 10.0, 7.3, 1e-3 };
+    static const qvm_rules *const rules[] = { &qvm_qwen3_vl, &qvm_qwen2_vl };
+    for (size_t r = 0; r < LENGTH(rates); r++) {
+        const qv_clip_info info = { .source_frames = 1000, .source_fps = rates[r] };
+        for (int64_t i = 0; i < 1000; i++) {
+            const double at = (double)i / rates[r];
+            const qv_clip_options cuts[] = { { .start_s = at },
+                                             { .start_s = nextafter(at, INFINITY) },
+                                             { .end_s = at },
+                                             { .end_s = nextafter(at, INFINITY) } };
+            const int64_t first[] = { i, i + 1, 0, 0 }, n[] = { 1000 - i, 999 - i, i, i + 1 };
+            for (size_t c = i ? 0 : 3; c < LENGTH(cuts); c++) {
+                int64_t from = -1, frames = -1;
+                rules[i % 2]->cut(&info, &cuts[c], &from, &frames);
+                if (from != first[c] || frames != n[c])
+                    fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, rates[r],
+                             (int)c, (int)frames, (int)from);
+            }
+        }
+    }
+}
+
+/* A cut is sampled as if there was no more. */
+static void
+sampling_is_of_the_cut(void **state)
+{
+    (void)state;
+    qv_preprocess p = qv_preprocess_default(false);
+    for (int class = 0; class < 2; class ++) {
+        p.processor = class ? QV_PROCESSOR_QWEN2_VL : QV_PROCESSOR_QWEN3_VL;
+        qv_clip_info part = { .source_frames = 1000, .source_fps = 25, .source_height = 64 };
+        qv_clip_info alone = { .source_frames = 333, .source_fps = 25, .source_height = 64 };
+        part.source_width = alone.source_width = 96;
+        int64_t *cut = NULL, *whole = NULL;
+        const qv_clip_options o = { .start_s = 4, .end_s = 17.32 }, none = { .fps = 0 };
+        assert_int_equal(qvm_choose("clip", &p, &o, &part, &cut, NULL), QV_OK);
+        assert_int_equal(qvm_choose("clip", &p, &none, &alone, &whole, NULL), QV_OK);
+        assert_int_equal(part.first_frame, 100);
+        assert_int_equal(part.cut_frames, 333);
+        assert_int_equal(part.source_frames, 1000);
+        assert_int_equal(part.n_frames, 26);
+        assert_int_equal(alone.n_frames, 26);
+        assert_true(part.sampled_fps == alone.sampled_fps);
+        assert_memory_equal(part.grid_thw, alone.grid_thw, sizeof part.grid_thw);
+        for (int64_t i = 0; i < part.n_frames; i++)
+            assert_int_equal(cut[i], 100 + whole[i]);
+        free(cut);
+        free(whole);
+    }
+}
+
+static void
+refused(const char *name, qv_clip_options o, const char *words)
+{
+    qv_clip *clip = NULL;
+    qv_error err = { QV_OK, "" };
+    o.trusted = true;
+    assert_int_equal(qv_clip_open(name, NULL, NULL, &o, &clip, &err), QV_EINVAL);
+    assert_null(clip);
+    if (!strstr(err.text, words) || strncmp(err.text, name, strlen(name)) != 0)
+        fail_msg("\"%s\" is not in \"%s\"", words, err.text);
+}
+
+static void
+words_say_what_is_wrong(void **state)
+{
+    (void)state;
+    const qv_like like = QV_LIKE_QWEN_VL_UTILS;
+    clip_write("back.mp4");
+    refused("back.mp4", (qv_clip_options){ .start_s = -1 }, "start -1; seconds from 0 up");
+    refused("back.mp4", (qv_clip_options){ .start_s = (double)NAN }, "nan; seconds from 0 up");
+    refused("back.mp4", (qv_clip_options){ .start_s = INFINITY }, "start inf; seconds from 0 up");
+    refused("back.mp4", (qv_clip_options){ .end_s = -0.5 }, "end -0.5; seconds above 0, or 0");
+    refused("back.mp4", (qv_clip_options){ .end_s = (double)NAN }, "nan; seconds above 0");
+    refused("back.mp4", (qv_clip_options){ .end_s = INFINITY }, "end inf; seconds above 0");
+    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 2 }, "end 2; above start, 2");
+    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 }, "end 1; above start, 2");
+    refused("back.mp4", (qv_clip_options){ .start_s = 4 },
+            "start 4, end 0: no frame lies in there; of its 40, 10 a second, the last is at 3.9");
+    refused("back.mp4", (qv_clip_options){ .start_s = 1e300 }, "no frame lies in there");
+    refused("back.mp4", (qv_clip_options){ .start_s = 1.01, .end_s = 1.09 }, "no frame lies in");
+    refused("back.mp4", (qv_clip_options){ .start_s = 3.9, .like = like }, "no frame lies in");
+    unlink("back.mp4");
+    const uint8_t rgb[3] = { 1, 2, 3 };
+    assert_int_equal(qv_write_png("dot.png", rgb, 1, 1, NULL), QV_OK);
+    refused("dot.png", (qv_clip_options){ .start_s = 1 }, "start 1, end 0; a picture has no sec");
+    refused("dot.png", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; a picture has no sec");
+    unlink("dot.png");
+}
+
+/* What lies behind the clip's end is left out. */
+static void
+ends_behind_the_end(void **state)
+{
+    (void)state;
+    static struct frames whole, cut;
+    qv_error err;
+    clip_write("back.mp4");
+    assert_int_equal(read_cut("back.mp4", 0, 0, 1, &whole, &err), QV_OK);
+    assert_int_equal(read_cut("back.mp4", 3.5, 1e300, 1, &cut, &err), QV_OK);
+    unlink("back.mp4");
+    assert_int_equal(whole.info.first_frame, 0);
+    assert_int_equal(whole.info.cut_frames, 40);
+    assert_int_equal(cut.info.first_frame, 35);
+    assert_int_equal(cut.n, 5);
+    assert_memory_equal(cut.hash, whole.hash + 35, 5 * sizeof *cut.hash);
+}
+
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static char folder[256];
+
+static int
+enter_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/qv_cuts_XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
+}
+
+static int
+leave_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* nothing was left in it */
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuts_are_of_the_whole),   cmocka_unit_test(seeks_where_it_can),
+        cmocka_unit_test(bounds_are_timestamps),   cmocka_unit_test(sampling_is_of_the_cut),
+        cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(ends_behind_the_end),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
