@@ -4,6 +4,7 @@ from os import PathLike
 from typing import Any, Literal, TypeVar, overload
 
 from ._cache import Cache as Cache
+from .engines import Doors
 
 __version__: str
 _Path = str | PathLike[str]
@@ -13,13 +14,17 @@ class Error(Exception):
     status: str | None
     key: str | None
 
-class Tokens:
+class Tokens(Doors):
     @property
     def key(self) -> str: ...
     @property
     def dtype(self) -> Literal["f32", "bf16"]: ...
     @property
-    def picture(self) -> bool: ...
+    def picture(self) -> bool | None: ...
+    @property
+    def second_per_grid_ts(self) -> float | None: ...
+    @property
+    def model_type(self) -> str | None: ...
     @property
     def damaged_frames(self) -> int: ...
     @property
@@ -74,3 +79,12 @@ def load(
 ) -> Model: ...
 def patch(model: _M, *, backend: str | None = None, threads: int = 0, folder: _Path | None = None) -> _M: ...
 def unpatch(model: _M) -> _M: ...
+def prompt(
+    results: Any,
+    text: str | None = None,
+    *,
+    outer: bool = True,
+    picture: bool | None = None,
+    timestamps: Any = None,
+    model_type: str | None = None,
+) -> str: ...
