@@ -32,7 +32,9 @@ def make_folder(golden, folder):
     text = {"hidden_size": hidden, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
             "intermediate_size": 48, "vocab_size": len(tokenizer) + 3, "bos_token_id": 1, "eos_token_id": 2,
             "pad_token_id": 0, "max_position_embeddings": 32768,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 3]}, **text}
+            "rope_theta": 1e4, **text}
+    rope = "rope_parameters" if transformers.__version__ >= "5" else "rope_scaling"
+    text[rope] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 3]}
     ids = {f"{kind}_token_id": tokenizer.convert_tokens_to_ids(token) for kind, token in IDS.items()}
     config_class = getattr(transformers, name).config_class
     config = config_class(text_config=text, vision_config=vision, architectures=[name], **ids)

@@ -65,10 +65,10 @@ def make_processor(folder):
 def theirs(processor, kind, media, metadata=None):
     """(text, grid) that the processor makes of the chat."""
     if kind == "image":
-        out = processor(text=[TEXT[kind]], images=[media], return_tensors="np")
+        out = processor(text=[TEXT[kind]], images=[media], return_tensors="pt")
     else:
         out = processor(text=[TEXT[kind]], videos=[media], video_metadata=[metadata], do_sample_frames=False,
-                        return_tensors="np", return_metadata=True)
+                        return_tensors="pt")
     ids = np.asarray(out["input_ids"])[0].tolist()
     return processor.tokenizer.decode(ids), np.asarray(out[f"{kind}_grid_thw"]).tolist(), ids
 
