@@ -30,4 +30,8 @@ def __getattr__(name):  # what needs more modules is loaded when it is asked for
         from ._prompt import prompt
 
         return prompt
+    if name == "engines":
+        import importlib
+
+        return importlib.import_module(".engines", __name__)
     raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

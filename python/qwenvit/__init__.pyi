@@ -3,8 +3,9 @@ from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from typing import Any, Literal, TypeVar, overload
 
+from . import engines as engines
 from ._cache import Cache as Cache
-from .engines import Doors
+from ._doors import Doors
 
 __version__: str
 _Path = str | PathLike[str]

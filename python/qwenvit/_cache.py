@@ -9,7 +9,7 @@ import os
 import struct
 
 from ._arrays import as_bf16, error, numpy
-from .engines import Doors
+from ._doors import Doors
 
 MOST_HEADER = 32 << 20
 DTYPES = {"bf16": ("BF16", "uint16"), "f16": ("F16", "float16"), "f32": ("F32", "float32")}

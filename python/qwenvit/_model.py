@@ -9,7 +9,7 @@ import time
 
 from . import _core
 from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
-from .engines import Doors
+from ._doors import Doors
 
 LIKE = {"transformers": False, "qwen-vl-utils": True}
 

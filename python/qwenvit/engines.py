@@ -9,7 +9,6 @@ Cache alike; both have them as methods.
 import contextlib
 import json
 import os
-import secrets
 import struct
 import warnings
 
@@ -19,22 +18,6 @@ from ._arrays import error
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
 FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
-
-
-class Doors:
-    """Of a result: the functions of this module, for it alone."""
-
-    def to_vllm(self, **about):
-        return to_vllm(self, **about)
-
-    def to_sglang(self, **about):
-        return to_sglang(self, **about)
-
-    def to_transformers(self, **about):
-        return to_transformers(self, **about)
-
-    def save_ec(self, path, hash):
-        return save_ec(self, path, hash)
 
 
 def to_vllm(
@@ -271,7 +254,7 @@ def _matrix(items):
 
 
 def _write_whole(path, header, matrix):
-    temporary = f"{path}.{os.getpid()}-{secrets.token_hex(8)}"
+    temporary = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
     try:
         with open(temporary, "xb") as f:
             f.write(struct.pack("<Q", len(header)) + header)

@@ -106,4 +106,5 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
     with pytest.raises(qwenvit.Error, match="Say picture=True"):
         qwenvit.prompt(rows)
+    assert qwenvit.engines.to_vllm  # is there without an import of its own
     assert rows.picture is None and picture.picture and not tokens.picture

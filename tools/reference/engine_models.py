@@ -34,7 +34,8 @@ def make_folder(golden, folder):
             "pad_token_id": 0, "max_position_embeddings": 32768,
             "rope_theta": 1e4, **text}
     rope = "rope_parameters" if transformers.__version__ >= "5" else "rope_scaling"
-    text[rope] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 3]}
+    half = text.get("head_dim", hidden // 2) // 2
+    text[rope] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, half - 3]}
     ids = {f"{kind}_token_id": tokenizer.convert_tokens_to_ids(token) for kind, token in IDS.items()}
     config_class = getattr(transformers, name).config_class
     config = config_class(text_config=text, vision_config=vision, architectures=[name], **ids)

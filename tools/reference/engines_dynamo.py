@@ -17,6 +17,7 @@ import tempfile
 import types
 
 import torch
+from dynamo.common.multimodal.embedding_transfer import LocalEmbeddingReceiver, TransferRequest
 from dynamo.vllm.multimodal_utils.custom_encoder import AsyncVisionEncoder, create_custom_encoder_adapter
 
 import engine_models
@@ -63,6 +64,10 @@ def main():
         prompt = adapter.prepare_prompt([1, 2, 3], artifacts)
         image = prompt["multi_modal_data"]["image"]
         stored = cache[path].to_vllm()["image"]
+        request = TransferRequest(embeddings_shape=[], embedding_dtype_str="",
+                                  serialized_request=cache[path].save_ec(folder, "h"))
+        received = asyncio.run(LocalEmbeddingReceiver().receive_embeddings(request))[1]
+        assert torch.equal(received, stored["image_embeds"]), "save_ec's file"
     n = len(stored["image_embeds"])
     assert image["image_grid_thw"].tolist() == stored["image_grid_thw"].tolist() * 3
     first, cached, third = image["image_embeds"].split(n)

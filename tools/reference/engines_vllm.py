@@ -42,7 +42,13 @@ def apply(folder, ids, data, uuids=None, **config):
 
 def check_processor(folder, tokenizer, entries):
     text = engine_models.chat(entries)
-    data = engines.to_vllm(entries)
+    if entries[0].model_type == "qwen2_5_vl":
+        of_each = {"second_per_grid_ts": 0.5}  # a cache does not know it
+        data = {**entries[0].to_vllm(**of_each), **entries[1].to_vllm()}
+        entries = entries[:2]
+        text = engine_models.chat(entries)
+    else:
+        data = engines.to_vllm(entries)
     out = apply(folder, tokenizer(text)["input_ids"], data)
     wanted = tokenizer(qwenvit.prompt(entries, text))["input_ids"]
     assert out["prompt_token_ids"] == wanted, "the prompt's ids"
@@ -51,6 +57,24 @@ def check_processor(folder, tokenizer, entries):
     assert counts == rows, (counts, rows)
     print(f"processor: {len(wanted)} ids as qwenvit.prompt says, placeholders {counts}")
     return out
+
+
+def check_parser(entries):
+    """What clips must bring; what an instance takes that gets its tokens by a connector."""
+    from vllm.model_executor.models.qwen3_vl import Qwen3VLMultiModalDataParser
+
+    data = engines.to_vllm(entries)
+    del data["video"]["timestamps"]
+    try:
+        Qwen3VLMultiModalDataParser(2).parse_mm_data(data)
+    except ValueError as e:
+        assert "timestamps" in str(e), e
+    else:
+        raise AssertionError("a clip without timestamps was taken")
+    bare = engines.to_vllm(entries, embeddings=False)
+    items = Qwen3VLMultiModalDataParser(2, allow_missing_mm_embeddings=True).parse_mm_data(bare)
+    counts = {kind: len(items[kind]) for kind in items}
+    print(f"parser: a clip without timestamps is refused; without tokens, by a connector: {counts}")
 
 
 def check_model(out, entries):
@@ -112,11 +136,16 @@ def main():
     args = args.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model")
-        _, processor = engine_models.make_folder(args.golden, model)
+        config, processor = engine_models.make_folder(args.golden, model)
         paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
         cache = engine_models.make_cache(args.golden, paths, folder)
         entries = [cache[path] for path in paths]
         out = check_processor(model, processor.tokenizer, entries)
+        if config.model_type == "qwen2_5_vl":
+            (field,) = {float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]}
+            print(f"second_per_grid_ts arrives: {field}")
+            return
+        check_parser(entries)
         check_model(out, entries)
         for entry in entries[:2]:
             check_connector(model, processor.tokenizer, entry, folder)

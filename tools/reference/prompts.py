@@ -52,7 +52,7 @@ def make_processor(folder):
     tokenizer.chat_template = ""
     name = PROCESSORS.get(family, "Qwen3VL")
     video_class = getattr(transformers, f"{'Qwen3' if name == 'Qwen3VL' else 'Qwen2'}VLVideoProcessor")
-    image_class = transformers.Qwen2VLImageProcessor
+    image_class = transformers.Qwen2VLImageProcessor if new else transformers.Qwen2VLImageProcessorFast
     values = common.read_json(folder, "preprocessor_config.json")
     values.pop("image_processor_type", None)
     clips = os.path.join(folder, "video_preprocessor_config.json")
