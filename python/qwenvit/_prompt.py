@@ -61,13 +61,21 @@ def prompt(results, text=None, *, outer=True, picture=None, timestamps=None, mod
 def as_list(results, *of_one):
     results = [results] if hasattr(results, "grid_thw") else list(results)
     if len(results) != 1 and any(about is not None for about in of_one):
-        raise error("QV_EINVAL", f"picture and timestamps are said of one result, not of {len(results)}")
+        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: picture, timestamps..")
     return results
+
+
+def _lists(array):
+    """Of an array of ours too where there is no numpy."""
+    try:
+        return memoryview(array).tolist()
+    except TypeError:
+        return array.tolist() if hasattr(array, "tolist") else list(array)
 
 
 def items_of(result, picture=None, timestamps=None):
     """The Items of a result. picture, timestamps: where it does not know, or to say otherwise."""
-    grids = integers(result.grid_thw, "grid_thw")
+    grids = integers(_lists(result.grid_thw), "grid_thw")
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
     if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
@@ -97,7 +105,7 @@ def _kind(picture, grid, result):
 
 def _pair_seconds(seconds, n_pairs, result):
     """Of each frame pair: the middle of its two frames. The last of an odd number is a pair with itself."""
-    seconds = [float(s) for s in seconds]
+    seconds = [float(s) for s in _lists(seconds)]
     seconds += seconds[-1:] * (len(seconds) % 2)
     if len(seconds) != 2 * n_pairs:
         raise wrong(result, f"timestamps are of {len(seconds) // 2} frame pairs, grid_thw has {n_pairs}")
