@@ -30,15 +30,16 @@ def to_vllm(
     frame pair; of Qwen2.5's with "second_per_grid_ts". embeddings: False leaves the tokens out, for an
     instance that gets them by its EC connector.
 
-    picture, timestamps, second_per_grid_ts: of one result that does not know. version: of vLLM, None: the
-    one that is installed here, else the one that was tried.
+    picture, timestamps: of one result that does not know. second_per_grid_ts: of the clips of a cache, one
+    number or one for each. version: of vLLM, None: the one that is installed here, else the one that was
+    tried.
 
     Raises Error: a version older than those known (a newer one is a warning), a cache without DeepStack
     of a model that has it, a clip without what its family needs.
     """
     _check_version(*VLLM, version)
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps, second_per_grid_ts).items():
+    for kind, items in _by_kind(results, picture, timestamps).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
             fields[f"{kind}_embeds"] = _matrix(items)
@@ -52,7 +53,7 @@ def to_sglang(results, *, picture=None, timestamps=None, second_per_grid_ts=None
     of a text that prompt() has made. Arguments and errors as of to_vllm()."""
     _check_version(*SGLANG, version)
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps, second_per_grid_ts).items():
+    for kind, items in _by_kind(results, picture, timestamps).items():
         fields = {"format": "precomputed_embedding", "feature": _matrix(items)}
         fields[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -67,7 +68,7 @@ def to_transformers(results, *, picture=None, timestamps=None, second_per_grid_t
     clips: arguments of a model of transformers that accept_tokens() was called on. Arguments and errors
     as of to_vllm()."""
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps, second_per_grid_ts).items():
+    for kind, items in _by_kind(results, picture, timestamps).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
         data[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -194,12 +195,12 @@ def _check_deepstack(result):
         )
 
 
-def _by_kind(results, picture, timestamps, second_per_grid_ts):
+def _by_kind(results, picture, timestamps):
     """{"image": Items, "video": Items}, those that are there."""
     from ._prompt import as_list, items_of, wrong
 
     kinds, made_by = {}, None
-    for result in as_list(results, picture, timestamps, second_per_grid_ts):
+    for result in as_list(results, picture, timestamps):
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
@@ -226,9 +227,14 @@ def _clip_fields(items, second_per_grid_ts):
         return {"timestamps": [item.seconds for item in items]}
     if family != "qwen2_5_vl":
         return {}
-    seconds = [second_per_grid_ts or item.result.second_per_grid_ts for item in items]
+    given = second_per_grid_ts
+    if given is None or isinstance(given, (int, float)):
+        given = [given] * len(items)
+    if len(given) != len(items):
+        raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
+    seconds = [value or item.result.second_per_grid_ts for item, value in zip(items, given)]
     for item, value in zip(items, seconds):
-        if value is None:
+        if not value:
             raise wrong(
                 item.result,
                 "Qwen2.5-VL needs the seconds of a frame pair, which a cache does not keep: give "

@@ -92,6 +92,14 @@ def test_the_seconds_of_qwen2_5(torch, tmp_path):
         flat = {**data, **data.get("video", {}), **data.get("video_data", [{}])[0]}
         assert flat["second_per_grid_ts"].tolist() == [0.5] and "timestamps" not in flat
         assert getattr(cache["p"], call)()
+    three = [cache[k] for k in "apb"]
+    data = plain(engines.to_vllm(three, second_per_grid_ts=[0.5, 0.25]))
+    assert data["video"]["second_per_grid_ts"].tolist() == [0.5, 0.25] and "second_per_grid_ts" not in data["image"]
+    for wrong in ([0.5], [1, 2, 3]):
+        with pytest.raises(qwenvit.Error, match=f"{len(wrong)} numbers for 2 clips"):
+            engines.to_vllm(three, second_per_grid_ts=wrong)
+    with pytest.raises(qwenvit.Error, match="b: .*second_per_grid_ts="):
+        engines.to_vllm(three, second_per_grid_ts=[0.5, None])
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])

@@ -43,10 +43,7 @@ def apply(folder, ids, data, uuids=None, **config):
 def check_processor(folder, tokenizer, entries):
     text = engine_models.chat(entries)
     if entries[0].model_type == "qwen2_5_vl":
-        of_each = {"second_per_grid_ts": 0.5}  # a cache does not know it
-        data = {**entries[0].to_vllm(**of_each), **entries[1].to_vllm()}
-        entries = entries[:2]
-        text = engine_models.chat(entries)
+        data = engines.to_vllm(entries, second_per_grid_ts=0.5)  # a cache does not know it
     else:
         data = engines.to_vllm(entries)
     out = apply(folder, tokenizer(text)["input_ids"], data)
