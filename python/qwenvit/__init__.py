@@ -8,12 +8,13 @@
 
     qwenvit.patch(hf_model)           # our tower inside a loaded transformers model
     qwenvit.Cache("tokens")["a.mp4"]  # a cache that `qwenvit cache` made, read without copies
+    qwenvit.prompt(tokens)            # the text they stand in; tokens.to_vllm() and others give them to engines
 """
 
 from ._core import Error, version as __version__
 from ._model import Model, Tokens, devices, load
 
-__all__ = ["Cache", "CacheWriter", "Error", "Model", "Tokens", "devices", "load", "patch", "unpatch"]
+__all__ = ["Cache", "CacheWriter", "Error", "Model", "Tokens", "devices", "load", "patch", "prompt", "unpatch"]
 
 
 def __getattr__(name):  # what needs more modules is loaded when it is asked for
@@ -29,4 +30,12 @@ def __getattr__(name):  # what needs more modules is loaded when it is asked for
         from . import _patch
 
         return getattr(_patch, name)
+    if name == "prompt":
+        from ._prompt import prompt
+
+        return prompt
+    if name == "engines":
+        import importlib
+
+        return importlib.import_module(".engines", __name__)
     raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

@@ -3,8 +3,10 @@ from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from typing import Any, Literal, TypeVar, overload
 
+from . import engines as engines
 from ._cache import Cache as Cache
 from ._cache_writer import CacheWriter as CacheWriter
+from ._doors import Doors
 
 __version__: str
 _Path = str | PathLike[str]
@@ -14,13 +16,17 @@ class Error(Exception):
     status: str | None
     key: str | None
 
-class Tokens:
+class Tokens(Doors):
     @property
     def key(self) -> str: ...
     @property
     def dtype(self) -> Literal["f32", "bf16"]: ...
     @property
-    def picture(self) -> bool: ...
+    def picture(self) -> bool | None: ...
+    @property
+    def second_per_grid_ts(self) -> float | None: ...
+    @property
+    def model_type(self) -> str | None: ...
     @property
     def damaged_frames(self) -> int: ...
     @property
@@ -76,3 +82,12 @@ def load(
 def devices() -> list[dict[str, Any]]: ...
 def patch(model: _M, *, backend: str | None = None, threads: int = 0, folder: _Path | None = None) -> _M: ...
 def unpatch(model: _M) -> _M: ...
+def prompt(
+    results: Any,
+    text: str | None = None,
+    *,
+    outer: bool = True,
+    picture: bool | None = None,
+    timestamps: Any = None,
+    model_type: str | None = None,
+) -> str: ...

@@ -10,6 +10,7 @@ import os
 import struct
 
 from ._arrays import as_bf16, error, numpy
+from ._doors import Doors
 
 MOST_HEADER = 32 << 20
 DTYPES = {"bf16": ("BF16", "uint16"), "f16": ("F16", "float16"), "f32": ("F32", "float32")}
@@ -19,10 +20,14 @@ def _wrong(path, text):
     return error("QV_EFORMAT", f"{path}: {text}")
 
 
-class Entry:
+class Entry(Doors):
     """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
     views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
-    from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits."""
+    from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits.
+
+    picture: whether it is one; a clip of one frame counts too, which a cache does not tell apart."""
+
+    second_per_grid_ts = None  # not in a cache
 
     def __init__(self, cache, key, place):
         self._cache, self._place, self.key = cache, place, key
@@ -45,6 +50,12 @@ class Entry:
     deepstack = property(lambda self: [self._shown(m) for m in self._matrices()[1:]])
     grid_thw = property(lambda self: self._view("grid_thw", "int64"))
     timestamps = property(lambda self: self._view("timestamps", "float64"))
+    dtype = property(lambda self: self._cache.dtype)
+    model_type = property(lambda self: self._cache.format.get("model_type"))
+    picture = property(lambda self: int(self.grid_thw[0, 0]) == 1 and self._place[2] < 2)
+
+    def __len__(self):
+        return self._place[1]
 
     def packed(self):
         """[n, width * (1 + deepstack)]: mapped where the cache is packed, else a copy."""

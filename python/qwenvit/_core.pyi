@@ -24,6 +24,7 @@ class Tokens:
     picture: bool
     cancelled: bool
     damaged_frames: int
+    pair_seconds: float
     error: str
     status: str
     dtype: str

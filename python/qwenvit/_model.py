@@ -10,6 +10,7 @@ import time
 
 from . import _core
 from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
+from ._doors import Doors
 
 LIKE = {"transformers": False, "qwen-vl-utils": True}
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
@@ -75,20 +76,22 @@ def _name(dtype):
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
-class Tokens:
+class Tokens(Doors):
     """The vision tokens of a clip or a picture, or of the items of a forward().
 
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
     int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
-    of the sampled frames, or None; key: of encode(), which source.
+    of the sampled frames, or None; key: of encode(), which source. picture: whether it is one; None of
+    forward(), which does not know. second_per_grid_ts: seconds of a frame pair of a clip's file, as
+    Qwen2.5-VL's processor has it, or None.
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
     installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
     numpy they are objects with DLPack and a buffer.
     """
 
-    def __init__(self, core):
-        self._core = core
+    def __init__(self, core, model_type=None):
+        self._core, self.model_type = core, model_type
 
     def _matrix(self, i):
         bf16 = self._core.dtype == "bf16"
@@ -96,7 +99,8 @@ class Tokens:
 
     key = property(lambda self: self._core.key)
     dtype = property(lambda self: self._core.dtype)
-    picture = property(lambda self: self._core.picture)
+    picture = property(lambda self: self._core.picture if self._core.key else None)
+    second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
     tokens = property(lambda self: self._matrix(0))
     grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
@@ -176,7 +180,8 @@ class Model:
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
         rows, is_bf16 = shareable(pixel_values)
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        return Tokens(self._core.forward(rows, is_bf16, grid, None, _name(dtype)))
+        core = self._core.forward(rows, is_bf16, grid, None, _name(dtype))
+        return Tokens(core, self.info["model_type"])
 
     def _forward_torch(self, x, grid_thw, dtype):
         import torch
@@ -407,7 +412,7 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
         while (core := job.next()) is not None:
             _show(progress, job, began)
             if core.status == "QV_OK":
-                yield Tokens(core)
+                yield Tokens(core, model.info["model_type"])
             elif not core.cancelled:
                 feeder.refused.append(error(core.status, core.error, core.key))
             yield from _failures(feeder, errors)

@@ -69,6 +69,20 @@ def _find_tower(model):
     return towers[0]
 
 
+def output_of(tower, tokens, deepstack):
+    """As transformers has it: objects from 5 on; before that the tokens, with DeepStack's outputs where
+    the family has them."""
+    transformers = sys.modules["transformers"]
+    if int(transformers.__version__.split(".")[0]) < 5:
+        return (tokens, deepstack) if deepstack else tokens
+    if deepstack:
+        classes = sys.modules[type(tower).__module__]
+        return classes.BaseModelOutputWithDeepstackFeatures(
+            pooler_output=tokens, deepstack_features=deepstack
+        )
+    return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=tokens)
+
+
 class _Patch:
     def __init__(self, tower, folder):
         self.tower, self.model, self.file, self.folder = tower, None, None, folder
@@ -150,7 +164,6 @@ class _Patch:
             threads=threads,
             stream=torch.cuda.current_stream(self.device) if cuda else None,
         )
-        self.n_deepstack = self.model.info["n_deepstack"]
         if self.model.info["n_parameters"] != self.n_values:
             raise error(
                 "QV_EUNSUPPORTED",
@@ -203,17 +216,4 @@ class _Patch:
         dtype = FILE_DTYPES[str(self.dtype)][1]
         x = hidden_states.contiguous()
         tokens, deepstack = self.model.forward(x, grid_thw, dtype)
-        return self._output(tokens, deepstack)
-
-    def _output(self, tokens, deepstack):
-        """As transformers has it: objects from 5 on; before that the tokens, with DeepStack's outputs
-        where the family has them."""
-        transformers = sys.modules["transformers"]
-        if int(transformers.__version__.split(".")[0]) < 5:
-            return (tokens, deepstack) if self.n_deepstack else tokens
-        if self.n_deepstack:
-            classes = sys.modules[type(self.tower).__module__]
-            return classes.BaseModelOutputWithDeepstackFeatures(
-                pooler_output=tokens, deepstack_features=deepstack
-            )
-        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=tokens)
+        return output_of(self.tower, tokens, deepstack)

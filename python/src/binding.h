@@ -42,6 +42,8 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
+    double pair_seconds =
+        0; /* second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0: unknown */
     bool has_timestamps = false, picture = false, cancelled = false;
     std::string key, error;
     qv_status status = QV_OK;

@@ -148,6 +148,8 @@ Job::take(const qv_job_result *r, qv_error *)
     if (r->clip && r->timestamps_s) {
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
         t.has_timestamps = true;
+        if (r->clip->sampled_fps > 0)
+            t.pair_seconds = model->facts.temporal_patch_size / r->clip->sampled_fps;
     }
     std::unique_lock<std::mutex> hold(lock);
     changed.wait(hold, [&] { return cancelled || r->cancelled || ready.size() < MOST_WAITING; });

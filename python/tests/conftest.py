@@ -10,7 +10,8 @@ import pytest
 import qwenvit
 
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden")
-NUMPY = {"F32": np.float32, "I64": np.int64, "U8": np.uint8, "F64": np.float64, "BF16": np.uint16}
+NUMPY = {"F32": np.float32, "I64": np.int64, "U8": np.uint8, "F64": np.float64, "BF16": np.uint16,
+         "F16": np.float16}
 
 
 def read_safetensors(path):

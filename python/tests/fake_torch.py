@@ -15,7 +15,8 @@ class Dtype:
 
 
 float32, float16, uint8 = Dtype("float32", "f4"), Dtype("float16", "f2"), Dtype("uint8", "u1")
-DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, uint8)}
+int64, float64 = Dtype("int64", "i8"), Dtype("float64", "f8")
+DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, uint8, int64, float64)}
 
 
 class Device:
@@ -72,6 +73,21 @@ class Tensor:
     def tolist(self):
         return self.array.tolist()
 
+    def prod(self, dim):
+        return Tensor(self.array.prod(dim))
+
+    def sum(self):
+        return Tensor(self.array.sum())
+
+    def split(self, size, dim):
+        return [Tensor(a) for a in np.split(self.array, self.array.shape[dim] // size, dim)]
+
+    def __getitem__(self, rows):
+        return Tensor(self.array[rows])
+
+    def __int__(self):
+        return int(self.array)
+
     def __dlpack__(self, **kwargs):
         return self.array.__dlpack__(**kwargs)
 
@@ -81,6 +97,22 @@ class Tensor:
 
 def empty(*shape, dtype, device=None):
     return Tensor(np.empty(shape, dtype.numpy))
+
+
+def from_numpy(array):
+    return Tensor(array)
+
+
+def from_dlpack(array):
+    return Tensor(np.from_dlpack(array))
+
+
+def tensor(values, dtype=None):
+    return Tensor(np.array(values, dtype.numpy if dtype else None))
+
+
+def cat(tensors, dim=0):
+    return Tensor(np.concatenate([t.array for t in tensors], dim))
 
 
 class no_grad:

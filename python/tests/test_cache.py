@@ -15,24 +15,24 @@ import qwenvit
 WIDTH, N_DEEPSTACK = 8, 2
 
 
-def make_format(folder, **changes):
+def make_format(folder, model_type="qwen3_vl", **changes):
     os.makedirs(folder, exist_ok=True)
     tokens = {"dtype": "f32", "width": WIDTH, "n_deepstack": N_DEEPSTACK, "packed": False}
     tokens.update(changes)
     with open(folder / "qwenvit-cache.json", "w") as f:
-        json.dump({"format": "qwenvit-cache", "version": "1", "tokens": tokens}, f)
+        json.dump({"format": "qwenvit-cache", "version": "1", "model_type": model_type, "tokens": tokens}, f)
 
 
-def write_part(folder, number, clips, sealed, failed=(), packed=False):
-    """clips: {key: matrices [1 + deepstack][n, width]}."""
+def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3):
+    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16."""
     header, data, records = {}, b"", []
     for key, matrices in clips.items():
-        names = ["packed"] if packed else ["tokens", *(f"deepstack.{i}" for i in range(N_DEEPSTACK))]
+        names = ["packed"] if packed else ["tokens", *(f"deepstack.{i}" for i in range(len(matrices) - 1))]
         arrays = [np.concatenate(matrices, 1)] if packed else matrices
-        arrays = [*arrays, np.array([[1, 2, 2]], np.int64), np.arange(3.0)]
+        arrays = [*arrays, np.array([grid], np.int64), np.arange(float(frames))]
         for name, a in zip([*names, "grid_thw", "timestamps"], arrays):
             data += b"\0" * (-len(data) % 64)
-            dtype = {"f": "F32", "i": "I64"}[a.dtype.kind] if a.dtype != np.float64 else "F64"
+            dtype = {"f4": "F32", "i8": "I64", "f8": "F64", "u2": "BF16", "f2": "F16"}[a.dtype.str[1:]]
             header[f"{key}/{name}"] = {"dtype": dtype, "shape": list(a.shape),
                                        "data_offsets": [len(data), len(data) + a.nbytes]}
             data += a.tobytes()

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import json
 import os
 import signal
 import subprocess
@@ -17,13 +18,14 @@ def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
                "f32", "--threads", "2", "--fps", "5", str(clip), "-o", str(out)]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    theirs, _ = read_safetensors(out)
+    theirs, about = read_safetensors(out)
     tokens = model.encode(clip, fps=5)
     tokens.save(tmp_path / "ours.safetensors", {"note": "é"})
     ours, meta = read_safetensors(tmp_path / "ours.safetensors")
     assert list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
     assert meta["note"] == "é" and meta["source"] == str(clip)
     assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.picture
+    assert json.loads(about["preprocessing"])["second_per_grid_ts"] == tokens.second_per_grid_ts
     assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
 
 

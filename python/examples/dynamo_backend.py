@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""qwenvit as the vision encoder of a Dynamo worker over vLLM (Qwen3-VL, Qwen3.5):
+
+    python -m dynamo.vllm --model Qwen3-VL-4B-Instruct --custom-encoder-class dynamo_backend.QwenvitBackend ...
+
+Pictures come as data: URLs or bytes, or are keys of the cache that QWENVIT_CACHE names (optional). Paths of
+the server are not taken from clients.
+"""
+import base64
+import binascii
+import io
+import os
+
+import torch
+from dynamo.vllm.multimodal_utils.custom_encoder import Preprocessed, Qwen3VLImageEncoding, VisionEncoderBackend
+from PIL import Image
+
+import qwenvit
+
+
+def picture_of(raw):
+    """What a client sent, decoded. Its errors are shown to the client, and concern its picture alone."""
+    if isinstance(raw, str) and raw.startswith("data:"):
+        about, _, data = raw.partition(",")
+        try:
+            raw = base64.b64decode(data, validate=True) if about.endswith(";base64") else data.encode()
+        except binascii.Error:
+            raise ValueError("a data: URL whose base64 is broken") from None
+    if not isinstance(raw, bytes):
+        raise ValueError("a picture is bytes, a data: URL or a key of the cache")
+    try:
+        return Image.open(io.BytesIO(raw)).convert("RGB")
+    except (OSError, Image.DecompressionBombError):
+        raise ValueError("a picture that cannot be decoded") from None
+
+
+class QwenvitBackend(VisionEncoderBackend):
+    max_batch_cost = 16  # pictures of one call; qwenvit packs them into chunks itself
+    preprocess_concurrency = 4
+
+    def build(self, model_id):
+        """model_id: the checkpoint's folder."""
+        self.model = qwenvit.load(model_id, dtype="bf16")
+        folder = os.environ.get("QWENVIT_CACHE")
+        self.cache = qwenvit.Cache(folder) if folder else {}
+
+    def preprocess(self, raw):
+        found = self.cache.get(raw) if isinstance(raw, str) else None
+        return Preprocessed(item=picture_of(raw) if found is None else found)
+
+    def forward_batch(self, items, target_bucket=None):
+        """One Qwen3VLImageEncoding for each item, a picture or an Entry of the cache."""
+        done = dict(enumerate(items))
+        new = [{"picture": item, "key": str(i)} for i, item in done.items() if isinstance(item, Image.Image)]
+        for tokens in self.model.encode(new, dtype="bf16") if new else ():
+            done[int(tokens.key)] = tokens
+        return [encoding_of(done[i]) for i in range(len(items))]
+
+    def close(self):
+        self.model.close()
+
+
+def encoding_of(result):
+    """The matrix that vLLM takes, and its grid."""
+    fields = result.to_vllm(picture=True)["image"]
+    (grid,) = fields["image_grid_thw"].tolist()
+    return Qwen3VLImageEncoding(embeddings=fields["image_embeds"].to(torch.bfloat16), grid_thw=tuple(grid))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""Methods that Tokens and entries of a cache share: those of engines.py, of one result."""
+
+
+class Doors:
+    def to_vllm(self, **about):
+        """engines.to_vllm() of this result alone."""
+        from .engines import to_vllm
+
+        return to_vllm(self, **about)
+
+    def to_sglang(self, **about):
+        """engines.to_sglang() of this result alone."""
+        from .engines import to_sglang
+
+        return to_sglang(self, **about)
+
+    def to_transformers(self, **about):
+        """engines.to_transformers() of this result alone."""
+        from .engines import to_transformers
+
+        return to_transformers(self, **about)
+
+    def save_ec(self, path, hash):
+        """engines.save_ec(): PATH/hash/encoder_cache.safetensors, for vLLM's EC connector."""
+        from .engines import save_ec
+
+        return save_ec(self, path, hash)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""The text that belongs to vision tokens: what a processor puts where a chat has a clip or a picture."""
+
+import collections
+import math
+import re
+
+from ._arrays import error, integers
+
+START, END = "<|vision_start|>", "<|vision_end|>"
+PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+# whether each frame pair of a clip has its seconds in front of it, and markers of its own
+FAMILIES = {
+    "qwen2_vl": False, "qwen2_5_vl": False, "qwen3_vl": True, "qwen3_vl_moe": True,
+    "qwen3_5": True, "qwen3_5_moe": True, "qwen4_exp": True,
+}
+NO_SECONDS = "a clip without timestamps, which its prompt needs: give timestamps=, the seconds of each frame"
+
+# One clip or picture of a result: its rows of tokens, "image" or "video", its grid before merging, and
+# the seconds of its frame pairs (None where nobody says them).
+Item = collections.namedtuple("Item", "result first n kind grid seconds")
+
+
+def wrong(result, text, status="QV_EINVAL"):
+    return error(status, f"{result.key}: {text}" if result.key else text, result.key)
+
+
+def family_of(result, model_type=None):
+    name = model_type or result.model_type
+    if name not in FAMILIES:
+        words = f"model_type is {name!r}; prompts are known of {', '.join(FAMILIES)}"
+        raise wrong(result, words, "QV_EUNSUPPORTED")
+    return name
+
+
+def prompt(results, text=None, *, outer=True, picture=None, timestamps=None, model_type=None):
+    """The text of a chat in which vision tokens stand, as transformers' processors of Qwen2-VL,
+    Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
+
+    results: Tokens or an Entry of a Cache, or several. text: a chat template's, with one `<|image_pad|>`
+    or `<|video_pad|>` for each of their pictures and clips, which are put in by their order; None: the
+    text of the results alone, each between `<|vision_start|>` and `<|vision_end|>`.
+
+    A Qwen3 clip has `<t seconds>` and these two markers around each frame pair. outer: whether the
+    template's own stay around the whole (transformers 5.10 and later) or go (4.57). picture, timestamps,
+    model_type: of one result that does not know: forward() knows no kinds, frames have no seconds.
+
+    Raises Error: a family without known prompts, a Qwen3 clip without timestamps, placeholders that do
+    not match.
+    """
+    order = []  # (kind, what takes the placeholder's place, whether it has seconds)
+    for result in as_list(results, picture, timestamps):
+        with_seconds = FAMILIES[family_of(result, model_type)]
+        for item in items_of(result, picture, timestamps):
+            order.append((item.kind, _inner(item, with_seconds), with_seconds))
+    if text is None:
+        return "".join(_whole(*piece, outer) for piece in order)
+    return _fill(text, order, outer)
+
+
+def as_list(results, *of_one):
+    results = [results] if hasattr(results, "grid_thw") else list(results)
+    if len(results) != 1 and any(about is not None for about in of_one):
+        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: picture, timestamps..")
+    return results
+
+
+def _lists(array):
+    """Of an array of ours too where there is no numpy."""
+    try:
+        return memoryview(array).tolist()
+    except TypeError:
+        return array.tolist() if hasattr(array, "tolist") else list(array)
+
+
+def items_of(result, picture=None, timestamps=None):
+    """The Items of a result. picture, timestamps: where it does not know, or to say otherwise."""
+    grids = integers(_lists(result.grid_thw), "grid_thw")
+    patches, n = sum(math.prod(grid) for grid in grids), len(result)
+    per_token = patches // n if n else 0
+    if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
+        raise wrong(result, f"grid_thw has {patches} patches, for {n} tokens")
+    if len(grids) > 1 and timestamps is not None:
+        raise wrong(result, f"timestamps are of one clip; this result has {len(grids)}")
+    seconds = result.timestamps if timestamps is None else timestamps
+    if picture is None:
+        picture = result.picture
+    items, first = [], 0
+    for grid in grids:
+        n_tokens = math.prod(grid) // per_token
+        kind = _kind(picture, grid, result)
+        pairs = _pair_seconds(seconds, grid[0], result) if kind == "video" and seconds is not None else None
+        items.append(Item(result, first, n_tokens, kind, tuple(grid), pairs))
+        first += n_tokens
+    return items
+
+
+def _kind(picture, grid, result):
+    if picture is None and grid[0] == 1:
+        raise wrong(result, "a picture, or a clip of one frame pair? Say picture=True or picture=False")
+    if picture and grid[0] > 1:
+        raise wrong(result, f"a picture of {grid[0]} frame pairs")
+    return "image" if picture else "video"
+
+
+def _pair_seconds(seconds, n_pairs, result):
+    """Of each frame pair: the middle of its two frames. The last of an odd number is a pair with itself."""
+    seconds = [float(s) for s in _lists(seconds)]
+    seconds += seconds[-1:] * (len(seconds) % 2)
+    if len(seconds) != 2 * n_pairs:
+        raise wrong(result, f"timestamps are of {len(seconds) // 2} frame pairs, grid_thw has {n_pairs}")
+    return [(first + second) / 2 for first, second in zip(seconds[::2], seconds[1::2])]
+
+
+def _inner(item, with_seconds):
+    """What takes the place of the one placeholder."""
+    pad = PADS[item.kind]
+    if item.kind == "image" or not with_seconds:
+        return pad * item.n
+    if item.seconds is None:
+        raise wrong(item.result, NO_SECONDS)
+    pair = START + pad * (item.n // item.grid[0]) + END
+    return "".join(f"<{s:.1f} seconds>{pair}" for s in item.seconds)
+
+
+def _whole(kind, inner, with_seconds, outer):
+    bare = kind == "video" and with_seconds and not outer
+    return inner if bare else START + inner + END
+
+
+def _fill(text, order, outer):
+    waiting = {kind: collections.deque(p for p in order if p[0] == kind) for kind in PADS}
+    kinds = {pad: kind for kind, pad in PADS.items()}
+    one_pad = "|".join(map(re.escape, kinds))
+    pattern = f"{re.escape(START)}({one_pad}){re.escape(END)}|{one_pad}"
+    found = collections.Counter(kinds[m[1] or m[0]] for m in re.finditer(pattern, text))
+    for kind, pad in PADS.items():
+        if found[kind] != len(waiting[kind]):
+            what = "picture" if kind == "image" else "clip"
+            raise error(
+                "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of a {what}"
+            )
+
+    def put(match):
+        piece = waiting[kinds[match[1] or match[0]]].popleft()
+        return _whole(*piece, outer) if match[1] else piece[1]
+
+    return re.sub(pattern, put, text)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: MIT
+"""Tokens into engines that take them precomputed: vLLM, SGLang, transformers (docs/engines.md).
+
+One layout: [n, out_hidden * (1 + deepstack)], the merger's output and DeepStack's beside it, items one
+behind another, with grid_thw before merging. Functions over a result or several, Tokens and Entries of a
+Cache alike; both have them as methods.
+"""
+
+import contextlib
+import json
+import os
+import struct
+import warnings
+
+from ._arrays import error
+
+# the oldest release whose door is known, and the one that was tried last
+VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
+HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
+FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
+
+
+def to_vllm(
+    results, *, embeddings=True, picture=None, timestamps=None, second_per_grid_ts=None, version=None
+):
+    """multi_modal_data of a prompt of vLLM, which was started with enable_mm_embeds=True.
+
+    {"image": {"image_embeds" [n, width], "image_grid_thw" [items, 3]}}, {"video": {"video_embeds",
+    "video_grid_thw"}} or both, torch's, on the host; of Qwen3's clips with "timestamps", seconds of each
+    frame pair; of Qwen2.5's with "second_per_grid_ts". embeddings: False leaves the tokens out, for an
+    instance that gets them by its EC connector.
+
+    picture, timestamps: of one result that does not know. second_per_grid_ts: of the clips of a cache, one
+    number or one for each. version: of vLLM, None: the one that is installed here, else the one that was
+    tried.
+
+    Raises Error: a version older than those known (a newer one is a warning), a cache without DeepStack
+    of a model that has it, a clip without what its family needs.
+    """
+    _check_version(*VLLM, version)
+    data = {}
+    for kind, items in _by_kind(results, picture, timestamps).items():
+        fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
+        if embeddings:
+            fields[f"{kind}_embeds"] = _matrix(items)
+        if kind == "video":
+            fields.update(_clip_fields(items, second_per_grid_ts))
+    return data
+
+
+def to_sglang(results, *, picture=None, timestamps=None, second_per_grid_ts=None, version=None):
+    """{"image_data": [..], "video_data": [..]}: arguments of SGLang's Engine.generate(), beside input_ids
+    of a text that prompt() has made. Arguments and errors as of to_vllm()."""
+    _check_version(*SGLANG, version)
+    data = {}
+    for kind, items in _by_kind(results, picture, timestamps).items():
+        fields = {"format": "precomputed_embedding", "feature": _matrix(items)}
+        fields[f"{kind}_grid_thw"] = _grid(items)
+        if kind == "video":
+            fields.update(_clip_fields(items, second_per_grid_ts))
+            fields.pop("timestamps", None)  # they are in the text
+        data[f"{kind}_data"] = [fields]
+    return data
+
+
+def to_transformers(results, *, picture=None, timestamps=None, second_per_grid_ts=None):
+    """{"pixel_values": [n, width], "image_grid_thw"}, and "pixel_values_videos", "video_grid_thw" of
+    clips: arguments of a model of transformers that accept_tokens() was called on. Arguments and errors
+    as of to_vllm()."""
+    data = {}
+    for kind, items in _by_kind(results, picture, timestamps).items():
+        data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
+        data[f"{kind}_grid_thw"] = _grid(items)
+        if kind == "video":
+            data.update(_clip_fields(items, second_per_grid_ts))
+            data.pop("timestamps", None)
+    return data
+
+
+def save_ec(result, path, hash):
+    """Writes PATH/hash/encoder_cache.safetensors, what vLLM's ECExampleConnector reads where path is its
+    shared_storage_path and hash the multi_modal_uuid of the request. Whole or not at all; in place of
+    what is there. One clip or picture. Returns the file's name."""
+    from ._prompt import wrong
+
+    if not isinstance(hash, str) or not hash or hash in (".", "..") or {"/", "\0"} & set(hash):
+        raise error("QV_EINVAL", f"hash is {hash!r}; must be the name of a folder")
+    _check_deepstack(result)
+    if len(result.grid_thw) != 1:
+        raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
+    matrix = result.packed()
+    described = {"dtype": FILE_DTYPES[result.dtype], "shape": list(matrix.shape)}
+    described["data_offsets"] = [0, matrix.nbytes]
+    header = json.dumps({"ec_cache": described}).encode()
+    header += b" " * (-len(header) % 8)
+    folder = os.path.join(os.fspath(path), hash)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return _write_whole(os.path.join(folder, "encoder_cache.safetensors"), header, matrix)
+    except OSError as e:
+        raise wrong(result, f"{folder}: {e.strerror}", "QV_EIO") from None
+
+
+def accept_tokens(model):
+    """Of a loaded transformers model (4.57, 5.x): its tower hands on tokens instead of computing them, so
+    that pixel_values are rows of to_transformers(). generate() and training of the rest work as ever.
+    Undone by reject_tokens(). The tower's weights are not used, and stay."""
+    from ._patch import _find_tower
+
+    tower = _find_tower(model)
+    if "forward" in tower.__dict__:
+        raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
+    tower.forward = _Stored(tower).forward
+    return model
+
+
+def reject_tokens(model):
+    """The tower takes pixels again."""
+    from ._patch import _find_tower
+
+    tower = _find_tower(model)
+    if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
+        raise error("QV_ESTATE", "this model does not accept tokens")
+    del tower.forward
+    return model
+
+
+class _Stored:
+    """In a tower's place: rows of tokens and DeepStack's outputs, apart again."""
+
+    def __init__(self, tower):
+        self.tower, config = tower, tower.config
+        self.width = getattr(config, "out_hidden_size", None) or config.hidden_size
+        self.n_deepstack = len(getattr(config, "deepstack_visual_indexes", None) or [])
+        self.merge_size = config.spatial_merge_size
+
+    def forward(self, hidden_states, grid_thw, **kwargs):
+        from ._patch import output_of
+
+        n = int(grid_thw.prod(-1).sum()) // self.merge_size**2
+        wanted = (n, self.width * (1 + self.n_deepstack))
+        if tuple(hidden_states.shape) != wanted:
+            raise error(
+                "QV_EINVAL",
+                f"pixel_values: {list(hidden_states.shape)}; this model accepts tokens {list(wanted)} "
+                f"({self.n_deepstack} DeepStack outputs), as to_transformers() gives",
+            )
+        tokens, *deepstack = hidden_states.split(self.width, dim=1)
+        return output_of(self.tower, tokens, deepstack)
+
+
+# ---- what they share -------------------------------------------------------------------------------
+
+
+def _numbers(version):
+    parts = version.split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
+
+
+def _installed(engine):
+    """The version of its package here, or None."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(engine)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_version(engine, oldest, newest, version):
+    version = _installed(engine) if version is None else version
+    if version is None:
+        return
+    numbers = _numbers(str(version))
+    tried = ".".join(map(str, newest))
+    if numbers is None or numbers < oldest:
+        raise error(
+            "QV_EUNSUPPORTED",
+            f"{engine} {version}: what it takes is not known; {tried} was tried, and version={tried!r} "
+            "gives what that takes",
+        )
+    if numbers > newest:
+        warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
+
+
+def _check_deepstack(result):
+    from ._prompt import wrong
+
+    if result.model_type in HAVE_DEEPSTACK and not result.deepstack:
+        raise wrong(
+            result,
+            f"tokens of {result.model_type} without DeepStack's outputs, which the engine's model adds to "
+            "its first layers: make the cache without --no-deepstack",
+            "QV_EUNSUPPORTED",
+        )
+
+
+def _by_kind(results, picture, timestamps):
+    """{"image": Items, "video": Items}, those that are there."""
+    from ._prompt import as_list, items_of, wrong
+
+    kinds, made_by = {}, None
+    for result in as_list(results, picture, timestamps):
+        _check_deepstack(result)
+        this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
+        if made_by is not None and this != made_by:
+            raise wrong(result, f"of model, matrices, width, dtype {this}, others of {made_by}")
+        made_by = this
+        for item in items_of(result, picture, timestamps):
+            kinds.setdefault(item.kind, []).append(item)
+    if not kinds:
+        raise error("QV_EINVAL", "no results")
+    return kinds
+
+
+def _clip_fields(items, second_per_grid_ts):
+    """What else is known of clips: by family, as its processor gives it."""
+    import torch
+
+    from ._prompt import FAMILIES, NO_SECONDS, wrong
+
+    family = items[0].result.model_type
+    if FAMILIES.get(family):
+        for item in items:
+            if item.seconds is None:
+                raise wrong(item.result, NO_SECONDS)
+        return {"timestamps": [item.seconds for item in items]}
+    if family != "qwen2_5_vl":
+        return {}
+    given = second_per_grid_ts
+    if given is None or isinstance(given, (int, float)):
+        given = [given] * len(items)
+    if len(given) != len(items):
+        raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
+    seconds = [value or item.result.second_per_grid_ts for item, value in zip(items, given)]
+    for item, value in zip(items, seconds):
+        if not value:
+            raise wrong(
+                item.result,
+                "Qwen2.5-VL needs the seconds of a frame pair, which a cache does not keep: give "
+                "second_per_grid_ts=, 2 over the frames a second that were sampled",
+            )
+    return {"second_per_grid_ts": torch.tensor(seconds)}
+
+
+def _grid(items):
+    import torch
+
+    return torch.tensor([item.grid for item in items], dtype=torch.int64)
+
+
+def _matrix(items):
+    import torch
+
+    rows = []
+    for item in items:
+        tokens, deepstack = item.result.torch()
+        rows.append(torch.cat([m[item.first : item.first + item.n] for m in (tokens, *deepstack)], dim=1))
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
+def _write_whole(path, header, matrix):
+    temporary = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        with open(temporary, "xb") as f:
+            f.write(struct.pack("<Q", len(header)) + header)
+            f.write(memoryview(matrix.reshape(-1).view("uint8")))
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path

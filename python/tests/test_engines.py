@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""What engines are given; tools/reference/engines_*.py hold it to their own code."""
+import os
+import types
+
+import numpy as np
+import pytest
+
+import fake_torch
+import qwenvit
+from conftest import read_safetensors
+from qwenvit import engines
+from test_cache import N_DEEPSTACK, WIDTH, clip_of, make_format, write_part
+
+NEWEST = {"to_vllm": "0.33", "to_sglang": "0.5"}
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    fake_torch.install(monkeypatch, "5.23.0")
+    monkeypatch.setattr(engines, "_installed", lambda engine: None)
+    return fake_torch
+
+
+def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, **changes):
+    """Clips a and b of 5 frames, a picture p."""
+    make_format(folder, model_type, n_deepstack=matrices - 1, **changes)
+    number = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[changes.get("dtype", "f32")]
+    packed = changes.get("packed", False)
+
+    def of(value, n):
+        return [m.astype(number) for m in clip_of(value, n)[:matrices]]
+
+    write_part(folder, 1, {"a": of(0, 3), "b": of(1, 3)}, 1, (), packed, (3, 2, 2), 5)
+    write_part(folder, 2, {"p": of(9, 4)}, 2, (), packed, (1, 4, 4), 1)
+    return qwenvit.Cache(folder)
+
+
+def plain(data):
+    """The same without torch's classes."""
+    if isinstance(data, dict):
+        return {k: plain(v) for k, v in data.items()}
+    return [plain(v) for v in data] if isinstance(data, list) else getattr(data, "array", data)
+
+
+def test_clips_and_pictures_of_a_cache(torch, tmp_path):
+    cache = cache_of(tmp_path)
+    a, b, p = (cache[k].packed() for k in "abp")
+    data = plain(engines.to_vllm([cache["a"], cache["p"], cache["b"]]))
+    assert set(data) == {"image", "video"} and set(data["image"]) == {"image_embeds", "image_grid_thw"}
+    assert (data["video"]["video_embeds"] == np.concatenate([a, b])).all()
+    assert data["video"]["video_embeds"].shape == (6, WIDTH * 3)
+    assert data["video"]["video_grid_thw"].tolist() == [[3, 2, 2]] * 2
+    assert data["video"]["video_grid_thw"].dtype == np.int64
+    assert data["video"]["timestamps"] == [[0.5, 2.5, 4]] * 2  # of 5 frames: the last is a pair with itself
+    assert (data["image"]["image_embeds"] == p).all() and data["image"]["image_grid_thw"].tolist() == [[1, 4, 4]]
+    assert set(plain(engines.to_vllm(cache["a"], embeddings=False))["video"]) == {"video_grid_thw", "timestamps"}
+
+    data = plain(engines.to_sglang(list(cache.values())))
+    assert set(data) == {"image_data", "video_data"} and len(data["video_data"]) == 1
+    assert data["video_data"][0]["format"] == "precomputed_embedding"
+    assert (data["video_data"][0]["feature"] == np.concatenate([a, b])).all()
+    assert set(data["video_data"][0]) == {"format", "feature", "video_grid_thw"}
+
+    data = plain(engines.to_transformers(list(cache.values())))
+    assert set(data) == {"pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"}
+    assert (data["pixel_values"] == p).all()
+
+
+def test_results_of_encode_and_forward_alike(torch, model, expected, clip, frames):
+    tokens, picture = model.encode(clip, fps=5), model.encode(frames[0])
+    data = plain(tokens.to_vllm())
+    assert list(data) == ["video"] and (data["video"]["video_embeds"] == tokens.packed()).all()
+    assert len(data["video"]["timestamps"][0]) == tokens.grid_thw[0, 0]
+    assert list(picture.to_vllm()) == ["image"] and list(picture.to_sglang()) == ["image_data"]
+    rows = model.forward(expected["pixel_values"], expected["grid_thw"])
+    with pytest.raises(qwenvit.Error, match="Say picture=True"):
+        rows.to_vllm()
+    two = model.forward(expected["pixel_values"], [[1, 4, 6], [1, 6, 4]])
+    data = plain(two.to_vllm(picture=True))
+    assert (data["image"]["image_embeds"] == two.packed()).all()
+    assert data["image"]["image_grid_thw"].tolist() == [[1, 4, 6], [1, 6, 4]]
+
+
+def test_the_seconds_of_qwen2_5(torch, tmp_path):
+    cache = cache_of(tmp_path, "qwen2_5_vl", 1)
+    with pytest.raises(qwenvit.Error, match="a: .*second_per_grid_ts=") as e:
+        cache["a"].to_vllm()
+    assert e.value.key == "a"
+    for call in ("to_vllm", "to_sglang", "to_transformers"):
+        data = plain(getattr(cache["a"], call)(second_per_grid_ts=0.5))
+        flat = {**data, **data.get("video", {}), **data.get("video_data", [{}])[0]}
+        assert flat["second_per_grid_ts"].tolist() == [0.5] and "timestamps" not in flat
+        assert getattr(cache["p"], call)()
+    three = [cache[k] for k in "apb"]
+    data = plain(engines.to_vllm(three, second_per_grid_ts=[0.5, 0.25]))
+    assert data["video"]["second_per_grid_ts"].tolist() == [0.5, 0.25] and "second_per_grid_ts" not in data["image"]
+    for wrong in ([0.5], [1, 2, 3]):
+        with pytest.raises(qwenvit.Error, match=f"{len(wrong)} numbers for 2 clips"):
+            engines.to_vllm(three, second_per_grid_ts=wrong)
+    with pytest.raises(qwenvit.Error, match="b: .*second_per_grid_ts="):
+        engines.to_vllm(three, second_per_grid_ts=[0.5, None])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_the_ec_connector(tmp_path, dtype, packed):
+    cache = cache_of(tmp_path / "cache", dtype=dtype, packed=packed)
+    path = cache["a"].save_ec(tmp_path / "ec", "0123abc")
+    assert path == str(tmp_path / "ec" / "0123abc" / "encoder_cache.safetensors")
+    tensors, _ = read_safetensors(path)
+    assert list(tensors) == ["ec_cache"] and tensors["ec_cache"].shape == (3, 3 * WIDTH)
+    assert tensors["ec_cache"].tobytes() == cache["a"].packed().tobytes()
+    os.chmod(path, 0o400)
+    assert cache["b"].save_ec(tmp_path / "ec", "0123abc") == path  # another in its place
+    assert read_safetensors(path)[0]["ec_cache"].tobytes() == cache["b"].packed().tobytes()
+    assert os.listdir(os.path.dirname(path)) == ["encoder_cache.safetensors"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(model, clip, tmp_path):
+    tokens = model.encode(clip)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(qwenvit.Error, match="file") as e:
+        tokens.save_ec(tmp_path / "file", "h")
+    assert e.value.status == "QV_EIO"
+    (tmp_path / "h" / "encoder_cache.safetensors").mkdir(parents=True)
+    with pytest.raises(qwenvit.Error, match="directory"):
+        tokens.save_ec(tmp_path, "h")
+    assert os.listdir(tmp_path / "h") == ["encoder_cache.safetensors"]
+    for hash in ("", ".", "..", "a/b", "a\0", 3):
+        with pytest.raises(qwenvit.Error, match="name of a folder"):
+            tokens.save_ec(tmp_path, hash)
+
+
+def test_without_deepstack_nothing_goes_out(torch, tmp_path):
+    cache = cache_of(tmp_path / "cache", matrices=1)
+    for call in (engines.to_vllm, engines.to_sglang, engines.to_transformers, lambda e: e.save_ec(tmp_path, "h")):
+        with pytest.raises(qwenvit.Error, match="a: tokens of qwen3_vl without DeepStack.*--no-deepstack"):
+            call(cache["a"])
+    assert not (tmp_path / "h").exists()
+    assert cache_of(tmp_path / "other", "qwen3_5", 1)["a"].to_vllm()
+
+
+@pytest.mark.parametrize("call", NEWEST)
+def test_versions(torch, tmp_path, monkeypatch, call):
+    entry = cache_of(tmp_path)["a"]
+    for version in ("0.4.1", "x", "", "1"):
+        with pytest.raises(qwenvit.Error, match=f"what it takes is not known; {NEWEST[call]} was tried") as e:
+            getattr(entry, call)(version=version)
+        assert e.value.status == "QV_EUNSUPPORTED"
+    assert getattr(entry, call)(version=NEWEST[call] + ".7")
+    with pytest.warns(UserWarning, match="7.0 has not been tried"):
+        getattr(entry, call)(version="7.0")
+    monkeypatch.setattr(engines, "_installed", lambda engine: "0.1.2")
+    with pytest.raises(qwenvit.Error, match="0.1.2"):
+        getattr(entry, call)()
+
+
+def test_results_that_do_not_go_together(torch, tmp_path):
+    a, b = cache_of(tmp_path / "a")["a"], cache_of(tmp_path / "b", "qwen3_vl_moe")["b"]
+    with pytest.raises(qwenvit.Error, match="b: of model.*qwen3_vl_moe"):
+        engines.to_vllm([a, b])
+    with pytest.raises(qwenvit.Error, match="no results"):
+        engines.to_vllm([])
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "5.23.0"])
+@pytest.mark.parametrize("n_deepstack", [0, 2])
+def test_a_tower_of_transformers_hands_tokens_on(monkeypatch, version, n_deepstack):
+    fake_torch.install(monkeypatch, version)
+    config = types.SimpleNamespace(hidden_size=7, spatial_merge_size=2)
+    if n_deepstack:
+        config.out_hidden_size, config.deepstack_visual_indexes = WIDTH, [0, 2]
+    else:
+        config.hidden_size = WIDTH  # Qwen2-VL's name of it
+    tower = fake_torch.Module(patch_embed=1, blocks=1, merger=1, config=config)
+    model = fake_torch.Module(visual=tower)
+    monkeypatch.setattr(fake_torch.Module, "forward", lambda *_: "its own", raising=False)
+    rows = fake_torch.Tensor(np.arange(5 * WIDTH * (1 + n_deepstack), dtype=np.float32).reshape(5, -1))
+    grid = fake_torch.tensor([[1, 2, 2], [2, 2, 4]])
+    with pytest.raises(qwenvit.Error, match="does not accept"):
+        engines.reject_tokens(model)
+    assert engines.accept_tokens(model) is model
+    with pytest.raises(qwenvit.Error, match="already"):
+        engines.accept_tokens(model)
+    out = tower(rows, grid_thw=grid)
+    if version < "5":
+        tokens, deepstack = out if n_deepstack else (out, [])
+    else:
+        tokens, deepstack = out.pooler_output, out.deepstack_features or []
+    found = np.concatenate([tokens.array, *(d.array for d in deepstack)], axis=1)
+    assert len(deepstack) == n_deepstack and (found == rows.array).all()
+    for wrong in (rows.array[1:], rows.array[:, 1:]):
+        with pytest.raises(qwenvit.Error, match="this model accepts tokens"):
+            tower(fake_torch.Tensor(wrong), grid_thw=grid)
+    engines.reject_tokens(model)
+    assert tower(rows, grid) == "its own"

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A tiny Qwen-VL of transformers (4.57 or 5.x) that is fed from a cache: the same logits as from the clips
+and pictures themselves, through its own processor, and the same text written.
+
+    engines_transformers.py CLIP... [--golden tests/golden/qwen3_vl]
+
+The wheel must be installed. Exit 1: logits are more than 1e-4 apart, or prompts differ.
+"""
+import argparse
+import os
+import sys
+import tempfile
+
+import torch
+import transformers
+from transformers.video_utils import load_video
+
+import common
+import engine_models
+import prompts
+import qwenvit
+from qwenvit import engines
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def load_whole(golden, config):
+    """Random weights, but for the tower's, which are the folder's."""
+    torch.manual_seed(3)
+    whole = getattr(transformers, config.architectures[0])(config).eval()
+    tower = whole.model.visual
+    tower.load_state_dict({k: v.float() for k, v in common.read_weights(golden, tower.config).items()})
+    return whole
+
+
+def their_inputs(processor, text, entries):
+    pictures, clips, metadata = [], [], []
+    for entry in entries:
+        if entry.picture:
+            from PIL import Image
+
+            pictures.append(Image.open(entry.key).convert("RGB"))
+            continue
+        frames, about = load_video(entry.key, backend="pyav", sample_indices_fn=prompts.sampler(processor, 2))
+        clips.append(frames)
+        metadata.append(about)
+    return processor(text=[text], images=pictures or None, videos=clips or None, video_metadata=metadata or None,
+                     do_sample_frames=False, return_tensors="pt")
+
+
+@torch.no_grad()
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("clips", nargs="+")
+    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
+    args = args.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
+        whole = load_whole(args.golden, config)
+        paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
+        cache = engine_models.make_cache(args.golden, paths, folder)
+        entries = [cache[path] for path in paths]
+        text = engine_models.chat(entries)
+        theirs = their_inputs(processor, text, entries)
+        ids = processor.tokenizer(qwenvit.prompt(entries, text, outer=prompts.OUTER), return_tensors="pt")["input_ids"]
+        same_ids = torch.equal(ids, theirs["input_ids"])
+        pair = {"second_per_grid_ts": None}
+        if config.model_type == "qwen2_5_vl":
+            pair = {"second_per_grid_ts": [float(s) for s in theirs["second_per_grid_ts"]]}
+        options = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        expected = whole.generate(**theirs, **options)
+        engines.accept_tokens(whole)
+        ours = {k: v for k, v in theirs.items() if k in ("attention_mask", "mm_token_type_ids")}
+        ours.update(input_ids=ids, **engines.to_transformers(entries, **pair))
+        found = whole.generate(**ours, **options)
+        for key in ("pixel_values", "pixel_values_videos"):
+            ours[key] = -ours[key] if key in ours else None
+        other = whole.generate(**{k: v for k, v in ours.items() if v is not None}, **options)
+    apart, blind = (max((a - b).abs().max().item() for a, b in zip(expected.logits, x.logits)) for x in (found, other))
+    same_text = torch.equal(expected.sequences, found.sequences)
+    print(f"transformers {transformers.__version__}, {config.model_type}: {ids.shape[1]} ids the same: {same_ids}; logits "
+          f"{apart:.2g} apart ({blind:.2g} of other tokens); the same text: {same_text}")
+    return 0 if same_ids and same_text and apart < 1e-4 < blind else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

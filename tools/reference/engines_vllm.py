@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor of Qwen3-VL (prompt
+ids, placeholders), the model's splitting of tokens and DeepStack, and the example EC connector.
+
+    engines_vllm.py CLIP CLIP [--golden tests/golden/qwen3_vl]
+
+vllm, transformers in a version that it takes, and the wheel must be installed; vllm's compiled parts are
+not needed. Exit 1: something differs.
+"""
+import argparse
+import os
+import sys
+import tempfile
+import types
+
+import torch
+import vllm
+import vllm.platforms.cpu
+
+import engine_models
+import qwenvit
+from qwenvit import engines
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def apply(folder, ids, data, uuids=None, **config):
+    """(prompt ids, placeholders, kwargs, hashes) that vLLM's processor makes."""
+    from vllm.config import ModelConfig
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.processing import ProcessorInputs
+    from vllm.multimodal.processing.context import TimingContext
+
+    model_config = ModelConfig(model=folder, dtype="float32", enforce_eager=True, enable_mm_embeds=True, **config)
+    processor = MULTIMODAL_REGISTRY.create_processor(model_config)
+    items = processor.info.parse_mm_data(data)
+    inputs = ProcessorInputs(prompt=ids, mm_data_items=items, mm_uuid_items=uuids)
+    out = processor.apply(inputs, TimingContext(enabled=False))
+    return out
+
+
+def check_processor(folder, tokenizer, entries):
+    text = engine_models.chat(entries)
+    if entries[0].model_type == "qwen2_5_vl":
+        data = engines.to_vllm(entries, second_per_grid_ts=0.5)  # a cache does not know it
+    else:
+        data = engines.to_vllm(entries)
+    out = apply(folder, tokenizer(text)["input_ids"], data)
+    wanted = tokenizer(qwenvit.prompt(entries, text))["input_ids"]
+    assert out["prompt_token_ids"] == wanted, "the prompt's ids"
+    counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
+    rows = {k: [len(e) for e in entries if ("image" if e.picture else "video") == k] for k in counts}
+    assert counts == rows, (counts, rows)
+    print(f"processor: {len(wanted)} ids as qwenvit.prompt says, placeholders {counts}")
+    return out
+
+
+def check_parser(entries):
+    """What clips must bring; what an instance takes that gets its tokens by a connector."""
+    from vllm.model_executor.models.qwen3_vl import Qwen3VLMultiModalDataParser
+
+    data = engines.to_vllm(entries)
+    del data["video"]["timestamps"]
+    try:
+        Qwen3VLMultiModalDataParser(2).parse_mm_data(data)
+    except ValueError as e:
+        assert "timestamps" in str(e), e
+    else:
+        raise AssertionError("a clip without timestamps was taken")
+    bare = engines.to_vllm(entries, embeddings=False)
+    items = Qwen3VLMultiModalDataParser(2, allow_missing_mm_embeddings=True).parse_mm_data(bare)
+    counts = {kind: len(items[kind]) for kind in items}
+    print(f"parser: a clip without timestamps is refused; without tokens, by a connector: {counts}")
+
+
+def check_model(out, entries):
+    """The model's methods, on an object that has only what they read."""
+    from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration as Model
+
+    width, n_deepstack = entries[0].tokens.shape[1], len(entries[0].deepstack)
+    model = types.SimpleNamespace(
+        visual=types.SimpleNamespace(dtype=torch.float32, spatial_merge_size=2), use_deepstack=True,
+        use_data_parallel=False, visual_dim=width, multiscale_dim=width * n_deepstack, deepstack_num_level=n_deepstack,
+    )
+    for kind in ("image", "video"):
+        items = [{k: f.data for k, f in item.items()} for item in out["mm_kwargs"][kind]]
+        grids, embeds = ([i[f"{kind}_{what}"] for i in items] for what in ("grid_thw", "embeds"))
+        kwargs = {f"{kind}_embeds": torch.cat(embeds), f"{kind}_grid_thw": torch.stack(grids)}
+        parsed = getattr(Model, f"_parse_and_validate_{kind}_input")(model, **kwargs)
+        parts = getattr(Model, f"_process_{kind}_input")(model, parsed)
+        own = [e for e in entries if e.picture == (kind == "image")]
+        n = sum(map(len, parts))
+        deepstack, tokens = Model._compute_deepstack_embeds(
+            model, inputs_embeds=torch.zeros(n, width), multimodal_embeddings=parts,
+            is_multimodal=torch.ones(n, dtype=torch.bool))
+        for entry, rows in zip(own, tokens, strict=True):
+            assert torch.equal(rows, entry.torch()[0]), entry.key
+        for level, rows in enumerate(deepstack):
+            assert torch.equal(rows, torch.cat([e.torch()[1][level] for e in own])), level
+    print(f"model: tokens and {n_deepstack} DeepStack outputs are where they belong")
+
+
+def check_connector(folder, tokenizer, entry, storage):
+    """A consumer finds and loads the file of the uuid that the request names."""
+    from vllm.distributed.ec_transfer.ec_connector import example_connector as ec
+    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
+
+    vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # where to load to
+    entry.save_ec(storage, "clip-1")
+    kind = "image" if entry.picture else "video"
+    ids = tokenizer(engine_models.chat([entry]))["input_ids"]
+    out = apply(folder, ids, entry.to_vllm(), {kind: ["clip-1"]})
+    (found,) = out["mm_hashes"][kind]
+    transfer = types.SimpleNamespace(
+        is_ec_producer=False, is_ec_consumer=True, get_from_extra_config=lambda name, default: storage)
+    config = types.SimpleNamespace(ec_transfer_config=transfer, model_config=None)
+    connector = ec.ECExampleConnector(config, ECConnectorRole.WORKER)
+    assert connector.has_cache_item(found) and not connector.has_cache_item("clip-2"), found
+    metadata, cache = ec.ECExampleConnectorMetadata(), {}
+    metadata.add_mm_data(ec.MMMeta.make_meta(found, len(entry)))
+    connector.bind_connector_metadata(metadata)
+    connector.start_load_caches(cache)
+    tokens, deepstack = entry.torch()
+    assert torch.equal(cache[found], torch.cat([tokens, *deepstack], 1))
+    print(f"EC connector: {list(cache[found].shape)} {cache[found].dtype} of {found!r} loaded")
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("clips", nargs="+")
+    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
+    args = args.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        config, processor = engine_models.make_folder(args.golden, model)
+        paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
+        cache = engine_models.make_cache(args.golden, paths, folder)
+        entries = [cache[path] for path in paths]
+        out = check_processor(model, processor.tokenizer, entries)
+        if config.model_type == "qwen2_5_vl":
+            (field,) = {float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]}
+            print(f"second_per_grid_ts arrives: {field}")
+            return
+        check_parser(entries)
+        check_model(out, entries)
+        for entry in entries[:2]:
+            check_connector(model, processor.tokenizer, entry, folder)
+    print(f"vllm {vllm.__version__}, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
