@@ -9,7 +9,7 @@ from . import _core
 from ._arrays import error
 from ._model import _options
 
-FIELDS = ("path", "key", "fps", "max_frames", "max_pixels", "offset", "bytes")
+FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "offset", "bytes")
 COUNTS = ("done", "tokens", "failed", "there", "failed_before")
 NOT_THE_CLIPS = ("QV_ENOMEM", "QV_ENODEVICE", "QV_EBACKEND", "QV_ESTATE")
 
@@ -51,8 +51,8 @@ class CacheWriter:
     def add(self, rows):
         """Encodes what the cache lacks of a list, and seals it: once this returns, a crash loses none of it.
 
-        rows: paths, or dicts as a line of `qwenvit cache --list` has them: path, key (the path), fps,
-        max_frames, max_pixels, offset, bytes. What was there when the cache was opened is left out; if
+        rows: paths, or dicts as a line of `qwenvit cache --list` has them: path, key (the path), start, end,
+        fps, max_frames, max_pixels, offset, bytes. What was there when the cache was opened is left out; if
         its path, size, time or options are others, it is done again. What is wrong with a clip is kept
         as its record. Returns counts: done, tokens, failed, there, failed_before.
 
@@ -69,7 +69,7 @@ class CacheWriter:
         return counts
 
     def _is_wanted(self, row, counts):
-        state = self._core.compare(row.key, row.path, row.own)
+        state = self._core.compare(row.key, row.source)
         if state == "failed" and not self._retry:
             counts["failed_before"] += 1
             return False
@@ -89,7 +89,7 @@ class CacheWriter:
         failure = result if isinstance(result, _core.Error) else None
         if not failure:
             try:
-                self._core.add(row.key, row.path, row.own, result._core)
+                self._core.add(row.key, row.source, result._core)
             except _core.Error as e:
                 if e.status != "QV_EUNSUPPORTED":  # a token that f16 lacks is the clip's, all else the cache's
                     raise
@@ -97,7 +97,7 @@ class CacheWriter:
         if failure and failure.status in NOT_THE_CLIPS:
             raise failure
         if failure:
-            self._core.add_failure(row.key, row.path, row.own, failure.status, str(failure))
+            self._core.add_failure(row.key, row.source, failure.status, str(failure))
         counts["failed" if failure else "done"] += 1
         counts["tokens"] += 0 if failure else len(result)
 
@@ -119,9 +119,9 @@ class CacheWriter:
 
 
 class _Row:
-    """key: as caches write it; path: bytes; options: of encode(); own: the same as the record's text."""
+    """key: as caches write it; path: bytes; options: of encode(); source: what its record says of it."""
 
-    __slots__ = ("key", "path", "options", "own")
+    __slots__ = ("key", "path", "options", "source")
 
 
 def _take_rows(rows):
@@ -154,7 +154,15 @@ def _take_row(row):
     one = _Row()
     one.path = os.fsencode(row["path"])
     one.key = _core.cache_key(os.fsencode(row.get("key", one.path)))
-    one.options, one.own = _own(row)
+    one.options, own = _own(row)
+    cut = {name: row[name] for name in ("start", "end") if name in row}
+    for name, value in cut.items():
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise error("QV_EINVAL", f"{name} is {value!r}; must be seconds from 0 up")
+    if "end" in cut and cut["end"] <= cut.get("start", 0):
+        raise error("QV_EINVAL", f"end is {cut['end']!r}; must be above start, {cut.get('start', 0)!r}")
+    one.options.update({name: float(value) for name, value in cut.items()})
+    one.source = _core.CacheSource(one.path, cut.get("start", 0), cut.get("end", 0), own)
     return one
 
 

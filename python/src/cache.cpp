@@ -57,6 +57,12 @@ to_f16(const float *from, size_t n)
     return to;
 }
 
+/* What a key is made of: its file, the piece of it, and what the row asks of this clip alone. */
+struct Source {
+    std::string path, own;
+    double start_s, end_s;
+};
+
 /* ---- the writer ------------------------------------------------------------------------------ */
 
 class CacheWriter
@@ -66,10 +72,10 @@ class CacheWriter
                 int64_t width, int n_deepstack, bool packed, int64_t part_bytes,
                 double part_seconds);
     ~CacheWriter();
-    std::string compare(const std::string &key, nb::bytes path, const std::string &own);
-    void add(const std::string &key, nb::bytes path, const std::string &own, const Tokens &tokens);
-    void add_failure(const std::string &key, nb::bytes path, const std::string &own,
-                     const std::string &status, const std::string &words);
+    std::string compare(const std::string &key, const Source &of);
+    void add(const std::string &key, const Source &of, const Tokens &tokens);
+    void add_failure(const std::string &key, const Source &of, const std::string &status,
+                     const std::string &words);
     void seal();
     void close();
     nb::list damaged();
@@ -150,13 +156,15 @@ CacheWriter::must_be_open() const
 
 /* As `qwenvit cache` has it: a file that is not there has no size and no time. */
 static qv_cache_source
-source_of(const std::string &path, const std::string &own)
+source_of(const Source &of)
 {
     qv_cache_source s = {};
     struct stat st;
-    s.path = path.c_str();
-    s.options = own.empty() ? nullptr : own.c_str();
-    if (!stat(path.c_str(), &st)) {
+    s.path = of.path.c_str();
+    s.options = of.own.empty() ? nullptr : of.own.c_str();
+    s.start_s = of.start_s;
+    s.end_s = of.end_s;
+    if (!stat(s.path, &st)) {
         s.bytes = st.st_size;
 #ifdef __APPLE__
         const struct timespec at = st.st_mtimespec;
@@ -170,14 +178,13 @@ source_of(const std::string &path, const std::string &own)
 
 /* "missing", "done", "failed" or "changed", by what was there when this was opened. */
 std::string
-CacheWriter::compare(const std::string &key, nb::bytes path, const std::string &own)
+CacheWriter::compare(const std::string &key, const Source &of)
 {
     must_be_open();
-    const std::string at = text_of(path, "path");
     nb::gil_scoped_release released;
     if (!there)
         return "missing";
-    const qv_cache_source source = source_of(at, own);
+    const qv_cache_source source = source_of(of);
     switch (qv_cache_compare(there, key.c_str(), &source)) {
     case QV_CACHE_DONE: return "done";
     case QV_CACHE_FAILED: return "failed";
@@ -205,14 +212,13 @@ CacheWriter::put(qv_cache_entry *entry, const Tokens &t, qv_error *err)
 }
 
 void
-CacheWriter::add(const std::string &key, nb::bytes path, const std::string &own, const Tokens &t)
+CacheWriter::add(const std::string &key, const Source &of, const Tokens &t)
 {
     must_be_open();
     if (t.status || !t.data || t.grid_thw.size() != 3 || t.width != layout.width ||
         t.n_deepstack < layout.n_deepstack ||
         t.dtype != (layout.dtype == QV_BF16 ? QV_BF16 : QV_F32))
         fail(QV_EINVAL, "%s: these tokens are not what this cache holds", key.c_str());
-    const std::string at = text_of(path, "path");
     qv_cache_result done = {};
     done.damaged_frames = t.damaged_frames;
     memcpy(done.grid_thw, t.grid_thw.data(), sizeof done.grid_thw);
@@ -221,7 +227,7 @@ CacheWriter::add(const std::string &key, nb::bytes path, const std::string &own,
     qv_cache_entry *entry = nullptr;
     qv_error err = {};
     nb::gil_scoped_release released;
-    const qv_cache_source source = source_of(at, own);
+    const qv_cache_source source = source_of(of);
     check(qv_cache_begin(writer, key.c_str(), &source, t.n, &entry, &err), err);
     qv_status status;
     try {
@@ -238,18 +244,17 @@ CacheWriter::add(const std::string &key, nb::bytes path, const std::string &own,
 }
 
 void
-CacheWriter::add_failure(const std::string &key, nb::bytes path, const std::string &own,
-                         const std::string &status, const std::string &words)
+CacheWriter::add_failure(const std::string &key, const Source &of, const std::string &status,
+                         const std::string &words)
 {
     must_be_open();
-    const std::string at = text_of(path, "path");
     qv_cache_result done = {};
     done.status = parse_status(status);
     done.error = words.c_str();
     qv_cache_entry *entry = nullptr;
     qv_error err = {};
     nb::gil_scoped_release released;
-    const qv_cache_source source = source_of(at, own);
+    const qv_cache_source source = source_of(of);
     check(qv_cache_begin(writer, key.c_str(), &source, 0, &entry, &err), err);
     check(qv_cache_finish(&entry, &done, &err), err);
 }
@@ -286,10 +291,17 @@ CacheWriter::damaged()
     return words;
 }
 
+static Source
+make_source(nb::bytes path, double start_s, double end_s, const std::string &own)
+{
+    return { text_of(path, "path"), own, start_s, end_s };
+}
+
 void
 bind_cache(nb::module_ &m)
 {
     m.def("cache_key", cache_key);
+    nb::class_<Source>(m, "CacheSource").def(nb::new_(&make_source));
     nb::class_<CacheWriter>(m, "CacheWriter")
         .def(nb::init<const std::string &, const std::string &, const std::string &, int64_t, int,
                       bool, int64_t, double>())

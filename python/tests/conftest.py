@@ -79,7 +79,7 @@ def contents(folder):
 
 @pytest.fixture(scope="session")
 def rows(clip, frames, tmp_path_factory):
-    """Clips and pictures, options of their own, an odd key, a clip inside of a file, two that fail."""
+    """Clips and pictures, options of their own, a piece of a clip, an odd key, a clip inside of a file, two that fail."""
     folder = tmp_path_factory.mktemp("rows")
     for i in range(6):
         (folder / f"p{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i % 4].tobytes())
@@ -88,6 +88,7 @@ def rows(clip, frames, tmp_path_factory):
     shard.write_bytes(b"\0" * 512 + data + b"\0" * 77)
     rows = [{"path": str(folder / f"p{i}.ppm")} for i in range(6)]
     rows += [{"path": str(clip)}, {"path": str(clip), "key": "an odd/key é", "fps": 2.5, "max_frames": 4},
+             {"path": str(clip), "key": "cut", "start": 0.5, "end": 1.5},
              {"path": str(clip), "key": "small", "max_pixels": 8192},
              {"path": str(shard), "key": "inside", "offset": 512, "bytes": len(data)},
              {"path": str(folder / "bad.mp4")}, {"path": str(folder / "none.mp4")}]
