@@ -331,7 +331,9 @@ tool_bench(const struct tool_options *o)
                     { "conv3d", 1, bench_conv3d },
                     { "tower", 1, bench_tower },
                     { "gemm", 1, bench_gemm },
-                    { "preprocess", 2, bench_preprocess } };
+                    { "preprocess", 2, bench_preprocess },
+                    { "job", 1, bench_job },
+                    { "cache", 1, bench_cache } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
             if (o->n_arguments <= benches[i].most_arguments)
@@ -340,7 +342,8 @@ tool_bench(const struct tool_options *o)
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }
-    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm or preprocess "
-                  "(qwenvit bench --help)");
+    tool_complain(
+        "bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job or cache "
+        "(qwenvit bench --help)");
     return TOOL_USAGE;
 }
