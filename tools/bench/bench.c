@@ -336,6 +336,10 @@ tool_bench(const struct tool_options *o)
                     { "cache", 1, bench_cache } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
+            if ((o->all_devices || o->n_devices > 1) && benches[i].run != bench_job) {
+                tool_complain("bench %s: it runs on one device", benches[i].name);
+                return TOOL_USAGE;
+            }
             if (o->n_arguments <= benches[i].most_arguments)
                 return benches[i].run(o);
             tool_complain("bench %s: what is %s? (qwenvit bench --help)", benches[i].name,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench cache: a cache of many keys, of one token each, and the list that it is of: how long
- * `qwenvit cache` takes that has nothing to do, and how much memory; opening it, and finding a key.
+ * qwenvit bench cache: a cache of many keys, of one token each, and the list that it is of: how
+ * long `qwenvit cache` takes that has nothing to do, and how much memory; opening it, finding a key.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ write_list(const struct cache_bench *c, qv_error *err)
     return s;
 }
 
-/* Unless it is there, of so many keys. A run with an empty list makes its description this model's. */
+/* Unless it is there, of so many keys. A run with an empty list gives it this model's description. */
 static qv_status
 make(struct cache_bench *c, qv_error *err)
 {
@@ -137,8 +137,8 @@ make(struct cache_bench *c, qv_error *err)
     return s ? s : write_list(c, err);
 }
 
-/* In a process of its own: what this one has at its most is to be what a run takes that finds all there.
- * Nothing was started yet that a child would lack. */
+/* In a process of its own: what this one has at its most is to be what a run takes that finds all
+ * there. Nothing was started yet that a child would lack. */
 static qv_status
 make_apart(struct cache_bench *c, qv_error *err)
 {

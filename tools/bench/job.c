@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench job: a list of clips through a job, against each of its stages alone, in turn: decoding
- * and preprocessing, the device, writing. The job then discards its tokens, writes a file a clip
+ * qwenvit bench job: a list of clips through a job, against each of its stages alone, in turn:
+ * decoding and preprocessing, the device, writing. The job then discards its tokens, writes a file a clip
  * (`encode`), or parts of a cache (`cache`).
  */
 #define _GNU_SOURCE
@@ -496,7 +496,7 @@ close_all(struct job_bench *j)
 
 /* ---- what it came to ------------------------------------------------------------------------- */
 
-/* A way over the stages that it is made of: the slowest of them, and (on few cores) all together. */
+/* The stages that a way is made of: the slowest of them, and (for few cores) all together. */
 struct bounds {
     double slowest_ms, sum_ms;
 };

@@ -57,7 +57,7 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
-/* A key as caches and file names have it: the path itself, unless it has bytes that are not UTF-8. */
+/* A path as a key: itself, unless it has bytes that are not UTF-8. */
 static const char *
 key_of(struct tool_list *list, const char *path)
 {

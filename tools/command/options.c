@@ -134,8 +134,8 @@ static const struct option options[] = {
       0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
-    { "--device", "N", "index of the device (default 0); encode, cache: also 0,1 or all", DEVICES,
-      GROUP_DEVICE, AT(device), 0 },
+    { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
+      DEVICES, GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
       AT(tf32), 0 },
     { "--naive", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
@@ -389,7 +389,7 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;
         }
-        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE)) &&
+        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH)) &&
             (out->all_devices || out->n_devices > 1)) {
             tool_complain("%s: %s is \"%s\"; it runs on one device", tool->name, o->name, value);
             return TOOL_USAGE;
