@@ -32,13 +32,14 @@ struct part {
 };
 
 struct key {
-    uint64_t hash, name; /* name: in the names */
-    uint64_t at, small;  /* offsets in the part: of the first tensor, of grid_thw */
+    uint64_t name;      /* in the names */
+    uint64_t at, small; /* offsets in the part: of the first tensor, of grid_thw */
     uint64_t source, xxh3;
     int64_t bytes, mtime_ns;
     uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
     uint32_t n_times, part;
     uint32_t record, record_bytes; /* in the part's records */
+    uint32_t hash;                 /* the low bits of the key's: the table has no more places */
     uint8_t status;
 };
 
@@ -80,7 +81,7 @@ find_place(const qv_cache *c, const char *key, uint64_t hash)
     size_t at = (size_t)hash & (c->table_room - 1);
     for (; c->table[at]; at = (at + 1) & (c->table_room - 1)) {
         const struct key *k = &c->keys[c->table[at] - 1];
-        if (k->hash == hash && !strcmp(name_of(c, k), key))
+        if (k->hash == (uint32_t)hash && !strcmp(name_of(c, k), key))
             break;
     }
     return at;
@@ -133,7 +134,7 @@ static qv_status
 add_key(qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item, uint32_t part,
         qv_error *err)
 {
-    struct key k = { .hash = item->hash,
+    struct key k = { .hash = (uint32_t)item->hash,
                      .at = item->at[0],
                      .small = item->grid,
                      .source = item->source,

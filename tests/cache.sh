@@ -183,6 +183,18 @@ rm lone/part-* && cp saved "$part"
 printf 'XXXX' | dd of="$part" bs=1 seek=$((8 + header + 16)) conv=notrunc 2> /dev/null
 expect 1 'the checksum of its tensors' "$qwenvit" cache --out lone --check --quiet
 
+# ---- a cache of many keys: as docs/cache.md measures one, of fewer
+expect 2 'are required' "$qwenvit" bench cache --keys 10
+many="$qwenvit bench cache --model $golden/qwen3_vl --backend ref --repeats 1 -o many"
+expect 0 ' MB at most' $many --keys 3000
+expect 0 '3000 ok, 0 failed, 0 missing' "$qwenvit" cache --out many/tokens --status --list many/clips.txt
+expect 0 '"there":3000' $cache --list many/clips.txt --out many/tokens --json
+grep -q '"peak_bytes":[1-9]' out.txt || fail 'how much memory it took is not said'
+parts=$(ls many/tokens)
+expect 0 '"case":"3000 keys","way":"find"' $many --keys 3000 --json
+[ "$(ls many/tokens)" = "$parts" ] || fail 'what was there was made again'
+expect 2 'has 3000 keys; --keys is 10' $many --keys 10
+
 # ---- folders and disks that cannot be written
 expect 4 'the folder cannot be made' $cache --list good.txt --out no/such/folder
 expect 4 'the folder cannot be made' $cache --list good.txt --out /proc/qwenvit

@@ -295,6 +295,18 @@ grep -q 'GEMM alone' out.txt && grep -q 'times its floor' out.txt || fail 'no GE
 expect 0 'of m=1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
 expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 $quick --json=r.json
 expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
+job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --frames 2 --size 64,64 $quick"
+expect 2 'are required' "$qwenvit" bench job --model "$model"
+expect 2 'at most 65536 frames' $job -o jobs --frames 65537
+expect 2 'it runs on one device' "$qwenvit" bench gemm --model "$model" --device 0,1
+expect 0 'of the slowest' $job -o jobs
+expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
+[ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
+grep '"way":"discard"' out.txt | grep -q '"tokens":12,.*"limit":"' || fail 'a job is not told of'
+[ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
+echo nobody.mp4 > nobody.txt
+expect 3 'nobody.mp4' $job -o jobs --list nobody.txt
+[ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
 expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick

@@ -1,18 +1,35 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Libraries in place of libqwenvit_cuda.so, by what is defined: FAKE_QV_BUILD_ID, one whose backend
- * is ref under the name cuda; FAKE_NEEDS, one that needs another library; neither, one that is no
+ * is ref under the name cuda, and with FAKE_LOST a device that is lost after as many lists of
+ * operations as the environment says; FAKE_NEEDS, one that needs another library; neither, one that is no
  * backend.
  */
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/backend.h"
+#include "error.h"
 
 #ifdef FAKE_QV_BUILD_ID
 QV_API extern int fake_entries; /* calls of the entry */
 int fake_entries;
 
 static struct qv_backend table; /* ref's, but for its name and `open` */
+
+#ifdef FAKE_LOST
+static atomic_long n_lists; /* that were run */
+
+static qv_status
+run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    const char *most = getenv("FAKE_LOST_AFTER");
+    if (most && atomic_fetch_add(&n_lists, 1) >= atol(most))
+        return qv_fail(err, QV_EBACKEND, "the device is lost: it fell off the bus");
+    return qv_backend_ref.run(dev, calls, n, err);
+}
+#endif
 
 static qv_status
 open_fake(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
@@ -30,6 +47,9 @@ qv_backend_entry(const char *build_id, const char **own)
     table = qv_backend_ref;
     table.name = "cuda";
     table.open = open_fake;
+#ifdef FAKE_LOST
+    table.run = run_or_lose;
+#endif
     *own = FAKE_QV_BUILD_ID;
     return strcmp(build_id, FAKE_QV_BUILD_ID) ? NULL : &table;
 }

@@ -93,13 +93,13 @@ cuts_are_of_the_whole(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "back.mp4",       "front.mp4",        "pieces.mp4",     "whole.mkv",     "whole.avi",
-        "whole.ts",       "whole.m4v",        "x264.mp4",       "x264-open.mkv", "x265.mp4",
-        "vp8.webm",       "vp9.webm",         "vfr.mp4",        "vfr.mkv",       "gaps.mp4",
-        "negative.mp4",   "negative.nut",     "start-at-5.mp4", "wait-long.mp4", "show-twice.mp4",
-        "at-once.mp4",    "backwards.mp4",    "over.mp4",      "under.mp4",
-        "reordered.mp4",  "reordered-13.mp4", "reordered.mkv",  "reordered.ts",  "no-keys.mkv",
-        "false-keys.mp4", "formats.mov",      "sizes.avi",
+        "back.mp4",         "front.mp4",     "pieces.mp4",     "whole.mkv",     "whole.avi",
+        "whole.ts",         "whole.m4v",     "x264.mp4",       "x264-open.mkv", "x265.mp4",
+        "vp8.webm",         "vp9.webm",      "vfr.mp4",        "vfr.mkv",       "gaps.mp4",
+        "negative.mp4",     "negative.nut",  "start-at-5.mp4", "wait-long.mp4", "show-twice.mp4",
+        "at-once.mp4",      "backwards.mp4", "over.mp4",       "under.mp4",     "reordered.mp4",
+        "reordered-13.mp4", "reordered.mkv", "reordered.ts",   "no-keys.mkv",   "false-keys.mp4",
+        "formats.mov",      "sizes.avi",
     };
     static struct frames whole;
     for (size_t i = 0; i < LENGTH(names); i++) {

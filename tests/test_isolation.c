@@ -465,7 +465,7 @@ make_files(void **state)
     (void)state;
     qv_error err;
     FILE *victim = fopen("victim", "w");
-    if (!victim || fclose(victim) || tool_make_clip(CLIP, &err))
+    if (!victim || fclose(victim) || tool_make_clip(CLIP, &tool_clip_shape, &err))
         return -1;
     return dup2(0, QV_LEAKED_FD) < 0; /* without FD_CLOEXEC */
 }

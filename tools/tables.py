@@ -294,6 +294,38 @@ def preprocess_table(records):
                                        "the same, trusted"], rows))
 
 
+def job_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "job", lambda r: r["case"]).items():
+        some = next(iter(ways.values()))
+
+        def bound(way):
+            r = ways.get(way)
+            return bold(field(r, "over_slowest")), field(r, "over_sum")
+        rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
+                     f"{some['token_bytes'] / 1e9:.2f}",
+                     *(ms(ways.get(way)) for way in ("decode", "device", "files", "parts")),
+                     ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
+                     *bound("encode"), ms(ways.get("cache")), *bound("cache")])
+    head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
+            "device alone ms", "files alone ms", "parts alone ms"]
+    for way in ("discarded", "a file a clip", "a cache"):
+        head += [f"job, {way} ms", "over the slowest", "over their sum"]
+    return rows and table(head, rows)
+
+
+def cache_table(records):
+    rows = []
+    for (case, _, _), ways in groups(records, "cache", lambda r: r["case"]).items():
+        resume = ways.get("resume")
+        rows.append([case, machine_text(ways.values()), ms(resume),
+                     digits(resume["cpu_s"]) if resume else "",
+                     f"{resume['peak_bytes'] / 1e6:.0f}" if resume else "", ms(ways.get("open")),
+                     digits(1e3 * ways["find"]["median_ms"]) if "find" in ways else ""])
+    return rows and table(["work", "machine", "a run with nothing to do, ms", "CPU s",
+                           "its memory at most, MB", "opening, ms", "finding a key, us"], rows)
+
+
 def profile_table(records):
     ops, rows = {}, []
     for r in records:
@@ -520,6 +552,15 @@ PAGE = [
     ("Preprocessing",
      "Resizing a frame, making its patch rows, and decoding and resizing a whole clip, medians.",
      "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),
+    ("Jobs",
+     "Clips to tokens, against each stage alone in the same run: the job whose tokens are "
+     "discarded over decoding and device, the one that writes a file a clip over these and writing "
+     "such files, the one that writes a cache over the first job and writing as many bytes.",
+     "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
+    ("Caches",
+     "A cache of so many keys, page cache warm: `qwenvit cache` that finds all of a list there, "
+     "with the model that it opens; opening the folder; a random key, to its first byte.",
+     "qwenvit bench cache --model DIR -o FOLDER --json=FILE.jsonl", cache_table, None),
     ("Where the time goes",
      "Every operation of one chunk, timed alone and summed by kind. Of the roof: the least time "
      "that the measured roof allows, over the time taken.",

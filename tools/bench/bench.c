@@ -331,16 +331,23 @@ tool_bench(const struct tool_options *o)
                     { "conv3d", 1, bench_conv3d },
                     { "tower", 1, bench_tower },
                     { "gemm", 1, bench_gemm },
-                    { "preprocess", 2, bench_preprocess } };
+                    { "preprocess", 2, bench_preprocess },
+                    { "job", 1, bench_job },
+                    { "cache", 1, bench_cache } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
+            if ((o->all_devices || o->n_devices > 1) && benches[i].run != bench_job) {
+                tool_complain("bench %s: it runs on one device", benches[i].name);
+                return TOOL_USAGE;
+            }
             if (o->n_arguments <= benches[i].most_arguments)
                 return benches[i].run(o);
             tool_complain("bench %s: what is %s? (qwenvit bench --help)", benches[i].name,
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }
-    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm or preprocess "
-                  "(qwenvit bench --help)");
+    tool_complain(
+        "bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job or cache "
+        "(qwenvit bench --help)");
     return TOOL_USAGE;
 }

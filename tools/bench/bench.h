@@ -91,6 +91,9 @@ int bench_conv3d(const struct tool_options *o);
 int bench_patch_embed(const struct tool_options *o);
 int bench_gemm(const struct tool_options *o);
 int bench_preprocess(const struct tool_options *o);
+int bench_cache(const struct tool_options *o);
+int bench_job(const struct tool_options *o);
+extern const bool bench_has_cache; /* whether this build has caches */
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
 

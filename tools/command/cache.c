@@ -21,20 +21,20 @@
 qv_cache_source
 tool_cache_source(const struct tool_entry *entry, char options[TOOL_CACHE_OPTIONS_BYTES])
 {
-    qv_cache_source s = { .path = entry->path, .start_s = entry->start_s, .end_s = entry->end_s };
+    const struct tool_entry_own *own = entry->own;
+    qv_cache_source s = { .path = entry->path, .start_s = own->start_s, .end_s = own->end_s };
     struct stat st;
     if (!stat(entry->path, &st)) {
         s.bytes = st.st_size;
         s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
     }
-    if (entry->fps > 0 || entry->max_frames || entry->max_pixels || entry->offset || entry->bytes) {
-        const int64_t fps =
-            llround(entry->fps < 1e9 ? entry->fps * 1e6 : 0); /* whatever the locale */
+    if (own->fps > 0 || own->max_frames || own->max_pixels || own->offset || own->bytes) {
+        const int64_t fps = llround(own->fps < 1e9 ? own->fps * 1e6 : 0); /* whatever the locale */
         snprintf(options, TOOL_CACHE_OPTIONS_BYTES,
                  "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64
                  ",\"max_pixels\":%" PRId64 ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
-                 fps / 1000000, fps % 1000000, entry->max_frames, entry->max_pixels, entry->offset,
-                 entry->bytes);
+                 fps / 1000000, fps % 1000000, own->max_frames, own->max_pixels, own->offset,
+                 own->bytes);
         s.options = options;
     }
     return s;
@@ -58,17 +58,10 @@ tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *
     const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;
     size_t n = 0;
     for (size_t i = 0; i < list->n && !s; i++) {
-        struct tool_entry *entry = &list->at[i];
+        const struct tool_entry *entry = &list->at[i];
         s = check_key(o, entry, err);
-        if (qv_cache_key_hash(entry->key) % n_shards == (uint64_t)o->shard[0]) {
-            const struct tool_entry mine = *entry;
-            *entry = list->at[n]; /* one of another shard, or itself: all are freed at the end */
-            list->at[n++] = mine;
-        }
-    }
-    for (size_t i = n; i < list->n && !s; i++) {
-        free(list->at[i].path);
-        free(list->at[i].key);
+        if (qv_cache_key_hash(entry->key) % n_shards == (uint64_t)o->shard[0])
+            list->at[n++] = *entry;
     }
     list->n = s ? list->n : n;
     return s;

@@ -23,5 +23,12 @@ int tool_cache_status(const struct tool_options *o);
 int tool_cache_get(const struct tool_options *o);
 int tool_cache_check(const struct tool_options *o);
 int tool_cache_run(const struct tool_options *o);
+/* The same without signals, on devices that are open or (none of them) are opened. */
+struct tool_devices;
+struct tool_cache_times {
+    double list_s, look_s, job_s; /* reading the list; what the cache lacks of it; making that */
+};
+int tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
+                      struct tool_cache_times *times);
 
 #endif

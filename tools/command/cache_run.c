@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "cache.h"
+#include "commit.h"
 #include "dtype.h"
 #include "encode.h"
 #include "error.h"
@@ -23,7 +24,6 @@ enum { SINKS = 4, QUEUE = 512 };
 /* A line that is to be done. */
 struct clip {
     const struct tool_entry *entry;
-    qv_clip_options options;
     qv_cache_entry *cached; /* the sink's */
 };
 
@@ -33,7 +33,8 @@ struct run {
     struct clip *clips; /* [n] */
     size_t n;
     int64_t n_skipped, n_failed_before;
-    struct tool_devices devices;
+    struct tool_cache_times times;
+    struct tool_devices *devices;
     qv_model_info model;
     qv_cache_layout layout;
     qv_cache_writer *writer;
@@ -240,9 +241,7 @@ find_work(struct run *r, int64_t *after, qv_error *err)
             }
             r->clips = clips;
         }
-        r->clips[r->n++] =
-            (struct clip){ .entry = &r->list.at[i],
-                           .options = tool_entry_options(&r->list.at[i], &r->o->clip) };
+        r->clips[r->n++] = (struct clip){ .entry = &r->list.at[i] };
     }
     qv_cache_close(&there);
     return s;
@@ -260,7 +259,7 @@ open_job(struct run *r, qv_error *err)
                                      .queue = QUEUE,
                                      .chunk_rows = r->o->chunk_rows,
                                      .clip = r->o->clip };
-    return qv_job_open(r->devices.models, r->devices.n, &options, &r->job, err);
+    return qv_job_open(r->devices->models, r->devices->n, &options, &r->job, err);
 }
 
 static qv_status
@@ -312,8 +311,9 @@ add_all(struct run *r, qv_error *err)
     tool_job_progress_begin(&r->progress, (int64_t)r->n, r->o->quiet);
     while (n < r->n && !s && !is_over(r)) {
         struct clip *clip = &r->clips[n++];
+        const qv_clip_options options = tool_entry_options(clip->entry, &r->o->clip);
         const qv_job_source source = {
-            .key = clip->entry->key, .path = clip->entry->path, .clip = &clip->options, .user = clip
+            .key = clip->entry->key, .path = clip->entry->path, .clip = &options, .user = clip
         };
         s = qv_job_add(r->job, &source, err);
     }
@@ -337,10 +337,13 @@ report(const struct run *r, qv_error *err)
         return QV_OK;
     }
     json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:b}", "cache", tool_json_text(r->o->out), "done",
-                  (json_int_t)r->n_ok, "tokens", (json_int_t)r->n_tokens, "failed",
-                  (json_int_t)r->n_failed, "there", (json_int_t)r->n_skipped, "failed_before",
-                  (json_int_t)r->n_failed_before, "interrupted", caught != 0);
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s}", "cache",
+                  tool_json_text(r->o->out), "done", (json_int_t)r->n_ok, "tokens",
+                  (json_int_t)r->n_tokens, "failed", (json_int_t)r->n_failed, "there",
+                  (json_int_t)r->n_skipped, "failed_before", (json_int_t)r->n_failed_before,
+                  "interrupted", caught != 0, "list_s", r->times.list_s, "look_s", r->times.look_s,
+                  "job_s", r->times.job_s, "peak_bytes", (json_int_t)tool_peak_bytes(), "version",
+                  qv_version(), "commit", QV_COMMIT);
     return j ? tool_emit_json(r->o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
 }
 
@@ -359,6 +362,7 @@ run_job(struct run *r, int64_t after, qv_error *err)
     qv_status s = open_job(r, err);
     if (!s)
         s = open_writer(r, after, err);
+    const double began_s = tool_seconds();
     if (!s)
         s = add_all(r, err);
     qv_job_close(&r->job); /* what is under way comes to the sink as cancelled */
@@ -368,6 +372,7 @@ run_job(struct run *r, int64_t after, qv_error *err)
     }
     qv_error sealing = { 0 };
     const qv_status sealed = qv_cache_writer_close(&r->writer, &sealing);
+    r->times.job_s = tool_seconds() - began_s;
     if (!s && sealed) {
         s = sealed;
         *err = sealing;
@@ -384,14 +389,17 @@ static int
 run_all(struct run *r, qv_error *err)
 {
     int64_t after = 0;
+    const double began_s = tool_seconds();
     qv_status s = tool_cache_list(r->o, &r->list, err);
+    r->times.list_s = tool_seconds() - began_s;
     if (!s)
         s = find_work(r, &after, err);
-    if (!s)
-        s = tool_devices_open(r->o, &r->devices, err);
+    r->times.look_s = tool_seconds() - began_s - r->times.list_s;
+    if (!s && !r->devices->n)
+        s = tool_devices_open(r->o, r->devices, err);
     if (s)
         return tool_fail(s, err);
-    qv_model_get_info(r->devices.models[0], &r->model);
+    qv_model_get_info(r->devices->models[0], &r->model);
     r->layout = (qv_cache_layout){ .dtype = r->o->tokens ? r->o->tokens : QV_BF16,
                                    .width = r->model.out_hidden,
                                    .n_deepstack = r->o->no_deepstack ? 0 : r->model.n_deepstack,
@@ -400,18 +408,29 @@ run_all(struct run *r, qv_error *err)
 }
 
 int
-tool_cache_run(const struct tool_options *o)
+tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
+                  struct tool_cache_times *times)
 {
-    struct run r = { .o = o };
+    struct run r = { .o = o, .devices = devices };
     qv_error err = { 0 };
     if (pthread_mutex_init(&r.lock, NULL))
         return tool_fail(qv_fail(&err, QV_ENOMEM, "no lock can be made"), &err);
-    catch_signals();
     const int code = run_all(&r, &err);
-    tool_devices_close(&r.devices);
+    *times = r.times;
     pthread_mutex_destroy(&r.lock);
     free(r.clips);
     tool_list_free(&r.list);
+    return code;
+}
+
+int
+tool_cache_run(const struct tool_options *o)
+{
+    struct tool_devices devices = { .n = 0 };
+    struct tool_cache_times times;
+    catch_signals();
+    const int code = tool_cache_run_on(o, &devices, &times);
+    tool_devices_close(&devices);
     if (caught) { /* as a shell's loop wants to see it */
         tool_complain("interrupted: what was done is sealed; run it again to go on");
         signal(caught, SIG_DFL);

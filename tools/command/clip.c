@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit synth --clip: four seconds of discs that move before a gradient, as MPEG-4, to try on. */
+/* qwenvit synth --clip, bench job: discs that move before a gradient, as MPEG-4, to try on. */
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/opt.h>
 #include <math.h>
+#include <string.h>
 
 #include "error.h"
 #include "tool.h"
 #include "files/atomic_file.h"
 
-enum { WIDTH = 320, HEIGHT = 240, FPS = 25, SECONDS = 4 };
+const struct tool_clip_shape tool_clip_shape = {
+    .width = 320, .height = 240, .fps = 25, .frames = 100
+};
 
 struct recorder {
+    struct tool_clip_shape shape;
     const char *path; /* of the temporary file */
     AVFormatContext *file;
     AVCodecContext *codec;
@@ -20,35 +24,52 @@ struct recorder {
     AVPacket *packet;
 };
 
-/* Luma and chroma of one pixel at time t (seconds). */
-static void
-scene(double t, int x, int y, uint8_t yuv[3])
+static const struct {
+    double radius, speed, phase; /* radius: of a picture of 240 rows */
+    uint8_t yuv[3];
+} discs[] = { { 46, 0.9, 0.0, { 200, 90, 190 } },
+              { 34, 1.7, 2.1, { 120, 200, 90 } },
+              { 26, 2.6, 4.2, { 80, 110, 210 } } };
+enum { N_DISCS = sizeof discs / sizeof *discs };
+
+struct scene {
+    int width, height;
+    double x[N_DISCS], y[N_DISCS], square[N_DISCS]; /* where discs are, and their radius squared */
+};
+
+/* At time t (seconds). */
+static struct scene
+scene_at(const struct tool_clip_shape *shape, double t)
 {
-    static const struct {
-        double radius, speed, phase;
-        uint8_t yuv[3];
-    } discs[] = { { 46, 0.9, 0.0, { 200, 90, 190 } },
-                  { 34, 1.7, 2.1, { 120, 200, 90 } },
-                  { 26, 2.6, 4.2, { 80, 110, 210 } } };
-    yuv[0] = (uint8_t)(40 + 120 * x / WIDTH + 40 * y / HEIGHT);
-    yuv[1] = (uint8_t)(150 - 50 * y / HEIGHT);
-    yuv[2] = 118;
-    for (size_t i = 0; i < sizeof discs / sizeof *discs; i++) {
-        double cx = WIDTH * (0.5 + 0.36 * cos(discs[i].speed * t + discs[i].phase));
-        double cy = HEIGHT * (0.5 + 0.32 * sin(1.3 * discs[i].speed * t + discs[i].phase));
-        if (hypot(x - cx, y - cy) < discs[i].radius)
-            for (int k = 0; k < 3; k++)
-                yuv[k] = discs[i].yuv[k];
+    struct scene s = { .width = shape->width, .height = shape->height };
+    for (int i = 0; i < N_DISCS; i++) {
+        const double radius = discs[i].radius * s.height / 240;
+        s.x[i] = s.width * (0.5 + 0.36 * cos(discs[i].speed * t + discs[i].phase));
+        s.y[i] = s.height * (0.5 + 0.32 * sin(1.3 * discs[i].speed * t + discs[i].phase));
+        s.square[i] = radius * radius;
     }
+    return s;
+}
+
+/* Luma and chroma of one pixel. */
+static void
+look(const struct scene *s, int x, int y, uint8_t yuv[3])
+{
+    yuv[0] = (uint8_t)(40 + 120 * x / s->width + 40 * y / s->height);
+    yuv[1] = (uint8_t)(150 - 50 * y / s->height);
+    yuv[2] = 118;
+    for (int i = 0; i < N_DISCS; i++)
+        if ((x - s->x[i]) * (x - s->x[i]) + (y - s->y[i]) * (y - s->y[i]) < s->square[i])
+            memcpy(yuv, discs[i].yuv, 3);
 }
 
 static void
-draw(AVFrame *f, double t)
+draw(AVFrame *f, const struct scene *s)
 {
     uint8_t yuv[3];
-    for (int y = 0; y < HEIGHT; y++)
-        for (int x = 0; x < WIDTH; x++) {
-            scene(t, x, y, yuv);
+    for (int y = 0; y < s->height; y++)
+        for (int x = 0; x < s->width; x++) {
+            look(s, x, y, yuv);
             f->data[0][y * f->linesize[0] + x] = yuv[0];
             if (x % 2 == 0 && y % 2 == 0) {
                 f->data[1][y / 2 * f->linesize[1] + x / 2] = yuv[1];
@@ -72,12 +93,12 @@ open_recorder(struct recorder *r)
     r->packet = av_packet_alloc();
     if (!r->codec || !r->stream || !r->frame || !r->packet)
         return AVERROR(ENOMEM);
-    r->codec->width = r->frame->width = WIDTH;
-    r->codec->height = r->frame->height = HEIGHT;
+    r->codec->width = r->frame->width = r->shape.width;
+    r->codec->height = r->frame->height = r->shape.height;
     r->codec->pix_fmt = AV_PIX_FMT_YUV420P;
     r->frame->format = AV_PIX_FMT_YUV420P;
-    r->codec->time_base = (AVRational){ 1, FPS };
-    r->codec->framerate = (AVRational){ FPS, 1 };
+    r->codec->time_base = (AVRational){ 1, r->shape.fps };
+    r->codec->framerate = (AVRational){ r->shape.fps, 1 };
     r->codec->bit_rate = 1500000;
     r->codec->flags |= AV_CODEC_FLAG_BITEXACT;
     r->file->flags |= AVFMT_FLAG_BITEXACT;
@@ -115,11 +136,12 @@ static int
 record(struct recorder *r)
 {
     int e = open_recorder(r);
-    for (int i = 0; i < FPS * SECONDS && e >= 0; i++) {
+    for (int i = 0; i < r->shape.frames && e >= 0; i++) {
+        const struct scene scene = scene_at(&r->shape, (double)i / r->shape.fps);
         e = av_frame_make_writable(r->frame);
         if (e < 0)
             break;
-        draw(r->frame, (double)i / FPS);
+        draw(r->frame, &scene);
         r->frame->pts = i;
         e = encode_frame(r, r->frame);
     }
@@ -129,9 +151,9 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path)
+make_clip(const char *path, const struct tool_clip_shape *shape)
 {
-    struct recorder r = { .path = path };
+    struct recorder r = { .path = path, .shape = *shape };
     int e = record(&r);
     av_packet_free(&r.packet);
     av_frame_free(&r.frame);
@@ -145,11 +167,11 @@ make_clip(const char *path)
 }
 
 qv_status
-tool_make_clip(const char *path, qv_error *err)
+tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_status status = qv_atomic_file_open(path, &file, err);
-    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path);
+    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path, shape);
     if (e < 0) {
         char text[AV_ERROR_MAX_STRING_SIZE];
         status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,

@@ -88,7 +88,6 @@ name_arguments(const struct tool_options *o, struct tool_output *outputs, qv_err
                        o->output);
     for (size_t i = 0; i < o->n_arguments && ok; i++) {
         outputs[i].clip = o->arguments[i];
-        outputs[i].options = o->clip;
         outputs[i].path = name_output(o->output, folder, o->arguments[i]);
         ok = outputs[i].path != NULL;
     }
@@ -106,7 +105,7 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
         outputs[i].key = entry->key;
-        outputs[i].options = tool_entry_options(entry, &o->clip);
+        outputs[i].entry = entry;
         outputs[i].path = name_in(o->output, entry->key);
         if (!outputs[i].path)
             status = qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
@@ -176,16 +175,20 @@ static qv_status
 run_job(struct tool_encoder *e, qv_error *err)
 {
     qv_status status = QV_OK;
+    const double began_s = tool_seconds();
     tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o->quiet);
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
+        const qv_clip_options options =
+            output->entry ? tool_entry_options(output->entry, &e->o->clip) : e->o->clip;
         const qv_job_source source = {
-            .key = output->key, .path = output->clip, .clip = &output->options, .user = output
+            .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
         status = qv_job_add(e->job, &source, err);
     }
     qv_error ended = { 0 };
     qv_status end = qv_job_end(e->job, &ended);
+    e->job_s = tool_seconds() - began_s;
     tool_job_progress_end();
     if (end && !status)
         *err = ended;
@@ -234,17 +237,6 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     return TOOL_FAILED;
 }
 
-static int
-encode_all(const struct tool_options *o, struct tool_output *outputs, size_t n, qv_error *err)
-{
-    struct tool_encoder e = { .o = o, .outputs = outputs, .n = n };
-    struct tool_devices d = { 0 };
-    qv_status status = tool_devices_open(o, &d, err);
-    int code = status ? tool_fail(status, err) : encode_with(&e, &d, err);
-    tool_devices_close(&d);
-    return code;
-}
-
 /* What would be wrong with every clip is said once, before any work. */
 static int
 check_usage(const struct tool_options *o)
@@ -271,11 +263,8 @@ check_usage(const struct tool_options *o)
 }
 
 int
-tool_encode(const struct tool_options *o)
+tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s)
 {
-    int code = check_usage(o);
-    if (code)
-        return code;
     qv_error err = { 0 };
     struct tool_list list = { 0 };
     qv_status status = o->list ? tool_list_read(o->list, &list, &err) : QV_OK;
@@ -285,8 +274,24 @@ tool_encode(const struct tool_options *o)
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
-    code = status ? tool_fail(status, &err) : encode_all(o, outputs, n, &err);
+    if (!status && !devices->n)
+        status = tool_devices_open(o, devices, &err);
+    struct tool_encoder e = { .o = o, .outputs = outputs, .n = n };
+    const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
+    *job_s = e.job_s;
     free_outputs(outputs, n);
     tool_list_free(&list);
+    return code;
+}
+
+int
+tool_encode(const struct tool_options *o)
+{
+    struct tool_devices devices = { .n = 0 };
+    double job_s;
+    int code = check_usage(o);
+    if (!code)
+        code = tool_encode_on(o, &devices, &job_s);
+    tool_devices_close(&devices);
     return code;
 }

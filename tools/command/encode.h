@@ -9,11 +9,13 @@
 #include "qwenvit_job.h"
 #include "tool.h"
 
+struct tool_entry;
+
 /* A clip, and the file that it is written to, which is there once its first tokens are. */
 struct tool_output {
     const char *clip, *key; /* key: NULL is the clip's name */
     char *path;
-    qv_clip_options options; /* of this clip */
+    const struct tool_entry *entry; /* the list's line; NULL: an argument */
     /* the sink's */
     struct tool_outbox *outbox;
     struct tool_picture *picture;
@@ -36,6 +38,7 @@ struct tool_encoder {
     struct tool_job_progress progress;
     struct tool_progress bar; /* of one clip by itself */
     struct tool_trace *trace; /* NULL: none */
+    double job_s;
 };
 
 struct tool_devices {
@@ -49,6 +52,10 @@ struct tool_devices {
  * be closed in any case. */
 qv_status tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err);
 void tool_devices_close(struct tool_devices *d);
+
+/* encode, on devices that are open or (none of them) are opened: an exit code, told. *job_s: how long
+ * it took from the first clip until all are written. */
+int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s);
 
 qv_dtype tool_output_dtype(const struct tool_encoder *e); /* of tokens; the model is open */
 

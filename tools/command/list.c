@@ -21,38 +21,92 @@ struct place {
 #define BAD(place, status, format, ...)                                                            \
     qv_fail(err, status, "%s:%zu: " format, qv_path_tail((place)->file), (place)->line, __VA_ARGS__)
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A million lines, each with allocations of its own, would take three times as much. */
+struct tool_block {
+    struct tool_block *next;
+    size_t n, room;
+    _Alignas(max_align_t) char at[];
+};
+
+static void *
+take(struct tool_list *list, size_t bytes, size_t align)
+{
+    enum { ROOM = 1 << 18 };
+    struct tool_block *b = list->blocks;
+    size_t begin = b ? (b->n + align - 1) / align * align : 0;
+    if (!b || begin > b->room || bytes > b->room - begin) {
+        const size_t room = bytes > ROOM ? bytes : ROOM;
+        b = malloc(sizeof *b + room);
+        if (!b)
+            return NULL;
+        *b = (struct tool_block){ .next = list->blocks, .room = room };
+        list->blocks = b;
+        begin = 0;
+    }
+    b->n = begin + bytes;
+    return b->at + begin;
+}
+
+static const char *
+keep_text(struct tool_list *list, const char *text)
+{
+    const size_t n = strlen(text) + 1;
+    char *to = take(list, n, 1);
+    return to ? memcpy(to, text, n) : NULL;
+}
+
+/* A path as a key: itself, unless it has bytes that are not UTF-8. */
+static const char *
+key_of(struct tool_list *list, const char *path)
+{
+    char *text = tool_utf8(path);
+    const char *key = text && strcmp(text, path) ? keep_text(list, text) : text ? path : NULL;
+    free(text);
+    return key;
+}
+
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-enum field_kind { TEXT, RATE, START, COUNT, PLACE };
+enum field_kind { PATH, KEY, RATE, START, COUNT, PLACE };
 
 static const struct {
     const char *name;
     enum field_kind kind;
     size_t at;
 } fields[] = {
-    { "path", TEXT, offsetof(struct tool_entry, path) },
-    { "key", TEXT, offsetof(struct tool_entry, key) },
-    { "fps", RATE, offsetof(struct tool_entry, fps) },
-    { "max_frames", COUNT, offsetof(struct tool_entry, max_frames) },
-    { "max_pixels", COUNT, offsetof(struct tool_entry, max_pixels) },
-    { "start", START, offsetof(struct tool_entry, start_s) },
-    { "end", RATE, offsetof(struct tool_entry, end_s) },
-    { "offset", PLACE, offsetof(struct tool_entry, offset) },
-    { "bytes", COUNT, offsetof(struct tool_entry, bytes) },
+    { "path", PATH, 0 },
+    { "key", KEY, 0 },
+    { "fps", RATE, offsetof(struct tool_entry_own, fps) },
+    { "max_frames", COUNT, offsetof(struct tool_entry_own, max_frames) },
+    { "max_pixels", COUNT, offsetof(struct tool_entry_own, max_pixels) },
+    { "start", START, offsetof(struct tool_entry_own, start_s) },
+    { "end", RATE, offsetof(struct tool_entry_own, end_s) },
+    { "offset", PLACE, offsetof(struct tool_entry_own, offset) },
+    { "bytes", COUNT, offsetof(struct tool_entry_own, bytes) },
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
+/* As it is read. Texts are the JSON object's. */
+struct line {
+    const char *path, *key;
+    struct tool_entry_own own;
+    bool asks; /* for something of its own */
+};
+
 /* NULL, or what the value must be. */
 static const char *
-set_field(struct tool_entry *entry, size_t i, const json_t *value, bool *memory)
+set_field(struct line *line, size_t i, const json_t *value)
 {
-    char *field = (char *)entry + fields[i].at;
+    char *field = (char *)&line->own + fields[i].at;
+    line->asks |= fields[i].kind != PATH && fields[i].kind != KEY;
     switch (fields[i].kind) {
-    case TEXT:
+    case PATH:
+    case KEY:
         if (!json_is_string(value) || !*json_string_value(value))
             return "a text that is not empty";
-        *(char **)(void *)field = strdup(json_string_value(value));
-        *memory = *(char **)(void *)field != NULL;
+        *(fields[i].kind == PATH ? &line->path : &line->key) = json_string_value(value);
         return NULL;
     case RATE:
     case START:
@@ -72,61 +126,76 @@ set_field(struct tool_entry *entry, size_t i, const json_t *value, bool *memory)
 }
 
 static qv_status
-read_object(const struct place *p, json_t *object, struct tool_entry *entry, qv_error *err)
+read_object(const struct place *p, json_t *object, struct line *line, qv_error *err)
 {
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value)
     {
         size_t i = 0;
-        bool memory = true;
         while (i < N_FIELDS && strcmp(fields[i].name, name) != 0)
             i++;
         if (i == N_FIELDS)
             return BAD(p, QV_EFORMAT, "there is no field \"%s\"", qv_path_tail(name));
-        const char *wanted = set_field(entry, i, value, &memory);
+        const char *wanted = set_field(line, i, value);
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
-        if (!memory)
-            return BAD(p, QV_ENOMEM, "no memory for \"%s\"", name);
     }
-    if (entry->end_s > 0 && entry->end_s <= entry->start_s)
-        return BAD(p, QV_EFORMAT, "\"end\" is %.15g; above \"start\", %.15g", entry->end_s,
-                   entry->start_s);
-    return entry->path ? QV_OK : BAD(p, QV_EFORMAT, "no \"%s\"", "path");
+    if (line->own.end_s > 0 && line->own.end_s <= line->own.start_s)
+        return BAD(p, QV_EFORMAT, "\"end\" is %.15g; above \"start\", %.15g", line->own.end_s,
+                   line->own.start_s);
+    return line->path ? QV_OK : BAD(p, QV_EFORMAT, "no \"%s\"", "path");
+}
+
+/* The line becomes an entry. */
+static qv_status
+keep_line(const struct place *p, const struct line *line, struct tool_list *list,
+          struct tool_entry *entry, qv_error *err)
+{
+    static const struct tool_entry_own nothing;
+    struct tool_entry_own *own = NULL;
+    *entry = (struct tool_entry){ .own = &nothing, .line = p->line };
+    entry->path = keep_text(list, line->path);
+    if (entry->path)
+        entry->key = line->key ? keep_text(list, line->key) : key_of(list, entry->path);
+    if (line->asks) {
+        entry->own = own = take(list, sizeof *own, _Alignof(struct tool_entry_own));
+        if (own)
+            *own = line->own;
+    }
+    if (!entry->key || !entry->own)
+        return BAD(p, QV_ENOMEM, "no memory for a path of %zu bytes", strlen(line->path));
+    return strncmp(entry->key, "__", 2)
+               ? QV_OK
+               : BAD(p, QV_EFORMAT, "key \"%s\": one must not begin with \"__\"",
+                     qv_path_tail(entry->key));
 }
 
 static qv_status
-read_json(const struct place *p, const char *text, size_t n, struct tool_entry *entry,
-          qv_error *err)
+read_json(const struct place *p, const char *text, size_t n, struct tool_list *list,
+          struct tool_entry *entry, qv_error *err)
 {
+    struct line line = { .path = NULL };
     json_error_t why;
     json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!object)
         return BAD(p, QV_EFORMAT, "neither a path nor a JSON object: %s", why.text);
-    qv_status status = read_object(p, object, entry, err);
+    qv_status status = read_object(p, object, &line, err);
+    if (!status)
+        status = keep_line(p, &line, list, entry, err);
     json_decref(object);
     return status;
 }
 
 static qv_status
-read_line(const struct place *p, const char *text, size_t n, struct tool_entry *entry,
-          qv_error *err)
+read_line(const struct place *p, const char *text, size_t n, struct tool_list *list,
+          struct tool_entry *entry, qv_error *err)
 {
+    const struct line line = { .path = text };
     if (memchr(text, 0, n))
         return BAD(p, QV_EFORMAT, "a NUL byte, number %zu of the line", strlen(text) + 1);
-    qv_status status = QV_OK;
-    entry->line = p->line;
-    if (*text == '{')
-        status = read_json(p, text, n, entry, err);
-    else if (!(entry->path = strdup(text)))
-        status = BAD(p, QV_ENOMEM, "no memory for a path of %zu bytes", n);
-    if (!status && !entry->key && !(entry->key = tool_utf8(entry->path)))
-        status = BAD(p, QV_ENOMEM, "no memory for a key of %zu bytes", strlen(entry->path));
-    if (!status && !strncmp(entry->key, "__", 2))
-        status = BAD(p, QV_EFORMAT, "key \"%s\": one must not begin with \"__\"",
-                     qv_path_tail(entry->key));
-    return status;
+    return *text == '{' ? read_json(p, text, n, list, entry, err)
+                        : keep_line(p, &line, list, entry, err);
 }
 
 /* ---- all lines ------------------------------------------------------------------------------- */
@@ -161,7 +230,7 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
         if (!n)
             continue;
         struct tool_entry *entry = add_entry(list);
-        status = entry ? read_line(&p, text, (size_t)n, entry, err)
+        status = entry ? read_line(&p, text, (size_t)n, list, entry, err)
                        : BAD(&p, QV_ENOMEM, "no memory for %zu lines", list->n);
     }
     if (!status && ferror(from))
@@ -174,48 +243,38 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
 
 /* ---- twice ----------------------------------------------------------------------------------- */
 
-struct named {
-    const char *name;
-    size_t line;
-};
-
 static int
-by_name(const void *a, const void *b)
+by_key(const void *a, const void *b)
 {
-    const struct named *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
+    const struct tool_entry *x = *(const struct tool_entry *const *)a;
+    const struct tool_entry *y = *(const struct tool_entry *const *)b;
+    int order = strcmp(x->key, y->key);
     return order ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* names[n] are sorted. The line that is the first of the file to say what was said before. */
+/* Names the line that is the first of the file to say what was said before. */
 static qv_status
-check_once(const char *file, struct named *names, size_t n, const char *what, qv_error *err)
+check_once(const struct tool_list *list, const char *file, const char *what, qv_error *err)
 {
-    const struct named *first = NULL, *again = NULL;
-    qsort(names, n, sizeof *names, by_name);
-    for (size_t i = 1; i < n; i++)
-        if (!strcmp(names[i - 1].name, names[i].name) && (!again || names[i].line < again->line)) {
-            first = &names[i - 1];
-            again = &names[i];
+    const struct tool_entry *first = NULL, *again = NULL;
+    const struct tool_entry **sorted = calloc(list->n + 1, sizeof *sorted);
+    if (!sorted)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu keys", file, list->n);
+    for (size_t i = 0; i < list->n; i++)
+        sorted[i] = &list->at[i];
+    qsort(sorted, list->n, sizeof *sorted, by_key);
+    for (size_t i = 1; i < list->n; i++)
+        if (!strcmp(sorted[i - 1]->key, sorted[i]->key) &&
+            (!again || sorted[i]->line < again->line)) {
+            first = sorted[i - 1];
+            again = sorted[i];
         }
+    free(sorted);
     if (!again)
         return QV_OK;
     const struct place p = { file, again->line };
-    return BAD(&p, QV_EFORMAT, "%s \"%s\" was in line %zu before", what, qv_path_tail(again->name),
+    return BAD(&p, QV_EFORMAT, "%s \"%s\" was in line %zu before", what, qv_path_tail(again->key),
                first->line);
-}
-
-static qv_status
-check_keys(const struct tool_list *list, const char *file, qv_error *err)
-{
-    struct named *names = calloc(list->n + 1, sizeof *names);
-    if (!names)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu keys", file, list->n);
-    for (size_t i = 0; i < list->n; i++)
-        names[i] = (struct named){ list->at[i].key, list->at[i].line };
-    qv_status status = check_once(file, names, list->n, "key", err);
-    free(names);
-    return status;
 }
 
 qv_status
@@ -228,15 +287,15 @@ tool_list_read(const char *file, struct tool_list *out, qv_error *err)
     qv_status status = read_lines(file, from, out, err);
     if (!standard)
         fclose(from);
-    return status ? status : check_keys(out, file, err);
+    return status ? status : check_once(out, file, "key", err);
 }
 
 void
 tool_list_free(struct tool_list *list)
 {
-    for (size_t i = 0; i < list->n; i++) {
-        free(list->at[i].path);
-        free(list->at[i].key);
+    for (struct tool_block *b = list->blocks, *next; b; b = next) {
+        next = b->next;
+        free(b);
     }
     free(list->at);
     *list = (struct tool_list){ 0 };
@@ -269,51 +328,48 @@ make_plain(const char *key, char *plain)
 }
 
 static qv_status
-plain_names(const struct tool_list *list, const char *file, struct named *names, char **texts,
-            qv_error *err)
+add_plain(const struct tool_entry *entry, const char *file, struct tool_list *plain, qv_error *err)
 {
-    for (size_t i = 0; i < list->n; i++) {
-        const struct tool_entry *entry = &list->at[i];
-        const struct place p = { file, entry->line };
-        texts[i] = malloc(strlen(entry->key) + 1);
-        if (!texts[i])
-            return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", strlen(entry->key));
-        if (!make_plain(entry->key, texts[i]))
-            return BAD(&p, QV_EFORMAT, "key \"%s\": a file is to be named by it, without \"..\"",
-                       qv_path_tail(entry->key));
-        names[i] = (struct named){ texts[i], entry->line };
-    }
-    return check_once(file, names, list->n, "the file of key", err);
+    const struct place p = { file, entry->line };
+    const size_t bytes = strlen(entry->key) + 1;
+    struct tool_entry *to = add_entry(plain);
+    char *name = to ? take(plain, bytes, 1) : NULL;
+    if (!name)
+        return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", bytes - 1);
+    if (!make_plain(entry->key, name))
+        return BAD(&p, QV_EFORMAT, "key \"%s\": a file is to be named by it, without \"..\"",
+                   qv_path_tail(entry->key));
+    *to = (struct tool_entry){ .key = name, .line = entry->line };
+    return QV_OK;
 }
 
 qv_status
 tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err)
 {
-    struct named *names = calloc(list->n + 1, sizeof *names);
-    char **texts = calloc(list->n + 1, sizeof *texts);
-    qv_status status = names && texts
-                           ? plain_names(list, file, names, texts, err)
-                           : qv_fail(err, QV_ENOMEM, "%s: no memory for %zu names", file, list->n);
-    for (size_t i = 0; texts && i < list->n; i++)
-        free(texts[i]);
-    free(texts);
-    free(names);
+    struct tool_list plain = { 0 };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < list->n && !status; i++)
+        status = add_plain(&list->at[i], file, &plain, err);
+    if (!status)
+        status = check_once(&plain, file, "the file of key", err);
+    tool_list_free(&plain);
     return status;
 }
 
 qv_clip_options
 tool_entry_options(const struct tool_entry *entry, const qv_clip_options *all)
 {
+    const struct tool_entry_own *own = entry->own;
     qv_clip_options o = *all;
-    if (entry->fps > 0) {
-        o.fps = entry->fps;
+    if (own->fps > 0) {
+        o.fps = own->fps;
         o.num_frames = 0;
     }
-    o.max_frames = entry->max_frames ? entry->max_frames : o.max_frames;
-    o.start_s = entry->start_s;
-    o.end_s = entry->end_s;
-    o.offset = entry->offset;
-    o.length = entry->bytes;
-    o.max_pixels = entry->max_pixels ? entry->max_pixels : o.max_pixels;
+    o.max_frames = own->max_frames ? own->max_frames : o.max_frames;
+    o.start_s = own->start_s;
+    o.end_s = own->end_s;
+    o.offset = own->offset;
+    o.length = own->bytes;
+    o.max_pixels = own->max_pixels ? own->max_pixels : o.max_pixels;
     return o;
 }

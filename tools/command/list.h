@@ -5,24 +5,33 @@
 
 #include "qwenvit_media.h"
 
-/* A line. What it leaves out is 0. */
-struct tool_entry {
-    char *path, *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
+/* What a line asks of its clip alone. What it leaves out is 0. */
+struct tool_entry_own {
     double fps, start_s, end_s;
     int64_t max_frames, max_pixels;
     int64_t offset, bytes; /* where in the file the clip lies */
-    size_t line;           /* from 1 */
 };
+
+/* A line. A list may have a million, few of which ask for anything of their own. */
+struct tool_entry {
+    const char *path,
+        *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
+    const struct tool_entry_own *own; /* all 0 where the line is a path */
+    size_t line;                      /* from 1 */
+};
+
+struct tool_block;
 
 struct tool_list {
     struct tool_entry *at; /* [n], in the lines' order */
     size_t n, room;
+    struct tool_block *blocks; /* what the entries point to */
 };
 
 /*
  * Reads all of FILE, "-" for standard input; empty lines are nothing. QV_EFORMAT, with the line's number,
- * for a line that is neither a path nor such an object, a field that is not known or of another kind, a
- * an end that is not above start, a key twice, a NUL, a key that begins with "__"; QV_EIO.
+ * for a line that is neither a path nor such an object, a field that is not known or of another kind, an
+ * end that is not above start, a key twice, a NUL, a key that begins with "__"; QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
 void tool_list_free(struct tool_list *list);

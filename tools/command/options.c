@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ static const struct option options[] = {
       AT(model), 0 },
     { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
     { "--list", "FILE", "clips to encode, a path or a JSON object a line; -: standard input", TEXT,
-      GROUP_ENCODE | GROUP_CACHE, AT(list), 0 },
+      GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH, AT(list), 0 },
     { "--out", "DIR", "the cache's folder", TEXT, GROUP_CACHE, AT(out), 0 },
     { "--shard", "I/N", "of N processes this is the one of index I, from 0", SHARD, GROUP_CACHE,
       AT(shard), 0 },
@@ -140,14 +141,19 @@ static const struct option options[] = {
     { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
     { "--repeats", "N", "timed runs or chunks (default 7)", INTEGER, GROUP_BENCH | GROUP_PROFILE,
       AT(repeats), 1 },
+    { "--keys", "N", "of the cache that is made (cache; default 1000000)", INTEGER, GROUP_BENCH,
+      AT(keys), 1 },
+    { "--clips", "N", "how many are made (job; default 2000)", INTEGER, GROUP_BENCH, AT(clips), 1 },
+    { "--frames", "N", "of each, of --size (job; default: 2 to 16, of seven sizes)", INTEGER,
+      GROUP_BENCH, AT(frames), 1 },
     { "--no-limit", NULL, "leave out the GEMMs and attention alone", FLAG, GROUP_BENCH,
       AT(no_limit), 0 },
     { "--backend", "NAME", "auto (default), cuda, metal, cpu, ref", TEXT, GROUP_DEVICE, AT(backend),
       0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
-    { "--device", "N", "index of the device (default 0); encode, cache: also 0,1 or all", DEVICES,
-      GROUP_DEVICE, AT(device), 0 },
+    { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
+      DEVICES, GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
       AT(tf32), 0 },
     { "--naive", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
@@ -359,6 +365,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
     *out = (struct tool_options){ .seed = 1,
                                   .shards = 1,
                                   .repeats = 7,
+                                  .keys = 1000000,
+                                  .clips = 2000,
                                   .grid = { 1, 20, 38 },
                                   .bench_chunk = -1,
                                   .size = { 720, 1280 } };
@@ -401,7 +409,7 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;
         }
-        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE)) &&
+        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH)) &&
             (out->all_devices || out->n_devices > 1)) {
             tool_complain("%s: %s is \"%s\"; it runs on one device", tool->name, o->name, value);
             return TOOL_USAGE;
@@ -537,6 +545,18 @@ tool_seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int64_t
+tool_peak_bytes(void)
+{
+#ifdef __APPLE__
+    enum { UNIT = 1 };
+#else
+    enum { UNIT = 1024 };
+#endif
+    struct rusage used;
+    return getrusage(RUSAGE_SELF, &used) ? 0 : (int64_t)used.ru_maxrss * UNIT;
 }
 
 void

@@ -239,7 +239,7 @@ tool_synth(const struct tool_options *o)
 {
     if (o->make_clip && !o->n_arguments && !o->config && !o->output) {
         qv_error why = { 0 };
-        qv_status made = tool_make_clip(o->make_clip, &why);
+        qv_status made = tool_make_clip(o->make_clip, &tool_clip_shape, &why);
         if (made)
             return tool_fail(made, &why);
         printf("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);

@@ -44,6 +44,7 @@ struct tool_options {
     /* bench, profile, verify */
     int64_t grid[3], size[2], repeats, rows;
     int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
+    int64_t keys, clips, frames;
     bool no_limit;
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
@@ -145,14 +146,19 @@ void tool_make_folders(char *path);
 char *tool_utf8(const char *bytes);
 /* The same as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
-double tool_seconds(void); /* monotonic */
+double tool_seconds(void);     /* monotonic */
+int64_t tool_peak_bytes(void); /* of memory that this process had at its most */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);
 /* The same to the options' file, appended, or to stdout. QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
 
-/* clip.c: a short clip with motion, to try on. */
-qv_status tool_make_clip(const char *path, qv_error *err);
+/* clip.c: a short clip with motion, to try on. Sizes are even. */
+struct tool_clip_shape {
+    int width, height, fps, frames;
+};
+extern const struct tool_clip_shape tool_clip_shape; /* of `synth --clip` */
+qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
 
 /* picture.c: frames of a clip above their tokens' principal components as colours. */
 struct tool_picture;

@@ -1,0 +1,78 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# A device that is lost in the middle of a list, at each of its chunks in turn: said in words, exit code
+# 4; what is done by then is whole, nothing is half written, and running again goes on to what an
+# undisturbed run makes.
+# Usage: lost_device.sh QWENVIT MODEL DRIVER BACKENDS WORK, the last two a driver and a folder with a backend
+# that are none (fake_backend.c)
+set -eu
+qwenvit=$1 model=$2 driver=$3 QWENVIT_BACKENDS=$4 work=$5
+rm -rf "$work" && mkdir -p "$work/driver" && cd "$work"
+ln -s "$driver" driver/libcuda.so.1
+LD_LIBRARY_PATH=$PWD/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export QWENVIT_BACKENDS LD_LIBRARY_PATH
+n=0
+
+fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
+# expect CODE WORDS COMMAND...
+expect() {
+    code=$1 words=$2; shift 2
+    n=$((n + 1)) got=0
+    "$@" > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
+    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
+}
+# run COMMAND...: true if it was done, false if its device was lost, which it is to say once
+run() {
+    n=$((n + 1)) got=0
+    FAKE_LOST_AFTER=$after "$@" > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" != 0 ] || return 0
+    [ "$got" = 4 ] || fail "exit $got, not 4, lost after $after: $*"
+    [ "$(grep -c 'the device is lost: it fell off the bus' err.txt)" = 1 ] || fail "not said once: $*"
+    return 1
+}
+
+for i in 1 2 3; do # a chunk each
+    { printf 'P6\n64 64\n255\n'; yes "$i pixels" | head -c 12288; } > p$i.ppm
+    echo p$i.ppm >> list.txt
+done
+common="--model $model --backend cuda --list list.txt --min-pixels 1 --chunk-rows 16 --quiet"
+encode="$qwenvit encode $common"
+cache="$qwenvit cache $common --part-bytes 1"
+
+mkdir whole
+expect 0 '' $encode -o whole
+expect 0 '3 done' $cache --out tokens
+for i in 1 2 3; do expect 0 '' "$qwenvit" cache --out tokens --get p$i.ppm -o $i.whole; done
+
+after=0
+mkdir some
+while ! run $encode -o some; do
+    for file in some/*; do
+        [ ! -e "$file" ] || cmp "$file" "whole/${file#some/}" || fail "$file is half written"
+    done
+    expect 0 '' $encode -o some
+    diff -r some whole > out.txt || fail "lost after $after, run again: other files"
+    rm some/*
+    after=$((after + 1))
+done
+[ $after -ge 3 ] || fail "encoded in $after chunks: nothing was lost in the middle"
+
+after=0
+while ! run $cache --out some/$after; do
+    left=$(find some/$after -name '*tmp*')
+    [ -z "$left" ] || fail "lost after $after: $left stays"
+    expect 0 ' 0 failed' "$qwenvit" cache --out some/$after --status --list list.txt
+    there=$(sed 's/.*: \([0-9]*\) ok.*/\1/' out.txt)
+    expect 0 "$((3 - there)) done" $cache --out some/$after
+    grep -q "; $there were there" out.txt || fail "lost after $after: what was sealed was done again"
+    expect 0 '3 keys in ' "$qwenvit" cache --out some/$after --check --quiet
+    for i in 1 2 3; do
+        "$qwenvit" cache --out some/$after --get p$i.ppm -o one.safetensors
+        cmp one.safetensors $i.whole || fail "lost after $after, run again: p$i.ppm is another"
+    done
+    after=$((after + 1))
+done
+[ $after -ge 3 ] || fail "encoded in $after chunks: nothing was lost in the middle"
+rm -rf "$work"
+echo "$n commands"

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench cache: a cache of many keys, of one token each, and the list that it is of: how
+ * long `qwenvit cache` takes that has nothing to do, and how much memory; opening it, finding a key.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "command/cache.h"
+#include "command/encode.h"
+#include "error.h"
+#include "files/atomic_file.h"
+#include "files/json.h"
+
+const bool bench_has_cache = true;
+
+enum { KEY_BYTES = 32, FINDS = 20000 };
+
+struct cache_bench {
+    struct bench b;
+    struct tool_devices devices;
+    char *list, *folder; /* in -o */
+    qv_cache *cache;
+    uint64_t random;
+};
+
+static void
+key_name(int64_t i, char name[KEY_BYTES])
+{
+    snprintf(name, KEY_BYTES, "clips/%08lld.mp4", (long long)i);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* `qwenvit cache` with this list, which says nothing. */
+static qv_status
+run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times, qv_error *err)
+{
+    struct tool_options o = *c->b.o;
+    o.out = c->folder;
+    o.list = list;
+    o.json_file = "/dev/null";
+    o.json = o.quiet = true;
+    const int code = tool_cache_run_on(&o, &c->devices, times);
+    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
+                          "%s: a run ended with exit code %d", c->folder, code)
+                : QV_OK;
+}
+
+static qv_status
+put_key(qv_cache_writer *w, int64_t i, const qv_tokens *row, qv_error *err)
+{
+    char key[KEY_BYTES];
+    key_name(i, key);
+    const qv_cache_source source = { .path = key }; /* there is no such file: no size, no time */
+    const double time_s = 0;
+    const qv_cache_result result = {
+        .frames = 1, .grid_thw = { 1, 2, 2 }, .timestamps_s = &time_s, .n_timestamps = 1
+    };
+    qv_cache_entry *entry = NULL;
+    qv_status s = qv_cache_begin(w, key, &source, row->n, &entry, err);
+    if (!s)
+        s = qv_cache_put(entry, row, err);
+    if (!s)
+        return qv_cache_finish(&entry, &result, err);
+    qv_cache_drop(&entry);
+    return s;
+}
+
+static qv_status
+put_keys(struct cache_bench *c, const qv_cache_info *info, qv_error *err)
+{
+    const qv_cache_writer_options o = { .layout = info->layout,
+                                        .made_by = info->made_by,
+                                        .after = info->sealed };
+    void *zeros = calloc((size_t)info->layout.width, sizeof(float));
+    qv_tokens row = { .tokens = zeros, .n = 1 };
+    qv_cache_writer *w = NULL;
+    for (int i = 0; i < info->layout.n_deepstack; i++)
+        row.deepstack[i] = zeros;
+    qv_status s = zeros ? qv_cache_writer_open(c->folder, &o, &w, err)
+                        : qv_fail(err, QV_ENOMEM, "no memory for a token");
+    for (int64_t i = 0; i < c->b.o->keys && !s; i++)
+        s = put_key(w, i, &row, err);
+    qv_error sealing = { 0 };
+    const qv_status sealed = qv_cache_writer_close(&w, &sealing);
+    if (!s && sealed)
+        *err = sealing;
+    free(zeros);
+    return s ? s : sealed;
+}
+
+static qv_status
+write_list(const struct cache_bench *c, qv_error *err)
+{
+    struct qv_atomic_file file = { 0 };
+    char line[KEY_BYTES + 1];
+    uint64_t at = 0;
+    qv_status s = qv_atomic_file_open(c->list, &file, err);
+    for (int64_t i = 0; i < c->b.o->keys && !s; i++) {
+        key_name(i, line);
+        strcat(line, "\n");
+        s = qv_atomic_file_write(&file, at, line, strlen(line), err);
+        at += strlen(line);
+    }
+    if (!s)
+        s = qv_atomic_file_commit(&file, err);
+    qv_atomic_file_abort(&file);
+    return s;
+}
+
+/* Unless it is there, of so many keys. A run with an empty list gives it this model's description. */
+static qv_status
+make(struct cache_bench *c, qv_error *err)
+{
+    struct tool_cache_times times;
+    qv_cache_info info;
+    qv_status s = run_with(c, "/dev/null", &times, err);
+    if (!s)
+        s = qv_cache_open(c->folder, &c->cache, err);
+    if (s)
+        return s;
+    qv_cache_get_info(c->cache, &info);
+    if (info.n_ok && info.n_ok != c->b.o->keys)
+        s = qv_fail(err, QV_EINVAL, "%s has %lld keys; --keys is %lld", c->folder,
+                    (long long)info.n_ok, (long long)c->b.o->keys);
+    if (!info.n_ok)
+        s = put_keys(c, &info, err);
+    qv_cache_close(&c->cache);
+    tool_devices_close(&c->devices);
+    return s ? s : write_list(c, err);
+}
+
+/* In a process of its own: what this one has at its most is to be what a run takes that finds all
+ * there. Nothing was started yet that a child would lack. */
+static qv_status
+make_apart(struct cache_bench *c, qv_error *err)
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (!pid) {
+        const qv_status s = make(c, err);
+        _exit(s ? tool_fail(s, err) : TOOL_DONE);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return qv_fail(err, QV_EBACKEND, "no process can be made: %s", strerror(errno));
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : TOOL_DEVICE;
+    return code ? qv_fail(err,
+                          code == TOOL_USAGE    ? QV_EINVAL
+                          : code == TOOL_DEVICE ? QV_EIO
+                                                : QV_EFORMAT,
+                          "%s: no cache could be made there", c->folder)
+                : QV_OK;
+}
+
+/* ---- timing ---------------------------------------------------------------------------------- */
+
+static qv_status
+open_cache(void *user, double *ms, qv_error *err)
+{
+    struct cache_bench *c = user;
+    qv_cache_close(&c->cache);
+    const double began_s = tool_seconds();
+    const qv_status s = qv_cache_open(c->folder, &c->cache, err);
+    *ms = 1e3 * (tool_seconds() - began_s);
+    return s;
+}
+
+/* Random keys, to the first byte of their tokens. *ms: of one. */
+static qv_status
+find_keys(void *user, double *ms, qv_error *err)
+{
+    struct cache_bench *c = user;
+    char key[KEY_BYTES];
+    qv_cache_item item = { .key = "" };
+    int sum = 0;
+    qv_status s = QV_OK;
+    const double began_s = tool_seconds();
+    for (int i = 0; i < FINDS && !s && item.key; i++) {
+        c->random = c->random * 6364136223846793005u + 1442695040888963407u;
+        key_name((int64_t)((c->random >> 33) % (uint64_t)c->b.o->keys), key);
+        s = qv_cache_find(c->cache, key, &item, err);
+        sum += s || !item.key ? 0 : *(const volatile char *)item.tokens;
+    }
+    *ms = 1e3 * (tool_seconds() - began_s) / FINDS;
+    return !s && (!item.key || sum)
+               ? qv_fail(err, QV_EFORMAT, "%s: %s is not in it", c->folder, key)
+               : s;
+}
+
+/* What a run takes that has nothing to do, with all that it opens. */
+static qv_status
+resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_error *err)
+{
+    struct tool_cache_times t;
+    const double began_s = tool_seconds();
+    const clock_t began = clock();
+    const qv_status s = run_with(c, c->list, &t, err);
+    const double ms = 1e3 * (tool_seconds() - began_s);
+    *times = (struct bench_times){ ms, ms, 1 };
+    *extras = json_pack("{s:f, s:f, s:f, s:I}", "list_s", t.list_s, "look_s", t.look_s, "cpu_s",
+                        (double)(clock() - began) / CLOCKS_PER_SEC, "peak_bytes",
+                        (json_int_t)tool_peak_bytes());
+    return s;
+}
+
+/* extras: taken. */
+static qv_status
+report(struct cache_bench *c, const char *way, struct bench_times times, json_t *extras,
+       qv_error *err)
+{
+    char work[64], note[64] = "";
+    qv_cache_info info;
+    qv_cache_get_info(c->cache, &info);
+    snprintf(work, sizeof work, "%lld keys", (long long)c->b.o->keys);
+    const json_t *peak = json_object_get(extras, "peak_bytes");
+    if (peak)
+        snprintf(note, sizeof note, "  %.0f MB at most", (double)json_integer_value(peak) / 1e6);
+    if (bench_talks(&c->b))
+        printf("  %-8s %14.6f %14.6f%s\n", way, times.median_ms, times.p90_ms, note);
+    json_object_update_new(extras, json_pack("{s:I, s:I, s:I}", "parts", (json_int_t)info.n_parts,
+                                             "part_bytes", (json_int_t)info.part_bytes,
+                                             "index_bytes", (json_int_t)info.index_bytes));
+    const struct bench_record r = {
+        .work = work, .way = way, .dtype = info.layout.dtype, .times = times, .extras = extras
+    };
+    return bench_emit(&c->b, &r, err);
+}
+
+static qv_status
+run_all(struct cache_bench *c, qv_error *err)
+{
+    struct bench_run open = { .work = open_cache, .user = c },
+                     find = { .work = find_keys, .user = c };
+    struct bench_times resumed = { 0 };
+    json_t *extras = NULL;
+    qv_status s = make_apart(c, err);
+    if (!s)
+        s = resume(c, &resumed, &extras, err);
+    if (!s)
+        s = bench_time(&c->b, &open, 1, err);
+    if (!s)
+        s = bench_time(&c->b, &find, 1, err);
+    if (s) {
+        json_decref(extras);
+        return s;
+    }
+    c->b.info = c->devices.infos[0];
+    if (bench_talks(&c->b))
+        printf("%lld keys in %s\n  %-8s %14s %14s\n", (long long)c->b.o->keys, c->folder, "",
+               "median ms", "p90 ms");
+    s = report(c, "resume", resumed, extras, err);
+    if (!s)
+        s = report(c, "open", open.times, json_object(), err);
+    return s ? s : report(c, "find", find.times, json_object(), err);
+}
+
+static qv_status
+name_files(struct cache_bench *c, qv_error *err)
+{
+    const char *folder = c->b.o->output;
+    if (mkdir(folder, 0777) && errno != EEXIST)
+        return qv_fail(err, QV_EIO, "%s: cannot be made: %s", folder, strerror(errno));
+    c->list = qv_path_join(folder, "clips.txt");
+    c->folder = qv_path_join(folder, "tokens");
+    return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
+}
+
+int
+bench_cache(const struct tool_options *o)
+{
+    struct cache_bench c = { .b = { .o = o, .name = "cache" } };
+    qv_error err = { 0 };
+    if (!o->model || !o->output) {
+        tool_complain("bench cache: --model DIR and -o FOLDER are required (qwenvit bench --help)");
+        return TOOL_USAGE;
+    }
+    qv_status s = name_files(&c, &err);
+    if (!s)
+        s = run_all(&c, &err);
+    qv_cache_close(&c.cache);
+    tool_devices_close(&c.devices);
+    free(c.list);
+    free(c.folder);
+    return s ? tool_fail(s, &err) : TOOL_DONE;
+}
