@@ -145,6 +145,7 @@ position_embedding(struct builder *b)
         return;
     op.u.interpolate = (struct qv_op_interpolate){ .rows = b->rows,
                                                    .cols = b->c->hidden,
+                                                   .taps = 4,
                                                    .table_rows = b->c->n_positions };
     qv_op_set_dtype(&op, b->s->dtype);
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
