@@ -57,8 +57,10 @@ count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o
 
 /* torch.linspace(0, total - 1, n).round(): in float32, from both ends, each value rounded once. */
 static void
-fill(int64_t total, int64_t n, int64_t *indices)
+fill(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
+    const int64_t total = info->source_frames;
+    (void)p;
     const float end = (float)(total - 1);
     const float step = n > 1 ? end / (float)(n - 1) : 0.0f;
     for (int64_t i = 0; i < n; i++)
