@@ -27,6 +27,8 @@ FAMILIES = {
     "qwen3_5": ("Qwen3_5VisionModel", "Qwen3_5VisionConfig"),
     "qwen3_5_moe": ("Qwen3_5MoeVisionModel", "Qwen3_5MoeVisionConfig"),
     "qwen4_exp": ("Qwen4ExpVisionModel", "Qwen4ExpVisionConfig"),
+    "glm4v": ("Glm4vVisionModel", "Glm4vVisionConfig"),
+    "glm4v_moe": ("Glm4vMoeVisionModel", "Glm4vMoeVisionConfig"),
 }
 PREFIXES = ("model.visual.", "visual.", "thinker.visual.")
 
@@ -160,12 +162,18 @@ def position_interpolation(grids, side, merge):
     return torch.cat(all_taps), torch.cat(all_weights)
 
 
+def one_pair_each(grids):
+    """GLM's positions count clips by their frame pairs, as its model hands them over."""
+    return torch.cat([torch.tensor([[1, h, w]]).repeat(t, 1) for t, h, w in grids.tolist()])
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 @torch.no_grad()
 def run_tower(model, pixel_values, grids):
     """Every layer's output in the tower's dtype, by the names that checkpoints use; "patch_embed"
-    is the input of the first block, so with the position embedding."""
+    is the input of the first block, so with the position embedding; GLM has a norm between the
+    two, and there that is "embeddings"."""
     layers, handles = {}, []
 
     def keep(name, tensor):
@@ -174,8 +182,14 @@ def run_tower(model, pixel_values, grids):
     def watch(module, name):
         handles.append(module.register_forward_hook(lambda m, a, out, n=name: keep(n, out)))
 
+    glm = hasattr(model, "downsample")
     handles.append(model.blocks[0].register_forward_pre_hook(
-        lambda m, args: keep("patch_embed", args[0])))
+        lambda m, args: keep("embeddings" if glm else "patch_embed", args[0])))
+    if glm:
+        watch(model.patch_embed, "patch_embed")
+        handles.append(model.downsample.register_forward_hook(
+            lambda m, args, out: keep("downsample", out.flatten(1))))
+        grids = one_pair_each(grids)
     for i, block in enumerate(model.blocks):
         watch(block, f"blocks.{i}")
     for i, merger in enumerate(getattr(model, "deepstack_merger_list", [])):
