@@ -191,7 +191,7 @@ def make_case(folder, case):
     assert pairs == (case["frames"] + 1) // 2
     frames = random_frames(case["frames"], patch * rows, patch * cols, random)
     out = common.video_processor(folder)(videos=[frames.numpy()], do_resize=False,
-                                         do_sample_frames=False, cap_pixels_per_frame=False,
+                                         do_sample_frames=False,
                                          return_tensors="pt")
     assert out["video_grid_thw"].reshape(-1).tolist() == case["grids"][0]
     pixels = [out["pixel_values_videos"]]
