@@ -171,7 +171,7 @@ interpolate_cpu(const struct qv_device_cpu *dev, const struct qv_op_interpolate 
         float *sum = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
         float *x = sum + op->cols;
         memset(sum, 0, (size_t)op->cols * sizeof *sum);
-        for (int64_t t = 4 * i; t < 4 * i + 4; t++) {
+        for (int64_t t = op->taps * i; t < op->taps * (i + 1); t++) {
             qv_lanes_load_cpu(x, at_cpu(p[0], op->table_dtype, index[t] * op->cols),
                               op->table_dtype, op->cols);
             qv_lanes_add_scaled_cpu(sum, x, weight[t], op->cols);

@@ -548,26 +548,28 @@ qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
 
 template <typename T, int N>
 static __global__ BLOCK void
-interpolate_kernel(int64_t vectors, const struct divisor per_row, const T *table, const int4 *index,
-                   const float4 *weight, T *y)
+interpolate_kernel(int64_t vectors, const struct divisor per_row, int quads, const T *table,
+                   const int4 *index, const float4 *weight, T *y)
 {
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, at;
     if (i >= vectors)
         return;
     int64_t row = divide(i, per_row, &at);
-    int4 taps = index[row];
-    float4 weights = weight[row];
-    const int from[4] = { taps.x, taps.y, taps.z, taps.w };
-    const float by[4] = { weights.x, weights.y, weights.z, weights.w };
     float v[4][N], sum[N] = {};
+    for (int64_t quad = row * quads; quad < (row + 1) * quads; quad++) {
+        int4 taps = index[quad];
+        float4 weights = weight[quad];
+        const int from[4] = { taps.x, taps.y, taps.z, taps.w };
+        const float by[4] = { weights.x, weights.y, weights.z, weights.w };
 #pragma unroll
-    for (int t = 0; t < 4; t++)
-        load(v[t], table + (from[t] * per_row.by + at) * N);
+        for (int t = 0; t < 4; t++)
+            load(v[t], table + (from[t] * per_row.by + at) * N);
 #pragma unroll
-    for (int t = 0; t < 4; t++)
+        for (int t = 0; t < 4; t++)
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            sum[j] = fmaf(by[t], v[t][j], sum[j]);
+            for (int j = 0; j < N; j++)
+                sum[j] = fmaf(by[t], v[t][j], sum[j]);
+    }
     store(y + i * N, sum);
 }
 
@@ -578,8 +580,8 @@ interpolate_vectors(cudaStream_t stream, const struct qv_op_interpolate *op, con
 {
     int64_t vectors = op->rows * (op->cols / N);
     return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), interpolate_kernel<T, N>,
-                  vectors, divisor_of(op->cols / N), (const T *)table, (const int4 *)index,
-                  (const float4 *)weight, (T *)y);
+                  vectors, divisor_of(op->cols / N), (int)(op->taps / 4), (const T *)table,
+                  (const int4 *)index, (const float4 *)weight, (T *)y);
 }
 
 cudaError_t

@@ -159,12 +159,15 @@ QV_API void qv_host_free(qv_context *ctx, void *p);
 
 /* ---- model: weights on a device ------------------------------------------------------------- */
 
-/* Which of transformers' processors makes frames of a clip. Pictures have one rule. */
+/* Which of transformers' processors makes frames. Pictures have one rule but for GLM's. */
 typedef enum qv_processor {
     QV_PROCESSOR_QWEN3_VL =
         0,                 /* Qwen3VLVideoProcessor: pixels are counted over all frames, T*H*W */
     QV_PROCESSOR_QWEN2_VL, /* Qwen2VLVideoProcessor: pixels of each frame, H*W; an even number of
                                   frames; that of Qwen2.5-VL too */
+    QV_PROCESSOR_GLM4V,    /* Glm4vVideoProcessor and, of pictures, Glm4vImageProcessor: pixels are
+                                  counted over all frames, of a picture as over the pair that it
+                                  becomes; an even number of frames, by fps and max_duration alone */
     QV_PROCESSOR_MAX = 0x7fff
 } qv_processor;
 
@@ -174,9 +177,11 @@ typedef struct qv_preprocess {
         max_pixels;         /* of a clip, counted as its processor does; of a picture: H*W */
     double mean[3], std[3]; /* of values in 0..1 */
     double fps;             /* frames sampled per second (clips) */
-    int64_t min_frames, max_frames; /* (clips) */
+    int64_t min_frames, max_frames; /* (clips); 0 where the processor has no such numbers */
+    double max_duration; /* seconds (clips): of longer ones fps * max_duration frames, over all of
+                            them; 0: the processor has no such number */
     int patch_size, temporal_patch_size, merge_size;
-    qv_processor processor; /* of clips */
+    qv_processor processor;
 } qv_preprocess;
 
 typedef struct qv_model_options {

@@ -130,8 +130,8 @@ QV_API double qv_clip_busy_seconds(qv_clip *clip);
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 
 /* Size after transformers' smart_resize, for clips (num_frames = sampled; p->processor says how
- * pixels are counted) and for pictures (num_frames = 0: H*W). QV_EINVAL for an aspect ratio above
- * 200 or sizes below 1. */
+ * pixels are counted) and for pictures (num_frames = 0: H*W; for GLM's processor 2*H*W). QV_EINVAL
+ * for an aspect ratio above 200 or sizes below 1. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);

@@ -8,11 +8,17 @@
 static json_t *
 preprocess_json(const qv_preprocess *p)
 {
-    return json_pack("{s:I, s:I, s:[f,f,f], s:[f,f,f], s:f, s:I, s:I}", "min_pixels",
-                     (json_int_t)p->min_pixels, "max_pixels", (json_int_t)p->max_pixels, "mean",
-                     p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1], p->std[2],
-                     "fps", p->fps, "min_frames", (json_int_t)p->min_frames, "max_frames",
-                     (json_int_t)p->max_frames);
+    json_t *j = json_pack("{s:I, s:I, s:[f,f,f], s:[f,f,f], s:f, s:I, s:I}", "min_pixels",
+                          (json_int_t)p->min_pixels, "max_pixels", (json_int_t)p->max_pixels,
+                          "mean", p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1],
+                          p->std[2], "fps", p->fps, "min_frames", (json_int_t)p->min_frames,
+                          "max_frames", (json_int_t)p->max_frames);
+    if (j && p->max_duration > 0 && /* of processors that have one */
+        json_object_set_new(j, "max_duration", json_real(p->max_duration))) {
+        json_decref(j);
+        return NULL;
+    }
+    return j;
 }
 
 static json_t *

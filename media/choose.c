@@ -64,7 +64,7 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
                        (long long)info->n_frames);
     if (info->picture)
         return QV_OK;
-    rules->fill(info->first_frame, info->cut_frames, info->n_frames, *indices);
+    rules->fill(info, p, info->n_frames, *indices);
     info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
     return QV_OK;
 }
@@ -91,14 +91,31 @@ choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     return QV_OK;
 }
 
+/* Whose rules; NULL: the package has none for this model. */
+static const qvm_rules *
+rules_of(qv_processor processor, qv_like like)
+{
+    const bool utils = like == QV_LIKE_QWEN_VL_UTILS;
+    switch (processor) {
+    case QV_PROCESSOR_QWEN3_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
+    case QV_PROCESSOR_QWEN2_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen2_vl;
+    case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
+    case QV_PROCESSOR_MAX: break;
+    }
+    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl; /* smart_resize refuses it */
+}
+
 qv_status
 qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
            qv_clip_info *info, int64_t **indices, qv_error *err)
 {
     const qv_preprocess p = asked_for(preset, o);
-    const qvm_rules *rules = o->like == QV_LIKE_QWEN_VL_UTILS       ? &qvm_qwen_vl_utils
-                             : p.processor == QV_PROCESSOR_QWEN2_VL ? &qvm_qwen2_vl
-                                                                    : &qvm_qwen3_vl;
+    const qvm_rules *rules = rules_of(p.processor, o->like);
+    if (!rules)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: qwen-vl-utils prepares clips and pictures of Qwen's models, not of "
+                       "this one",
+                       path);
     if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
         return qv_fail(err, QV_EINVAL, "%s: patch %d, temporal patch %d, merge %d; each at least 1",
                        path, p.patch_size, p.temporal_patch_size, p.merge_size);

@@ -86,8 +86,8 @@ typedef struct qvm_rules {
     /* How many frames of a clip; its info has what the file says, and cut_frames. */
     qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                        int64_t *n, qv_error *err);
-    /* Which: indices[n], ascending, of the `total` from `first` on. */
-    void (*fill)(int64_t first, int64_t total, int64_t n, int64_t *indices);
+    /* Which: indices[n], ascending, of the cut_frames from first_frame on; n is what count gave. */
+    void (*fill)(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* The size of n_frames frames, or of a picture. */
     qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
@@ -99,7 +99,8 @@ qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_cli
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */
 
-extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
+extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_glm4v;
+extern const qvm_rules qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
 
 int64_t qvm_round_half_even(double x);
 

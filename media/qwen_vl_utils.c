@@ -78,9 +78,11 @@ count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o
 /* torch.linspace(first, first + total - 1, n).round(): in float32, from both ends, each value rounded
  * once. */
 static void
-fill(int64_t first, int64_t total, int64_t n, int64_t *indices)
+fill(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
-    const float begin = (float)first, end = (float)(first + total - 1);
+    (void)p;
+    const float begin = (float)info->first_frame;
+    const float end = (float)(info->first_frame + info->cut_frames - 1);
     const float step = n > 1 ? (end - begin) / (float)(n - 1) : 0.0f;
     for (int64_t i = 0; i < n; i++)
         indices[i] =

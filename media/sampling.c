@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frames, at which size: the rules of transformers' Qwen-VL processors, as pure functions. */
+/* Which frames, at which size: the rules of transformers' processors, as pure functions. */
 #include <math.h>
 
 #include "media.h"
@@ -8,6 +8,7 @@
 #define MAX_ASPECT 200.0
 #define QWEN3_FRAME_TOKENS 768 /* cap_pixels_per_frame: max_video_tokens of the two classes */
 #define QWEN2_CLIP_TOKENS 128000
+#define MOST_GLM_FPS 1000.0 /* each is looked at, though most be the same frame */
 
 qv_preprocess
 qv_preprocess_default(bool picture)
@@ -62,7 +63,8 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
         return qv_fail(err, QV_EINVAL, "patch %d, temporal patch %d, merge %d; each at least 1",
                        p->patch_size, p->temporal_patch_size, p->merge_size);
-    if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL)
+    if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL &&
+        p->processor != QV_PROCESSOR_GLM4V)
         return qv_fail(err, QV_EINVAL, "smart_resize: processor %d; see qv_processor",
                        (int)p->processor);
     if (p->min_pixels < 1 || p->max_pixels < p->min_pixels)
@@ -81,9 +83,10 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const int64_t temporal = p->temporal_patch_size;
     int64_t frames = num_frames, frames_bar = 1;
-    if (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL) {
+    if (p->processor == QV_PROCESSOR_GLM4V ||
+        (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL)) {
         /* transformers refuses clips shorter than a temporal patch; here they are sized as one,
-         * which is what they are padded to */
+         * which is what they are padded to, and GLM's pictures are */
         frames = at_least(frames, temporal);
         frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
         if (height < factor || width < factor) {
@@ -130,7 +133,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
 
 /* numpy.linspace(0, total - 1, n).round(), in its order of operations. */
 static void
-fill_qwen3(int64_t first, int64_t total, int64_t n, int64_t *indices)
+fill_indices(int64_t first, int64_t total, int64_t n, int64_t *indices)
 {
     const double span = (double)(total - 1);
     const double step = n > 1 ? span / (double)(n - 1) : 0.0;
@@ -160,7 +163,7 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
         n = at_least(n, 1);
     }
     if (indices)
-        fill_qwen3(0, total_frames, n, indices);
+        fill_indices(0, total_frames, n, indices);
     return n;
 }
 
@@ -174,6 +177,13 @@ count_qwen3(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
     *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, o->num_frames, p->min_frames,
                           p->max_frames, NULL);
     return QV_OK;
+}
+
+static void
+fill_qwen3(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+{
+    (void)p;
+    fill_indices(info->first_frame, info->cut_frames, n, indices);
 }
 
 /* resize(cap_pixels_per_frame=True). */
@@ -229,16 +239,17 @@ count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
  * frame, that is left out.
  */
 static void
-fill_qwen2(int64_t first, int64_t total, int64_t n, int64_t *indices)
+fill_qwen2(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     enum { LANES = 8 };
-    const double step = n ? (double)total / (double)n : 0;
+    const double step = n ? (double)info->cut_frames / (double)n : 0;
+    (void)p;
     for (int64_t i = 0; i < n; i++) {
         const int64_t lane = i % LANES;
         const double base = (double)(float)((double)(i - lane) * step);
         const bool whole = i - lane + LANES <= n;
-        indices[i] =
-            first + (int64_t)(float)(whole ? base + (double)lane * step : (double)i * step);
+        indices[i] = info->first_frame +
+                     (int64_t)(float)(whole ? base + (double)lane * step : (double)i * step);
     }
 }
 
@@ -253,7 +264,71 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
                     (int64_t)((double)p->min_pixels * 1.05));
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
+
+/* As sample_frames takes them: every 1/fps seconds the next frame, of a long clip as many as of one of
+ * max_duration, spread over all of it; each once, then the last again if they are odd. Gives how many,
+ * and writes them if indices is not NULL. */
+static int64_t
+walk_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t *indices)
+{
+    const int64_t total = info->cut_frames, last = total - 1;
+    const double rate = info->source_fps, duration = (double)total / rate;
+    const bool is_long = duration > p->max_duration;
+    const double wanted = floor((is_long ? p->max_duration : duration) * p->fps);
+    const bool all = is_long && wanted >= (double)total;
+    const int64_t samples = all ? total : at_least((int64_t)wanted, 1);
+    const double step = samples > 1 ? duration / (double)(samples - 1) : 0;
+    int64_t n = 0, before = -1;
+    for (int64_t i = 0; i < samples && before < last; i++) {
+        const double second = i && i == samples - 1 ? duration : (double)i * step;
+        const double at = ceil(is_long ? second * rate : (double)i * rate / p->fps);
+        const int64_t index = all ? i : at < (double)last ? (int64_t)at : last;
+        if (index == before)
+            continue;
+        before = index;
+        if (indices)
+            indices[n] = info->first_frame + index;
+        n++;
+    }
+    if (n % 2 && indices)
+        indices[n] = info->first_frame + before;
+    return n + n % 2;
+}
+
+static qv_status
+count_glm4v(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+            qv_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } others[] = { { "num_frames", o->num_frames },
+                   { "min_frames", o->min_frames },
+                   { "max_frames", o->max_frames },
+                   { "cap_pixels", o->cap_pixels } };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].value)
+            return qv_fail(
+                err, QV_EINVAL,
+                "%s %lld; this model's processor has no such option: fps, min_pixels and "
+                "max_pixels are its own",
+                others[i].name, (long long)others[i].value);
+    if (p->fps > MOST_GLM_FPS)
+        return qv_fail(err, QV_EINVAL, "fps %g; at most %g with this model's processor", p->fps,
+                       MOST_GLM_FPS);
+    *n = walk_glm4v(info, p, NULL);
+    return QV_OK;
+}
+
+static void
+fill_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+{
+    (void)n;
+    walk_glm4v(info, p, indices);
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
 
 /* The first frame at `s` seconds or later, by the numbers that timestamps are: the product with the rate
  * alone would be above frame 7 for 7 / 29.97. */
@@ -299,3 +374,4 @@ size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
 
 const qvm_rules qvm_qwen3_vl = { cut_between, count_qwen3, fill_qwen3, size_transformers };
 const qvm_rules qvm_qwen2_vl = { cut_between, count_qwen2, fill_qwen2, size_transformers };
+const qvm_rules qvm_glm4v = { cut_between, count_glm4v, fill_glm4v, size_transformers };

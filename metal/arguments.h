@@ -75,7 +75,7 @@ struct gather_args {
 };
 
 struct interpolate_args {
-    qv_count rows, cols;
+    qv_count rows, cols, taps;
 };
 
 /* Axes are depth, height, width; taps: of the kernel. */

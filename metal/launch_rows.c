@@ -194,13 +194,15 @@ launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch
                    qv_error *err)
 {
     bool aligned = op->cols % 4 == 0 && !naive;
-    qv_status status = CHECK_COUNTS("interpolate", err, { "rows", op->rows }, { "cols", op->cols });
+    qv_status status = CHECK_COUNTS("interpolate", err, { "rows", op->rows }, { "cols", op->cols },
+                                    { "taps", op->taps });
     if (status)
         return status;
     out->function = "interpolate";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->args.interpolate = (struct interpolate_args){ (qv_count)op->rows, (qv_count)op->cols };
+    out->args.interpolate =
+        (struct interpolate_args){ (qv_count)op->rows, (qv_count)op->cols, (qv_count)op->taps };
     spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }

@@ -161,14 +161,15 @@ taps_rows(constant interpolate_args &a, device const real *table, device const i
     uint first, n = items_of_group(a.rows, items, group.x, groups.x, first);
     for (uint i = thread_index; i < n; i += D) {
         uint row = first + i / items, col = i % items * size;
-        int4 from = *(device const int4 *)(index + 4 * long(row));
-        float4 by = *(device const float4 *)(weight + 4 * long(row));
-        F v[4];
-        for (uint t = 0; t < 4; t++)
-            fetch(table + long(from[t]) * a.cols + col, v[t]);
-        F sum = v[0] * by[0];
-        for (uint t = 1; t < 4; t++)
-            sum += v[t] * by[t];
+        F v[4], sum = F(0);
+        for (uint quad = 0; quad < a.taps; quad += 4) {
+            int4 from = *(device const int4 *)(index + a.taps * long(row) + quad);
+            float4 by = *(device const float4 *)(weight + a.taps * long(row) + quad);
+            for (uint t = 0; t < 4; t++)
+                fetch(table + long(from[t]) * a.cols + col, v[t]);
+            for (uint t = 0; t < 4; t++)
+                sum += v[t] * by[t];
+        }
         put(y + long(row) * a.cols + col, sum);
     }
 }

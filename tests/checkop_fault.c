@@ -471,7 +471,7 @@ exchange_columns(struct qv_device *dev, const struct qv_call *call)
 #define CONVERT "convert n=1000 x=f32 y=bf16"
 #define GATE "gate rows=24 cols=33 act=silu a_stride=66 b_stride=66 dtype=f32"
 #define GATHER "gather rows=24 cols=33 x_rows=40 x=f32 y=bf16"
-#define TAPS "interpolate rows=12 cols=33 table_rows=49 dtype=bf16"
+#define TAPS "interpolate rows=12 cols=33 taps=4 table_rows=49 dtype=bf16"
 #define UNFOLD                                                                                     \
     "unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 dtype=bf16"
 #define CONV                                                                                       \

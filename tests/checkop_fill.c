@@ -274,6 +274,7 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     case QV_OP_interpolate:
         op.u.interpolate.rows = PICK(rng, 1, 3, 12, 35, 64);
         op.u.interpolate.cols = PICK(rng, 1, 7, 8, 16, 33, 72, 200);
+        op.u.interpolate.taps = PICK(rng, 4, 4, 8, 16);
         op.u.interpolate.table_rows = PICK(rng, 1, 4, 49, 2304);
         op.u.interpolate.y_dtype = random_output_dtype(dtype, rng);
         break;
@@ -625,10 +626,16 @@ fill_interpolate(struct data *data, enum fill fill, struct rng *rng)
     static const float exact[] = { 0.5f, 0.25f, 0.125f, 0.125f };
     int32_t *index = data->bytes[1];
     float *weight = data->bytes[2];
+    const int64_t taps = data->op.u.interpolate.taps, quads = taps / 4;
     int64_t last = data->op.u.interpolate.table_rows - 1;
-    for (int64_t at = 0; at < data->op.u.interpolate.rows * 4; at++) {
+    for (int64_t at = 0; at < data->op.u.interpolate.rows * taps; at++) {
+        /* exact: four of a row weigh something, as sums of more do not fit bf16 */
+        const int64_t row = at / taps, tap = at % taps;
+        const bool weighs = tap % quads == row % quads;
         index[at] = (int32_t)(at % 9 == 8 ? last : rng_below(rng, last + 1));
-        weight[at] = fill == FILL_EXACT ? exact[(at + at / 4) % 4] : (float)fabs(rng_real(rng));
+        weight[at] = fill != FILL_EXACT ? (float)fabs(rng_real(rng))
+                     : weighs           ? exact[(row + tap / quads) % 4]
+                                        : 0;
     }
     if (fill == FILL_EXACT)
         fill_integers(data, 0, 16, rng);

@@ -128,7 +128,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
         s->x = most(data, 0, row, 1, 0, first->cols);
         s->w = most(data, 1, row, 1, 0, data->desc[1].cols);
         break;
-    case QV_OP_interpolate: s->w = most(data, 2, row, 1, 0, 4); break;
+    case QV_OP_interpolate: s->w = most(data, 2, row, 1, 0, data->desc[2].cols); break;
     case QV_OP_epilogue:
         s->x = fmax(s->fixed_x, most(data, 0, row, 1, 0, first->cols));
         if (data->bytes[2])

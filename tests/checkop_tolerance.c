@@ -111,7 +111,7 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
         units = fabs(expected) + (op->u.gate.act ? max_w * act_error(max_x) : 0);
         break;
     case QV_OP_gather: break; /* a rounding */
-    case QV_OP_interpolate: units = 5 * max_x * max_w; break;
+    case QV_OP_interpolate: units = (double)(op->u.interpolate.taps + 1) * max_x * max_w; break;
     case QV_OP_unfold: return 0; /* a copy */
     case QV_OP_conv:
         epilogue = qv_op_conv_epilogue(&op->u.conv);

@@ -198,7 +198,7 @@ end_on_try(void)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     fault = getenv("QV_FAULT");
     if (!fault)
@@ -207,5 +207,5 @@ main(void)
         end_on_try();
     if (is("strict escape"))
         fault = "escape";
-    return decoder_main();
+    return decoder_main(argc, argv);
 }

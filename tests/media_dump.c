@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* media_dump CLIP OUT [key=value ...]: frames as raw RGB to OUT, what was decided as JSON to
- * stdout. qwen2=1: with the numbers of Qwen2.5-VL's files. For media_parity.py. */
+ * stdout. qwen2=1: with the numbers of Qwen2.5-VL's files, glm=1: of GLM's classes. For
+ * media_parity.py. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -53,6 +54,17 @@ take_qwen2(qv_preprocess *image, qv_preprocess *video)
     video->processor = QV_PROCESSOR_QWEN2_VL;
 }
 
+static void
+take_glm(qv_preprocess *image, qv_preprocess *video)
+{
+    image->min_pixels = video->min_pixels = 112 * 112;
+    image->max_pixels = 28 * 28 * 15000;
+    video->max_pixels = 28 * 28 * 2 * 30000;
+    image->patch_size = video->patch_size = 14;
+    image->processor = video->processor = QV_PROCESSOR_GLM4V;
+    video->max_duration = 300;
+}
+
 static bool
 set_option(const char *text, qv_clip_options *o, qv_preprocess *image, qv_preprocess *video)
 {
@@ -61,6 +73,10 @@ set_option(const char *text, qv_clip_options *o, qv_preprocess *image, qv_prepro
     const double value = equals ? atof(equals + 1) : 0;
     if (equals && length == 5 && !strncmp(text, "qwen2", length)) {
         take_qwen2(image, video);
+        return true;
+    }
+    if (equals && length == 3 && !strncmp(text, "glm", length)) {
+        take_glm(image, video);
         return true;
     }
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {

@@ -4,7 +4,8 @@
     media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
 
 Run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
-processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; else as those of Qwen3-VL.
+processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; glm=1: as those of GLM-4.1V; else as those
+of Qwen3-VL.
 """
 
 import json
@@ -16,6 +17,8 @@ import av
 import numpy as np
 import torch
 from transformers.image_utils import SizeDict, load_image
+from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
+from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
@@ -38,6 +41,9 @@ def turn(frame, frames):
 
 
 def video_processor(options):
+    if options.get("glm"):
+        processor = Glm4vVideoProcessor()
+        return processor, dict(processor.size), 28
     if options.get("qwen2"):
         return Qwen2VLVideoProcessor(size=QWEN2_SIZE), QWEN2_SIZE, 28
     return Qwen3VLVideoProcessor(size=VIDEO_SIZE), VIDEO_SIZE, 32
@@ -55,6 +61,9 @@ def sample(processor, meta, options):
     counts = {k: int(options[k]) for k in ("min_frames", "max_frames") if k in options}
     for key, value in counts.items():
         setattr(processor, key, value)
+    if isinstance(processor, Glm4vVideoProcessor):
+        meta.duration = meta.total_num_frames / meta.fps  # as its readers fill it in
+        return processor.sample_frames(meta, fps=options.get("fps")).tolist()
     num_frames = int(options["num_frames"]) if "num_frames" in options else None
     if isinstance(processor, Qwen2VLVideoProcessor):
         if meta.total_num_frames < 2:  # it divides by 0 frames
@@ -98,9 +107,14 @@ def picture_reference(path, options):
     picture = np.array(load_image(path))
     size, patch = (QWEN2_SIZE, 14) if options.get("qwen2") else (PICTURE_SIZE, 16)
     processor = Qwen2VLImageProcessor(size=size, patch_size=patch)
+    temporal = {}
+    if options.get("glm"):
+        processor, patch, temporal = Glm4vImageProcessor(), 14, {"temporal_factor": 2}
+        size = dict(processor.size)
     tensor = torch.from_numpy(np.ascontiguousarray(picture.transpose(2, 0, 1)))[None]
     out = processor.resize(
-        tensor, size=asked_size(size, options), resample=processor.resample, factor=2 * patch
+        tensor, size=asked_size(size, options), resample=processor.resample, factor=2 * patch,
+        **temporal
     )
     return out.permute(0, 2, 3, 1).numpy(), [0.0], 0.0
 

@@ -69,7 +69,7 @@ keys_left_out_take_class_defaults(void **state)
     assert_int_equal(c.deepstack[1], 16);
     assert_int_equal(c.deepstack[2], 24);
     assert_int_equal(c.act, QV_ACT_GELU_TANH);
-    assert_true(c.rope_theta == 10000.0 && c.family->norm_eps == 1e-6);
+    assert_true(c.rope_theta == 10000.0 && c.norm_eps == 1e-6);
     assert_int_equal(qv_config_head_dim(&c), 72);
     assert_int_equal(qv_config_row_dim(&c), 1536);
 
@@ -145,6 +145,20 @@ families_have_their_own_defaults(void **state)
     assert_int_equal(qv_config_window_cells(&c), 2);
     for (int64_t i = 0; i < c.depth; i++)
         assert_false(c.full_attention[i]);
+
+    c = read_text(OF("glm4v_moe", ""));
+    assert_string_equal(c.model_type, "glm4v_moe");
+    assert_int_equal(c.hidden, 1536);
+    assert_int_equal(c.intermediate, 4096); /* as wide as tokens: */
+    assert_int_equal(c.out_hidden, 4096);
+    assert_int_equal(c.merger_intermediate, 13696); /* intermediate_size is the merger's */
+    assert_int_equal(c.n_positions, 24 * 24);
+    assert_true(c.norm_eps == 1e-5);
+    c = read_text("{\"model_type\":\"glm4v_vision\",\"depth\":2,\"patch_size\":[14,14],"
+                  "\"image_size\":100,\"rms_norm_eps\":1e-6,\"attention_bias\":false}");
+    assert_string_equal(c.model_type, "glm4v");
+    assert_int_equal(c.n_positions, 49);
+    assert_true(c.norm_eps == 1e-6);
 
     c = read_text("{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"vision_config\":"
                   "{\"hidden_size\":1280,\"depth\":9}}}");
@@ -278,6 +292,18 @@ bad_fields_are_refused(void **state)
         { OF("qwen2_5_vl", "\"fullatt_block_indexes\":7"), QV_EFORMAT, "is 7;|list of block" },
         { OF("qwen2_vl", "\"embed_dim\":100,\"num_heads\":3"), QV_EFORMAT,
           "embed_dim is 100|num_heads (3)" },
+        { OF("glm4v", "\"image_size\":13"), QV_EFORMAT,
+          "vision_config.image_size is 13|patch_size is 14" },
+        { OF("glm4v", "\"image_size\":[336,336]"), QV_EFORMAT, "image_size is [336,336]" },
+        { OF("glm4v", "\"attention_bias\":true"), QV_EUNSUPPORTED,
+          "vision_config.attention_bias is true|only false" },
+        { OF("glm4v", "\"attention_bias\":1"), QV_EFORMAT, "attention_bias is 1|true or false" },
+        { OF("glm4v", "\"rms_norm_eps\":-1e-5"), QV_EFORMAT, "vision_config.rms_norm_eps is -1" },
+        { OF("glm4v", "\"hidden_act\":\"gelu\""), QV_EUNSUPPORTED, "hidden_act is \"gelu\"" },
+        { OF("glm4v", "\"out_hidden_size\":0"), QV_EFORMAT, "out_hidden_size is 0" },
+        { OF("glm4v", "\"num_heads\":7"), QV_EFORMAT, "hidden_size is 1536|num_heads (7)" },
+        { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), QV_EUNSUPPORTED,
+          "glm4v has no DeepStack" },
         { OF("qwen2_vl", "\"mlp_ratio\":99"), QV_EFORMAT, "mlp_ratio is 99|1 to 16" },
         { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{}}", QV_EFORMAT,
           "vision_config is missing" },
@@ -295,7 +321,8 @@ bad_fields_are_refused(void **state)
           "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
           "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, qwen3_vl, "
-          "qwen3_vl_moe, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp" },
+          "qwen3_vl_moe, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, "
+          "glm4v, glm4v_moe" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
         { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },
         { "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "vision_config is missing" },
@@ -473,6 +500,34 @@ processors_differ_by_family(void **state)
     assert_int_equal(qwen3.video.processor, QV_PROCESSOR_QWEN3_VL);
 }
 
+/* Glm4vImageProcessor and Glm4vVideoProcessor: no old names, frames by seconds alone. */
+static void
+glm_processors_are_read(void **state)
+{
+    (void)state;
+    const char *glm = OF("glm4v", "");
+    struct qv_config c = read_text(glm);
+    assert_int_equal(c.image.processor, QV_PROCESSOR_GLM4V);
+    assert_int_equal(c.image.min_pixels, 112 * 112);
+    assert_int_equal(c.image.max_pixels, 15000 * 28 * 28);
+    assert_int_equal(c.video.processor, QV_PROCESSOR_GLM4V);
+    assert_int_equal(c.video.min_pixels, 112 * 112);
+    assert_int_equal(c.video.max_pixels, 60000 * 28 * 28);
+    assert_true(c.video.fps == 2.0 && c.video.max_duration == 300.0);
+    assert_true(c.video.mean[0] == 0.48145466 && c.image.std[2] == 0.27577711);
+
+    temp_text(IMAGE, "{\"min_pixels\":7,\"max_pixels\":8}");
+    temp_text(VIDEO, "{\"num_frames\":16,\"max_duration\":60,\"fps\":1,\"min_frames\":0,"
+                     "\"max_image_size\":{\"longest_edge\":1}}");
+    c = read_text(glm);
+    assert_int_equal(c.image.min_pixels, 112 * 112);
+    assert_true(c.video.fps == 1.0 && c.video.max_duration == 60.0);
+    temp_text(VIDEO, "{\"max_duration\":0}");
+    expect_read_failure("max_duration", QV_EFORMAT, VIDEO "|max_duration is 0");
+    temp_text(VIDEO, "{\"do_sample_frames\":false}");
+    expect_read_failure("sampling", QV_EUNSUPPORTED, VIDEO "|do_sample_frames is false");
+}
+
 static void
 bad_preprocessing_is_refused(void **state)
 {
@@ -563,6 +618,7 @@ main(void)
         TEST(files_come_in_the_order_of_transformers),
         TEST(old_names_of_picture_sizes_win),
         TEST(processors_differ_by_family),
+        TEST(glm_processors_are_read),
         TEST(bad_preprocessing_is_refused),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

@@ -91,11 +91,11 @@ static void
 interpolation_is_that_of_transformers(void **state)
 {
     (void)state;
-    qv_geometry_interpolation(4, 6, 2, 6, taps_index, taps_weight);
+    qv_geometry_interpolation(QV_BILINEAR, 4, 6, 2, 6, *taps_index, *taps_weight);
     assert_memory_equal(taps_index, index_4x6, sizeof index_4x6);
     assert_true(taps_weight[2][0] == 0x1.555558p-2f && taps_weight[2][2] == 0x1.555554p-1f);
     assert_true(taps_weight[12][0] == 0x1.555558p-1f && taps_weight[12][2] == 0x1.555550p-2f);
-    qv_geometry_interpolation(2, 8, 2, 4, taps_index, taps_weight);
+    qv_geometry_interpolation(QV_BILINEAR, 2, 8, 2, 4, *taps_index, *taps_weight);
     assert_memory_equal(taps_index, index_2x8, sizeof index_2x8);
     for (int64_t r = 0; r < 2; r++)
         for (int64_t c = 0; c < 8; c++) {
@@ -138,8 +138,8 @@ interpolation_of_large_grids_has_the_same_bits(void **state)
         skip();
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
         size_t bytes = (size_t)(grids[g].h * grids[g].w) * sizeof taps_index[0];
-        qv_geometry_interpolation(grids[g].h, grids[g].w, grids[g].merge, grids[g].side, taps_index,
-                                  taps_weight);
+        qv_geometry_interpolation(QV_BILINEAR, grids[g].h, grids[g].w, grids[g].merge,
+                                  grids[g].side, *taps_index, *taps_weight);
         uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325), taps_index, bytes);
         assert_int_equal(fnv1a(hash, taps_weight, bytes), grids[g].hash);
     }
@@ -153,7 +153,7 @@ interpolation_is_weights_into_the_table(void **state)
                                         { 96, 130, 2, 7 }, { 6, 9, 3, 2 },   { 2, 2, 2, 1 } };
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
         int64_t h = grids[g][0], w = grids[g][1], merge = grids[g][2], side = grids[g][3];
-        qv_geometry_interpolation(h, w, merge, side, taps_index, taps_weight);
+        qv_geometry_interpolation(QV_BILINEAR, h, w, merge, side, *taps_index, *taps_weight);
         for (int64_t i = 0; i < h * w; i++) {
             double sum = 0;
             for (int j = 0; j < 4; j++) {
@@ -165,6 +165,65 @@ interpolation_is_weights_into_the_table(void **state)
         }
         assert_int_equal(taps_index[0][0], 0);
         assert_int_equal(taps_index[h * w - 1][0], side * side - 1);
+    }
+}
+
+/* What grid_sample (bicubic, no align_corners, border) takes of an axis of 3 positions for 2 and for 6
+ * patches, and of 4 for 10. */
+static const float cubic_2_of_3[2][4] = {
+    { 0.77343750f, 0.26171875f, -0.03515625f },
+    { -0.03515625f, 0.26171875f, 0.77343750f },
+};
+static const float cubic_6_of_3[6][4] = {
+    { 1.10546875f, -0.10546875f, 0 },           { 0.77343750f, 0.26171875f, -0.03515625f },
+    { 0.22656250f, 0.87890625f, -0.10546875f }, { -0.10546875f, 0.87890625f, 0.22656250f },
+    { -0.03515625f, 0.26171875f, 0.77343750f }, { 0, -0.10546875f, 1.10546875f },
+};
+static const float cubic_10_of_4[10][4] = {
+    { 1.11025012f, -0.11024978f, 0, 0 },
+    { 0.91800022f, 0.08875011f, -0.00674987f, 0 },
+    { 0.50000012f, 0.59375012f, -0.09375002f, 0 },
+    { 0.08200024f, 0.97875023f, -0.06075002f, 0 },
+    { -0.11024978f, 0.83125025f, 0.32624999f, -0.04725004f },
+    { -0.04725004f, 0.32624999f, 0.83125025f, -0.11024978f },
+    { 0, -0.06074978f, 0.97875035f, 0.08199977f },
+    { 0, -0.09375002f, 0.59375012f, 0.50000012f },
+    { 0, -0.00675011f, 0.08874988f, 0.91800058f },
+    { 0, 0, -0.11024978f, 1.11025012f },
+};
+
+static void
+cubic_interpolation_is_that_of_torch(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t h, w, merge, side;
+        const float (*rows)[4], (*cols)[4];
+    } grids[] = {
+        { 2, 6, 2, 3, cubic_2_of_3, cubic_6_of_3 },
+        { 6, 2, 1, 3, cubic_6_of_3, cubic_2_of_3 },
+        { 10, 10, 2, 4, cubic_10_of_4, cubic_10_of_4 },
+    };
+    enum { TAPS = 16, MOST = 100 };
+    static int32_t index[MOST * TAPS];
+    static float weight[MOST * TAPS];
+    assert_int_equal(qv_interpolation_taps(QV_BICUBIC), TAPS);
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        const int64_t h = grids[g].h, w = grids[g].w, side = grids[g].side;
+        qv_geometry_interpolation(QV_BICUBIC, h, w, grids[g].merge, side, index, weight);
+        for (int64_t i = 0; i < h * w; i++) {
+            const int64_t first = TAPS * qv_block_row(w, grids[g].merge, i / w, i % w);
+            double sums[TAPS] = { 0 }; /* of each position: taps beyond the border are on it */
+            for (int64_t j = first; j < first + TAPS; j++) {
+                assert_in_range(index[j], 0, side * side - 1);
+                sums[index[j]] += weight[j];
+            }
+            for (int64_t p = 0; p < side * side; p++) {
+                const double by =
+                    (double)grids[g].rows[i / w][p / side] * (double)grids[g].cols[i % w][p % side];
+                assert_true(fabs(sums[p] - by) <= 1e-6);
+            }
+        }
     }
 }
 
@@ -243,6 +302,7 @@ main(void)
         cmocka_unit_test(interpolation_is_that_of_transformers),
         cmocka_unit_test(interpolation_of_large_grids_has_the_same_bits),
         cmocka_unit_test(interpolation_is_weights_into_the_table),
+        cmocka_unit_test(cubic_interpolation_is_that_of_torch),
         cmocka_unit_test(angles_are_torchs_to_one_ulp),
         cmocka_unit_test(angles_follow_positions),
     };

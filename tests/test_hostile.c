@@ -231,6 +231,37 @@ a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
     assert_string_equal(digest, expected);
 }
 
+/* GLM's Conv2d has the sides of a token, and positions those of a picture. */
+static void
+what_config_json_sizes_otherwise_is_refused(void **state)
+{
+    static const struct {
+        const char *fields, *words;
+    } cases[] = {
+        { "\"spatial_merge_size\":1,\"image_size\":7",
+          "model.visual.downsample.weight has shape [12,16,2,2]|asks for [12,16,1,1]" },
+        { "\"image_size\":8",
+          "embeddings.position_embedding.weight has shape [9,16]|asks for [16,16]" },
+        { "\"image_size\":7,\"intermediate_size\":24",
+          "model.visual.merger.gate_proj.weight has shape [20,12]|asks for [24,12]" },
+    };
+    char digest[40];
+    (void)state;
+    copy_file("glm4v/model.safetensors", "model.safetensors");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        qv_error err = { 0 };
+        const int n =
+            snprintf(text, sizeof text,
+                     "{\"model_type\":\"glm4v\",\"vision_config\":{\"depth\":2,\"hidden_size\":16,"
+                     "\"num_heads\":2,\"out_hidden_size\":12,\"patch_size\":2,%s%s}}",
+                     strstr(cases[i].fields, "intermediate") ? "" : "\"intermediate_size\":20,",
+                     cases[i].fields);
+        temp_file("config.json", text, (size_t)n);
+        expect_failure(cases[i].fields, QV_EFORMAT, cases[i].words, load(digest, &err), &err);
+    }
+}
+
 static int
 set_up(void **state)
 {
@@ -250,6 +281,7 @@ main(void)
         TEST(a_file_that_is_replaced_while_it_is_loaded_is_the_old_one),
         TEST(shards_are_what_the_index_says),
         TEST(a_tensor_in_two_shards_is_the_one_that_the_index_names),
+        TEST(what_config_json_sizes_otherwise_is_refused),
     };
     return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
 }

@@ -105,10 +105,76 @@ test_sample_pairs(void **state)
         int64_t indices[1024], n = 0, hash = 0;
         assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, NULL), QV_OK);
         assert_int_equal(n, cases[c].n);
-        qvm_qwen2_vl.fill(0, cases[c].total, n, indices);
+        qvm_qwen2_vl.fill(&info, &p, n, indices);
         for (int64_t i = 0; i < n; i++)
             hash = (hash * 31 + indices[i]) % 1000000007;
         assert_int_equal(hash, cases[c].hash);
+    }
+}
+
+/* Of Glm4vVideoProcessor, numpy 2; those above 300 seconds are spread, or all taken. */
+static void
+test_sample_by_seconds(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t n, hash;
+    } cases[] = {
+        { 325, 25.0, 2.0, 26, 269514090 },
+        { 1, 25.0, 2.0, 2, 0 },
+        { 2, 30.0, 2.0, 2, 0 },
+        { 7, 25.0, 2.0, 2, 0 },
+        { 300, 29.97002997002997, 2.0, 20, 338371810 },
+        { 9000, 30.0, 2.0, 600, 772791234 },
+        { 9001, 30.0, 2.0, 600, 56244505 },
+        { 100000, 30.0, 2.0, 600, 642544972 },
+        { 431, 24.0, 0.5, 8, 487521669 },
+        { 33, 25.0, 60.0, 34, 441677569 }, /* each once, the last again */
+        { 700, 2.0, 2.5, 700, 607852997 },
+        { 7193, 23.976, 2.0, 600, 704196857 },
+        { 50000, 25.0, 0.37, 112, 932746256 },
+        { 400, 1.0, 2.0, 400, 330503023 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const qv_clip_info info = { .cut_frames = cases[c].total,
+                                    .source_fps = cases[c].source_fps };
+        const qv_clip_options o = { 0 };
+        const qv_preprocess p = { .fps = cases[c].fps, .max_duration = 300 };
+        int64_t indices[1024], n = 0, hash = 0;
+        assert_int_equal(qvm_glm4v.count(&info, &p, &o, &n, NULL), QV_OK);
+        assert_int_equal(n, cases[c].n);
+        qvm_glm4v.fill(&info, &p, n, indices);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+}
+
+static void
+test_sample_by_seconds_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        qv_clip_options o;
+        double fps;
+        const char *words;
+    } bad[] = {
+        { { .num_frames = 4 }, 2, "num_frames 4; this model's processor has no such option" },
+        { { .min_frames = 5 }, 2, "min_frames 5;" },
+        { { .max_frames = 6 }, 2, "max_frames 6;" },
+        { { .cap_pixels = true }, 2, "cap_pixels 1;" },
+        { { .fps = 1001 }, 1001, "fps 1001; at most 1000" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const qv_clip_info info = { .cut_frames = 11, .source_fps = 25 };
+        const qv_preprocess p = { .fps = bad[i].fps, .max_duration = 300 };
+        int64_t n = 7;
+        qv_error err;
+        assert_int_equal(qvm_glm4v.count(&info, &p, &bad[i].o, &n, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, bad[i].words));
+        assert_int_equal(n, 7);
     }
 }
 
@@ -207,6 +273,29 @@ test_smart_resize_of_frames(void **state)
     p.processor = QV_PROCESSOR_QWEN2_VL;
     check_sizes(published, sizeof published / sizeof published[0], p, 3136, 12845056);
     check_sizes(class, sizeof class / sizeof class[0], p, 128 * 28 * 28, 768 * 28 * 28);
+}
+
+/* GLM's: all frames of a clip count, and a picture as a pair. */
+static void
+test_smart_resize_of_glm(void **state)
+{
+    (void)state;
+    static const size_case clips[] = {
+        { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },  { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 56, 56 },      { 600, 2160, 3840, 196, 364 }, { 2, 1, 1, 84, 84 },
+        { 5, 20, 700, 28, 980 },    { 7, 13, 27, 28, 56 },         { 2, 4000, 20, 5600, 28 },
+        { 2, 144, 176, 140, 168 },
+    };
+    static const size_case pictures[] = {
+        { 0, 1080, 1920, 1092, 1932 }, { 0, 50, 50, 84, 84 }, { 0, 3000, 4000, 2100, 2800 },
+        { 0, 10, 300, 28, 840 },       { 0, 7, 13, 84, 112 }, { 0, 112, 56, 112, 56 },
+        { 0, 4001, 2003, 3416, 1708 },
+    };
+    qv_preprocess p = qv_preprocess_default(false);
+    p.patch_size = 14;
+    p.processor = QV_PROCESSOR_GLM4V;
+    check_sizes(clips, sizeof clips / sizeof clips[0], p, 112 * 112, 28 * 28 * 2 * 30000);
+    check_sizes(pictures, sizeof pictures / sizeof pictures[0], p, 112 * 112, 28 * 28 * 15000);
 }
 
 static void
@@ -623,6 +712,35 @@ test_like_qwen_vl_utils(void **state)
     qv_clip_close(&clip);
 }
 
+/* The package has no rules for another's models. */
+static void
+test_like_qwen_vl_utils_is_qwens(void **state)
+{
+    (void)state;
+    const char *path = make_clip("like_glm.mp4", 5, 0);
+    const qv_preprocess glm = { .processor = QV_PROCESSOR_GLM4V,
+                                .min_pixels = 112 * 112,
+                                .max_pixels = 28 * 28 * 2 * 30000,
+                                .fps = 2,
+                                .max_duration = 300,
+                                .patch_size = 14,
+                                .temporal_patch_size = 2,
+                                .merge_size = 2 };
+    qv_clip_options o = { .trusted = !decoder, .decoder = decoder, .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_clip *clip = NULL;
+    qv_error err;
+    assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "like_glm.mp4: qwen-vl-utils"));
+    assert_null(clip);
+    o.like = QV_LIKE_TRANSFORMERS;
+    assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_OK);
+    qv_clip_info info;
+    qv_clip_get_info(clip, &info);
+    assert_int_equal(info.n_frames % 2, 0);
+    assert_int_equal(info.height % 28 + info.width % 28, 0);
+    qv_clip_close(&clip);
+}
+
 /* A transparent picture lies on white there, and is taken as if it were not here. */
 static void
 test_transparent_picture(void **state)
@@ -855,11 +973,11 @@ remove_folder(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "one.mp4",  "two.mp4",        "odd.mp4",     "long.mp4",    "a.avi",
-        "a.mkv",    "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov",
-        "flat.mov", "tilted.mov",     "picture.png", "picture.mp4", "thin.png",
-        "text.mp4", "playlist.mp4",   "concat.mp4",  "sdp.mp4",     "empty.mp4",
-        "bomb.png", "whole.avi",      "damaged.avi", "like.mp4",    "clear.pam",
+        "one.mp4",        "two.mp4",     "odd.mp4",   "long.mp4",   "a.avi",        "a.mkv",
+        "with:colon.mp4", "options.mp4", "close.mp4", "turned.mov", "flat.mov",     "tilted.mov",
+        "picture.png",    "picture.mp4", "thin.png",  "text.mp4",   "playlist.mp4", "concat.mp4",
+        "sdp.mp4",        "empty.mp4",   "bomb.png",  "whole.avi",  "damaged.avi",  "like.mp4",
+        "like_glm.mp4",   "clear.pam",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(in_folder(names[i]));
@@ -889,8 +1007,11 @@ main(void)
         cmocka_unit_test(test_sample_frames),
         cmocka_unit_test(test_sample_pairs),
         cmocka_unit_test(test_sample_pairs_refuses),
+        cmocka_unit_test(test_sample_by_seconds),
+        cmocka_unit_test(test_sample_by_seconds_refuses),
         cmocka_unit_test(test_smart_resize),
         cmocka_unit_test(test_smart_resize_of_frames),
+        cmocka_unit_test(test_smart_resize_of_glm),
         cmocka_unit_test(test_smart_resize_refuses),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_resize_levels),
@@ -900,6 +1021,7 @@ main(void)
         cmocka_unit_test(test_clip),
         cmocka_unit_test(test_clip_options),
         cmocka_unit_test(test_like_qwen_vl_utils),
+        cmocka_unit_test(test_like_qwen_vl_utils_is_qwens),
         cmocka_unit_test(test_transparent_picture),
         cmocka_unit_test(test_close_any_time),
         cmocka_unit_test(test_rotation),

@@ -24,7 +24,7 @@ static const char *const legal[QV_OP_COUNT] = {
                          "q_stride=144 k_stride=144 v_stride=144 dtype=f32"),
     [QV_OP_gate] = "gate rows=6 cols=8 act=silu a_stride=16 b_stride=16 dtype=bf16",
     [QV_OP_gather] = "gather rows=12 cols=8 x_rows=20 x=f32 dtype=bf16",
-    [QV_OP_interpolate] = "interpolate rows=12 cols=8 table_rows=2304 dtype=f32",
+    [QV_OP_interpolate] = "interpolate rows=12 cols=8 taps=4 table_rows=2304 dtype=f32",
     [QV_OP_unfold] = ("unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 "
                       "dtype=bf16"),
     [QV_OP_conv] = ("conv n=2 d=4 h=5 w=7 c=6 o=9 kd=3 kh=3 kw=3 sd=1 sh=2 sw=1 dd=1 dh=1 dw=1 "
@@ -288,7 +288,8 @@ static const struct refusal illegal[] = {
     { "gate rows=4 cols=8 b_stride=7 dtype=f32", "b_stride=7" },
     { "gather rows=4 cols=8 dtype=f32", "x_rows=0" },
     { "gather rows=4 cols=8 x_rows=2147483648 dtype=f32", "x_rows=2147483648" },
-    { "interpolate rows=1 cols=1 table_rows=2147483648 dtype=f32", "table_rows=2147483648" },
+    { "interpolate rows=1 cols=1 taps=4 table_rows=2147483648 dtype=f32", "table_rows=2147483648" },
+    { "interpolate rows=1 cols=1 taps=6 table_rows=9 dtype=f32", "taps=6" },
     { "rows rows=4 patch=1 temporal=2 channels=4 items=1 patches=8 dtype=f32", "channels=4" },
     { "rows rows=4 patch=1 temporal=2 channels=3 items=0 patches=8 dtype=f32", "items=0" },
     { "rows rows=4294967296 patch=1 temporal=2 channels=3 items=1 patches=8 dtype=f32",
@@ -491,7 +492,8 @@ test_costs(void **state)
         { "gate rows=6 cols=8 act=silu a_stride=16 b_stride=16 dtype=bf16", 96, 2 * 3 * 48 },
         { "gather rows=12 cols=8 x_rows=20 x=f32 dtype=bf16", 0, 12 * (4 * 8 + 4 + 2 * 8) },
         { "gather rows=12 cols=8 x_rows=2 dtype=f32", 0, 4 * (16 + 12 + 96) },
-        { "interpolate rows=2 cols=3 table_rows=4 dtype=f32", 48, 4 * (12 + 8 + 8 + 6) },
+        { "interpolate rows=2 cols=3 taps=4 table_rows=4 dtype=f32", 48, 4 * (12 + 8 + 8 + 6) },
+        { "interpolate rows=2 cols=3 taps=16 table_rows=4 dtype=f32", 192, 4 * (12 + 32 + 32 + 6) },
         { "rows rows=4 patch=2 temporal=2 channels=3 items=3 patches=8 dtype=bf16", 192,
           96 + 192 + 3 * 40 + 4 * 16 },
         { legal[QV_OP_unfold], 0, 2 * (8 * 270 + 64 * 90) },

@@ -209,6 +209,18 @@ neighbours_change_no_bit_with_windows(void **state)
                                             test_dtypes[type], QV_INPUT_PATCHES, QV_BF16));
 }
 
+/* Nor where positions are of sixteen neighbours and a token's patches are one row of a product. */
+static void
+neighbours_change_no_bit_of_glm(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++)
+        for (int type = 0; type < N_TEST_DTYPES; type++)
+            if (dtype_is_here(test_backends[on], test_dtypes[type]))
+                check_pack(pack_open_family(QV_GOLDEN "/glm4v", test_backends[on],
+                                            test_dtypes[type], QV_INPUT_FRAMES, QV_F32));
+}
+
 /* The same call in the same capacity gives each item what it gives alone, packed as it is. */
 static void
 several_are_each_alone(void **state)
@@ -438,6 +450,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbours_change_no_bit),
         cmocka_unit_test(neighbours_change_no_bit_with_windows),
+        cmocka_unit_test(neighbours_change_no_bit_of_glm),
         cmocka_unit_test(several_are_each_alone),
         cmocka_unit_test(capacities_change_no_bit_unsaid),
         cmocka_unit_test(rows_beyond_the_fill_stay_inside),

@@ -483,7 +483,8 @@ planted_faults_are_found(void **state)
 
 /* ---- honest towers pass ---------------------------------------------------------------------- */
 
-static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp" };
+static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp",
+                                        "glm4v" };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static void

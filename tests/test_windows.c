@@ -19,7 +19,9 @@
 #include "tiny.h"
 
 /* 8x8 patches a window, as published */
-static const struct qv_config config = { .patch = 14, .merge = 2, .window = 112, .hidden = 80 };
+static const struct qv_config config = {
+    .family = &qv_family_qwen2_5_vl, .patch = 14, .merge = 2, .window = 112, .hidden = 80
+};
 
 static const int64_t grids[][3] = { { 1, 8, 8 },   { 1, 16, 24 }, { 1, 10, 8 }, { 2, 8, 10 },
                                     { 3, 20, 38 }, { 1, 2, 2 },   { 1, 2, 30 }, { 2, 34, 6 } };
@@ -59,7 +61,7 @@ rows_are_in_window_order(void **state)
     qv_error err = { 0 };
     for (int i = 0; i < N_GRIDS; i++)
         memcpy(items[i].grid_thw, grids[i], sizeof grids[i]);
-    if (qv_tables_open(&capacity, &t, &err))
+    if (qv_tables_open(&capacity, &config, &t, &err))
         fail_msg("%s", err.text);
     qv_tables_fill(&t, &capacity, &config, items, N_GRIDS);
     int64_t cell = 0, window = 0;

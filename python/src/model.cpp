@@ -161,6 +161,7 @@ preprocess_dict(const qv_preprocess &p)
     d["fps"] = p.fps;
     d["min_frames"] = p.min_frames;
     d["max_frames"] = p.max_frames;
+    d["max_duration"] = p.max_duration;
     d["mean"] = nb::make_tuple(p.mean[0], p.mean[1], p.mean[2]);
     d["std"] = nb::make_tuple(p.std[0], p.std[1], p.std[2]);
     return d;

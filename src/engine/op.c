@@ -430,6 +430,9 @@ check_kind(const struct qv_op *op, qv_error *err)
         if (op->u.interpolate.table_rows > INT32_MAX)
             return qv_fail(err, QV_EINVAL, "interpolate: table_rows=%lld; indices are int32",
                            (long long)op->u.interpolate.table_rows);
+        if (op->u.interpolate.taps % 4)
+            return qv_fail(err, QV_EINVAL, "interpolate: taps=%lld; it must be a multiple of 4",
+                           (long long)op->u.interpolate.taps);
         break;
     case QV_OP_unfold:
         if (op->u.unfold.kd > op->u.unfold.d || op->u.unfold.kh > op->u.unfold.h ||
@@ -562,7 +565,8 @@ qv_op_flops(const struct qv_op *op)
     case QV_OP_gate: return 2.0 * (double)op->u.gate.rows * (double)op->u.gate.cols;
     case QV_OP_gather: return 0;
     case QV_OP_interpolate:
-        return 8.0 * (double)op->u.interpolate.rows * (double)op->u.interpolate.cols;
+        return 2.0 * (double)op->u.interpolate.taps * (double)op->u.interpolate.rows *
+               (double)op->u.interpolate.cols;
     case QV_OP_unfold: return 0;
     case QV_OP_conv: {
         struct qv_view w = qv_op_view(op, 1), y = qv_op_view(op, 4);

@@ -201,7 +201,7 @@ interpolate_ref(const struct qv_op_interpolate *op, void *const *p)
     for (int64_t i = 0; i < op->rows; i++)
         for (int64_t j = 0; j < op->cols; j++) {
             double sum = 0;
-            for (int64_t t = 4 * i; t < 4 * i + 4; t++)
+            for (int64_t t = op->taps * i; t < op->taps * (i + 1); t++)
                 sum += weight[t] * qv_load(p[0], op->table_dtype, index[t] * op->cols + j);
             qv_store(p[3], op->y_dtype, i * op->cols + j, sum);
         }

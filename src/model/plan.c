@@ -311,7 +311,7 @@ make(struct qv_plan *plan, qv_error *err)
     if (!plan->item_rows)
         return qv_fail(err, QV_ENOMEM, "no memory for %lld items",
                        (long long)plan->capacity.segments);
-    status = qv_tables_open(&plan->capacity, &plan->tables, err);
+    status = qv_tables_open(&plan->capacity, &plan->model->config, &plan->tables, err);
     if (!status)
         status = take_arena(plan, err);
     if (status)

@@ -7,15 +7,17 @@
 #include "error.h"
 
 qv_status
-qv_tables_open(const struct qv_capacity *capacity, struct qv_tables *out, qv_error *err)
+qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c, struct qv_tables *out,
+               qv_error *err)
 {
     const size_t rows = (size_t)capacity->rows, n = (size_t)capacity->segments;
     const size_t windows = (size_t)capacity->windows;
+    const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
     struct qv_tables t = { .places = calloc(n, sizeof *t.places),
                            .norms = calloc(n, sizeof *t.norms),
                            .coords = calloc(rows, sizeof *t.coords),
-                           .index = calloc(rows, sizeof *t.index),
-                           .weight = calloc(rows, sizeof *t.weight),
+                           .index = calloc(rows, taps * sizeof *t.index),
+                           .weight = calloc(rows, taps * sizeof *t.weight),
                            .segments = calloc(QV_SEGMENT_LISTS * (n + 1), sizeof *t.segments),
                            .windows = calloc(QV_SEGMENT_LISTS * (windows + 1), sizeof *t.windows),
                            .order = calloc(rows, sizeof *t.order),
@@ -132,6 +134,7 @@ add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct q
          const qv_item *item, int64_t side)
 {
     const int64_t *g = item->grid_thw, pair_rows = g[1] * g[2], first = t->n_rows;
+    const int64_t taps = qv_interpolation_taps(c->family->interpolation);
     for (int64_t pair = 0; pair < g[0]; pair++) {
         int64_t at = t->n_rows;
         put_segment(t->segments, capacity->segments, t->n_segments++, c, at, pair_rows);
@@ -145,10 +148,12 @@ add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct q
                 t->coords[at + i].pair = (int32_t)pair;
             }
         if (side && pair == 0) {
-            qv_geometry_interpolation(g[1], g[2], c->merge, side, t->index + at, t->weight + at);
+            qv_geometry_interpolation(c->family->interpolation, g[1], g[2], c->merge, side,
+                                      t->index + at * taps, t->weight + at * taps);
         } else if (side) {
-            memcpy(t->index + at, t->index + first, (size_t)pair_rows * sizeof *t->index);
-            memcpy(t->weight + at, t->weight + first, (size_t)pair_rows * sizeof *t->weight);
+            const size_t n = (size_t)(pair_rows * taps);
+            memcpy(t->index + at * taps, t->index + first * taps, n * sizeof *t->index);
+            memcpy(t->weight + at * taps, t->weight + first * taps, n * sizeof *t->weight);
         }
         t->n_rows += pair_rows;
     }
@@ -174,7 +179,8 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
     /* rows beyond the items' look at what is there: the first patch of the first, the first position */
     const size_t beyond = (size_t)(capacity->rows - t->n_rows);
     memset(t->coords + t->n_rows, 0, beyond * sizeof *t->coords);
-    memset(t->index + t->n_rows, 0, beyond * sizeof *t->index);
+    const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
+    memset(t->index + (size_t)t->n_rows * taps, 0, beyond * taps * sizeof *t->index);
     const int64_t tokens = t->n_rows / (c->merge * c->merge);
     if (c->window) { /* else nothing looks there */
         memset(t->order + t->n_rows, 0, beyond * sizeof *t->order);

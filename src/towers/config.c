@@ -99,6 +99,8 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
         value *= k->of_hidden ? c->hidden : 1;
         memcpy((char *)c + k->offset, &value, sizeof value);
     }
+    if (c->image_size)
+        c->n_positions = (c->image_size / c->patch) * (c->image_size / c->patch);
     return QV_OK;
 }
 
@@ -118,6 +120,10 @@ check_sizes(const struct qv_json_object *vision, const struct qv_config *c, qv_e
     const char *file = qv_path_tail(vision->file), *in = vision->prefix;
     const char *hidden = key_of(c->family, QV_CONFIG(hidden));
     const int64_t side = qv_config_position_side(c), cell = c->patch * c->merge;
+    if (c->image_size && c->image_size < c->patch)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %simage_size is %lld, smaller than a patch (patch_size is %lld)", file,
+                       in, (long long)c->image_size, (long long)c->patch);
     if (c->hidden % c->heads)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s%s is %lld, which %snum_heads (%lld) does not divide", file, in,
@@ -138,6 +144,27 @@ check_sizes(const struct qv_json_object *vision, const struct qv_config *c, qv_e
                        "spatial_merge_size, %lld",
                        file, in, (long long)c->window, (long long)cell);
     return QV_OK;
+}
+
+static qv_status
+read_norm(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
+{
+    const char *key = c->family->norm_eps_key;
+    c->norm_eps = c->family->norm_eps;
+    return key ? qv_json_real(vision, key, 0.0, 1.0, &c->norm_eps, err) : QV_OK;
+}
+
+/* Families with biases have them whatever config.json says. */
+static qv_status
+check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
+{
+    static const char key[] = "attention_bias";
+    const json_t *found = qv_json_get(vision, key);
+    if (c->family->bias || !found || json_is_false(found))
+        return QV_OK;
+    if (!json_is_true(found))
+        return qv_json_wrong(vision, key, found, "it must be true or false", err);
+    return qv_json_unsupported(vision, key, found, "only false is supported", err);
 }
 
 /* The blocks whose attention is full, where that of the others stays within windows. */
@@ -273,6 +300,10 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
     s = read_sizes(&vision, c, err);
     if (!s)
         s = check_sizes(&vision, c, err);
+    if (!s)
+        s = read_norm(&vision, c, err);
+    if (!s)
+        s = check_bias(&vision, c, err);
     if (!s)
         s = read_full_attention(&vision, c, err);
     if (!s)

@@ -13,14 +13,17 @@ struct qv_config {
     const struct qv_family *family;
     char model_type[64]; /* of the whole model: "qwen3_vl" */
     int64_t depth, hidden, heads, intermediate, out_hidden;
+    int64_t merger_intermediate; /* of a gated merger */
     int64_t mlp_padding; /* values of 0 behind `intermediate`, for the device (not from the file) */
     int64_t in_channels, patch, temporal, merge;
     int64_t n_positions; /* learned position table [n_positions, hidden], a square grid; 0: none */
+    int64_t image_size;  /* side of pictures that the table has a position for each patch of, where
+                            config.json says that instead; 0: it does not */
     int64_t window;      /* side of an attention window, in pixels; 0: there are none */
     bool full_attention[QV_MOST_DEPTH]; /* of a block: it does not look at windows */
     int64_t n_deepstack;
     int64_t deepstack[QV_MAX_DEEPSTACK]; /* block indices, in the order of their mergers */
-    double rope_theta;
+    double norm_eps, rope_theta;
     int act; /* enum qv_act of the MLP */
     qv_preprocess image, video;
 };

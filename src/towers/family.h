@@ -14,12 +14,22 @@ enum qv_norm_kind {
     QV_NORM_RMS,   /* root of the mean square, weight alone */
 };
 
+/* How learned positions become those of a grid (towers/geometry.h). */
+enum qv_interpolation {
+    QV_BILINEAR,
+    QV_BICUBIC,
+};
+
 /* Names in checkpoints, below the tower's prefix and without ".weight", ".bias". Those of a block are
- * below `block`.N, those of a merger below `merger` or `deepstack`.N. NULL: the family has none. */
+ * below `block`.N, those of a merger below `merger` (where that is "", they are whole) or
+ * `deepstack`.N. NULL: the family has none. */
 struct qv_tensor_names {
-    const char *patch_embed, *positions;
+    const char *patch_embed, *patch_norm, *positions; /* patch_norm: before positions are added */
     const char *block, *norm1, *qkv[3], *proj, *norm2, *fc1[2], *fc2; /* qkv: as one or as three; */
-    const char *merger, *deepstack, *merger_norm, *merger_fc1, *merger_fc2; /* fc1: gate and up */
+    const char *merger, *deepstack, *merger_norm;                     /* fc1: gate and up */
+    /* a Conv2d of merge x merge, then a linear layer and its LayerNorm, before the merger's MLP */
+    const char *downsample, *merger_proj, *merger_proj_norm;
+    const char *merger_fc1[2], *merger_fc2;
 };
 
 /* One of the vision config's integers, and transformers' class default for it. The second name is the
@@ -38,11 +48,13 @@ struct qv_family {
     const struct qv_config_key *keys; /* a key NULL at the end */
     const char *act;                  /* hidden_act where config.json leaves it out */
     enum qv_norm_kind norm;
-    double norm_eps;       /* transformers' modules have it as a constant */
-    bool bias;             /* of the linear layers in blocks and mergers */
-    bool patch_embed_bias; /* of the Conv3d */
-    bool windows;          /* attention stays within windows, but for fullatt_block_indexes */
-    qv_act merger_act;
+    double norm_eps;          /* transformers' modules have it as a constant, */
+    const char *norm_eps_key; /* or the vision config has it under this name */
+    bool bias;                /* of the linear layers in blocks and mergers */
+    bool patch_embed_bias;    /* of the Conv3d */
+    bool windows;             /* attention stays within windows, but for fullatt_block_indexes */
+    qv_act merger_act;        /* of its MLP; of a gated one, behind the norm in front of that */
+    enum qv_interpolation interpolation;
     qv_processor processor; /* of clips: its defaults are in preprocess.c */
     /* clips have 128 to 768 tokens, counted as their processor does, whatever the files say: so
      * transformers' processors of Omni models */
@@ -66,6 +78,7 @@ extern const struct qv_family qv_family_qwen3_vl;
 extern const struct qv_family qv_family_qwen3_omni;
 extern const struct qv_family qv_family_qwen3_5;
 extern const struct qv_family qv_family_qwen4_exp;
+extern const struct qv_family qv_family_glm4v;
 
 /* Whether an MLP is act(gate) * up, of one product with both. */
 static inline bool

@@ -86,14 +86,18 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     const struct qv_safetensor *t = part->weight.tensor;
     int64_t first[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
     int64_t last[] = { c->hidden, c->temporal, c->patch, c->patch, c->in_channels };
+    int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     int64_t flat[] = { spec->n, spec->k };
     int dims = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS ? 1 : 2;
     part->channels_last = spec->conv3d && shape_is(t, last, 5) && !shape_is(t, first, 5);
-    if (shape_is(t, flat, dims) || part->channels_last || (spec->conv3d && shape_is(t, first, 5)))
+    part->conv2d = spec->conv2d && shape_is(t, plane, 4);
+    if (part->conv2d || part->channels_last || (spec->conv3d && shape_is(t, first, 5)) ||
+        (!spec->conv2d && shape_is(t, flat, dims)))
         return QV_OK;
     char found[128], wanted[128];
+    const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
     print_shape(t->shape, t->n_dims, found, sizeof found);
-    print_shape(spec->conv3d ? first : flat, spec->conv3d ? 5 : dims, wanted, sizeof wanted);
+    print_shape(shape, spec->conv3d ? 5 : spec->conv2d ? 4 : dims, wanted, sizeof wanted);
     return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
                    qv_safetensors_path(part->weight.file), t->name, found, wanted);
 }
@@ -250,6 +254,11 @@ qv_part_read(const struct qv_tensor_part *part, const struct qv_config *c, int64
     if (!status && part->channels_last) {
         qv_conv3d_channels_last_to_first(raw, rows, c->temporal * c->patch * c->patch,
                                          c->in_channels, element, canonical);
+        *values = canonical;
+    }
+    if (!status && part->conv2d) { /* a transpose of each row, whichever way round */
+        qv_conv3d_channels_last_to_first(raw, rows, c->hidden, c->merge * c->merge, element,
+                                         canonical);
         *values = canonical;
     }
     return status;

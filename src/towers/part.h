@@ -22,6 +22,7 @@ struct qv_tensor_part {
     struct qv_found weight;
     qv_dtype dtype;     /* of the values that are read */
     bool channels_last; /* a patch embedding [O, T, P, P, C] */
+    bool conv2d;        /* [O, C, merge, merge]; read as [O, merge, merge, C] */
     /* Quantised: weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias of
      * its group. bits 0: it is not. */
     int bits;

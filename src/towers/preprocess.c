@@ -14,6 +14,8 @@ struct processor {
     bool clips;
     /* min_pixels and max_pixels are known too, and win over `size` */
     bool old_pixels;
+    /* has no numbers of frames, neither num_frames nor least and most: fps and max_duration */
+    bool by_duration;
     /* takes the frames that it is given unless it is asked to sample, and says so in its file; here
      * it is always asked */
     bool may_not_sample;
@@ -31,6 +33,17 @@ static const struct processor pictures = {
                 .max_pixels = 28 * 28 * 1280,
                 .mean = { 0.48145466, 0.4578275, 0.40821073 },
                 .std = { 0.26862954, 0.26130258, 0.27577711 } },
+};
+
+static const struct processor glm_pictures = {
+    .part = "image_processor",
+    .part_prefix = "image_processor.",
+    .files = { "preprocessor_config.json" },
+    .preset = { .min_pixels = 112 * 112,
+                .max_pixels = 28 * 28 * 15000,
+                .mean = { 0.48145466, 0.4578275, 0.40821073 },
+                .std = { 0.26862954, 0.26130258, 0.27577711 },
+                .processor = QV_PROCESSOR_GLM4V },
 };
 
 /* Qwen2VLVideoProcessor has no fps of its own: 2 is what its users ask for, and qwen-vl-utils'. */
@@ -63,6 +76,19 @@ static const struct processor clips[] = {
                                             .min_frames = 4,
                                             .max_frames = 768,
                                             .processor = QV_PROCESSOR_QWEN2_VL } },
+    [QV_PROCESSOR_GLM4V] = { .clips = true,
+                             .by_duration = true,
+                             .part = "video_processor",
+                             .part_prefix = "video_processor.",
+                             .files = { "video_preprocessor_config.json",
+                                        "preprocessor_config.json" },
+                             .preset = { .min_pixels = 112 * 112,
+                                         .max_pixels = 28 * 28 * 2 * 30000,
+                                         .mean = { 0.48145466, 0.4578275, 0.40821073 },
+                                         .std = { 0.26862954, 0.26130258, 0.27577711 },
+                                         .fps = 2.0,
+                                         .max_duration = 300.0,
+                                         .processor = QV_PROCESSOR_GLM4V } },
 };
 
 /* What the processor may leave out or do otherwise, and we would not know how. */
@@ -98,7 +124,8 @@ check_steps(const struct qv_json_object *o, const struct processor *which, qv_er
     const json_t *resample = qv_json_get(o, "resample");
     if (resample && (!json_is_integer(resample) || json_integer_value(resample) != 3))
         return qv_json_unsupported(o, "resample", resample, "only 3 (bicubic) is supported", err);
-    const json_t *num_frames = which->clips ? qv_json_get(o, "num_frames") : NULL;
+    const bool counts = which->clips && !which->by_duration; /* else it is there, and unused */
+    const json_t *num_frames = counts ? qv_json_get(o, "num_frames") : NULL;
     if (num_frames)
         return qv_json_unsupported(o, "num_frames", num_frames, "only fps is supported", err);
     return QV_OK;
@@ -150,9 +177,11 @@ read_pixels(const struct qv_json_object *o, bool old_pixels, qv_preprocess *p, q
 }
 
 static qv_status
-read_frames(const struct qv_json_object *o, qv_preprocess *p, qv_error *err)
+read_frames(const struct qv_json_object *o, bool by_duration, qv_preprocess *p, qv_error *err)
 {
     qv_status s = qv_json_real(o, "fps", 1e-6, 1000.0, &p->fps, err);
+    if (!s && by_duration)
+        return qv_json_real(o, "max_duration", 1.0, 1e5, &p->max_duration, err);
     if (!s)
         s = qv_json_int(o, "min_frames", 1, MAX_FRAMES, &p->min_frames, err);
     if (!s)
@@ -183,7 +212,7 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
     if (!s)
         s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, 3, err);
     if (!s && which->clips)
-        s = read_frames(o, p, err);
+        s = read_frames(o, which->by_duration, p, err);
     return s;
 }
 
@@ -229,7 +258,8 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
 qv_status
 qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
 {
-    qv_status s = read_processor(dir, &pictures, c, &c->image, err);
+    const bool glm = c->family->processor == QV_PROCESSOR_GLM4V;
+    qv_status s = read_processor(dir, glm ? &glm_pictures : &pictures, c, &c->image, err);
     if (!s)
         s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
     if (!s && c->family->own_clip_sizes) {

@@ -15,7 +15,7 @@ static const struct qv_tensor_names names = {
     .fc2 = "mlp.down_proj",
     .merger = "merger",
     .merger_norm = "ln_q",
-    .merger_fc1 = "mlp.0",
+    .merger_fc1 = { "mlp.0" },
     .merger_fc2 = "mlp.2",
 };
 

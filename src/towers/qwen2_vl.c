@@ -14,7 +14,7 @@ static const struct qv_tensor_names names = {
     .fc2 = "mlp.fc2",
     .merger = "merger",
     .merger_norm = "ln_q",
-    .merger_fc1 = "mlp.0",
+    .merger_fc1 = { "mlp.0" },
     .merger_fc2 = "mlp.2",
 };
 

@@ -16,7 +16,7 @@ static const struct qv_tensor_names names = {
     .merger = "merger",
     .deepstack = "merger_list",
     .merger_norm = "ln_q",
-    .merger_fc1 = "mlp.0",
+    .merger_fc1 = { "mlp.0" },
     .merger_fc2 = "mlp.2",
 };
 

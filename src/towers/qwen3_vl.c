@@ -16,7 +16,7 @@ const struct qv_tensor_names qv_names_qwen3 = {
     .merger = "merger",
     .deepstack = "deepstack_merger_list",
     .merger_norm = "norm",
-    .merger_fc1 = "linear_fc1",
+    .merger_fc1 = { "linear_fc1" },
     .merger_fc2 = "linear_fc2",
 };
 

@@ -10,7 +10,9 @@
  *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
  *   DeepStack's mergers do the same after their block, with the norm after the merge.
  *
- * A gated MLP is fc2(silu(gate) * up), of one product with both. Where attention stays within windows,
+ * A gated MLP is fc2(silu(gate) * up), of one product with both. Where the family has a norm behind the
+ * Conv3d, positions are added to what that gives; where it has a Conv2d before its merger, tokens =
+ * fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). Where attention stays within windows,
  * rows come in window order from the first operation on, so that a window is a segment and a frame
  * pair still is one; the last operation puts the tokens back.
  */
@@ -22,6 +24,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "geometry.h"
 
 /* The chunk being built: sizes by name, and the list that grows. */
 struct builder {
@@ -82,10 +85,9 @@ tensor(int id)
 static void
 norm(struct builder *b, int64_t rows, int64_t cols, int x, struct qv_norm w, int y)
 {
-    const struct qv_family *family = b->c->family;
     struct qv_op op = { .kind = QV_OP_norm };
     op.u.norm = (struct qv_op_norm){
-        .rows = rows, .cols = cols, .eps = family->norm_eps, .rms = family->norm == QV_NORM_RMS
+        .rows = rows, .cols = cols, .eps = w.eps, .rms = w.bias == QV_NO_TENSOR
     };
     qv_op_set_dtype(&op, b->s->dtype);
     append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), y));
@@ -143,11 +145,31 @@ position_embedding(struct builder *b)
     struct qv_op op = { .kind = QV_OP_interpolate };
     if (b->tower->positions == QV_NO_TENSOR)
         return;
-    op.u.interpolate = (struct qv_op_interpolate){ .rows = b->rows,
-                                                   .cols = b->c->hidden,
-                                                   .table_rows = b->c->n_positions };
+    op.u.interpolate =
+        (struct qv_op_interpolate){ .rows = b->rows,
+                                    .cols = b->c->hidden,
+                                    .taps = qv_interpolation_taps(b->c->family->interpolation),
+                                    .table_rows = b->c->n_positions };
     qv_op_set_dtype(&op, b->s->dtype);
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
+}
+
+/* y = act(x) + addend, of x in f32: where it is not, `wide` is where it becomes that. */
+static void
+finish(struct builder *b, int64_t rows, int64_t cols, int act, int addend, int x, int wide, int y)
+{
+    struct qv_op op = { .kind = QV_OP_epilogue };
+    op.u.epilogue = (struct qv_op_epilogue){ .rows = rows,
+                                             .cols = cols,
+                                             .alpha = 1,
+                                             .act = act,
+                                             .addend_rows = addend == QV_NO_OPERAND ? 0 : rows };
+    qv_op_set_dtype(&op, b->s->dtype);
+    if (b->s->dtype != QV_F32) {
+        convert(b, rows * cols, b->s->dtype, QV_F32, x, wide);
+        x = wide;
+    }
+    append(b, op, OPERANDS(x, QV_NO_OPERAND, addend, y));
 }
 
 /* Frames, or pixel_values, to patch rows in the model's dtype; returns where they are. */
@@ -195,6 +217,11 @@ patch_embed(struct builder *b, const struct qv_conv3d_list *list)
         append(b, list->steps[i].op, operands);
     }
     completes(b, "patch_embed", -1, b->c->hidden);
+    if (b->tower->patch_norm.weight == QV_NO_TENSOR)
+        return;
+    norm(b, b->rows, b->c->hidden, SLOT_X, b->tower->patch_norm, SLOT_A);
+    finish(b, b->rows, b->c->hidden, QV_ACT_NONE, SLOT_POS, SLOT_A, SLOT_B, SLOT_X);
+    completes(b, "embeddings", -1, b->c->hidden);
 }
 
 /* q, k and v are views of packed rows [3, heads, head_dim]; q and k of one view to rope. */
@@ -239,17 +266,16 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
     add_linear(b, SLOT_A, block->proj);
 }
 
-/* act(gate) * up, both columns of what fc1 gave. */
+/* y = act(gate) * up, both columns of what fc1 gave. */
 static void
-gate(struct builder *b)
+gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
 {
-    int64_t cols = b->c->intermediate + b->c->mlp_padding;
     struct qv_op op = { .kind = QV_OP_gate };
     op.u.gate = (struct qv_op_gate){
-        .rows = b->rows, .cols = cols, .act = b->c->act, .a_stride = 2 * cols, .b_stride = 2 * cols
+        .rows = rows, .cols = cols, .act = b->c->act, .a_stride = 2 * cols, .b_stride = 2 * cols
     };
     qv_op_set_dtype(&op, b->s->dtype);
-    struct qv_step *step = append(b, op, OPERANDS(SLOT_B, SLOT_B, SLOT_A));
+    struct qv_step *step = append(b, op, OPERANDS(x, x, y));
     step->offsets[1] = cols * (int64_t)qv_dtype_bytes(b->s->dtype);
 }
 
@@ -260,8 +286,26 @@ mlp(struct builder *b, const struct qv_block *block)
     norm(b, b->rows, b->c->hidden, b->x, block->norm2, SLOT_A);
     linear(b, b->rows, SLOT_A, block->fc1, gated ? QV_ACT_NONE : b->c->act, QV_NO_OPERAND, SLOT_B);
     if (gated)
-        gate(b);
+        gate(b, b->rows, b->c->intermediate + b->c->mlp_padding, SLOT_B, SLOT_A);
     add_linear(b, gated ? SLOT_A : SLOT_B, block->fc2);
+}
+
+/* From what the merger's norm left in slot a to what its last layer sees; returns where that is. The
+ * Conv2d is one product: the patches of a token are one row, in the order of its kernel. */
+static int
+merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)
+{
+    const int64_t rows = b->merged_rows, cols = b->c->out_hidden;
+    linear(b, rows, a, m->downsample, QV_ACT_NONE, QV_NO_OPERAND, inner);
+    completes(b, "downsample", -1, cols);
+    linear(b, rows, inner, m->proj, QV_ACT_NONE, QV_NO_OPERAND, a);
+    norm(b, rows, cols, a, m->proj_norm, inner);
+    const bool wide = b->s->dtype != QV_F32; /* then a is in use while this is written */
+    const int x = wide ? inner : a, y = wide ? a : inner;
+    finish(b, rows, cols, b->c->family->merger_act, QV_NO_OPERAND, inner, a, x);
+    linear(b, rows, x, m->fc1, QV_ACT_NONE, QV_NO_OPERAND, y);
+    gate(b, rows, b->c->merger_intermediate, y, x);
+    return x;
 }
 
 /* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. Nothing waits for a
@@ -282,7 +326,10 @@ merge(struct builder *b, int64_t merger)
     else
         norm(b, b->rows, b->c->hidden, b->x, m->norm, a);
     size_t n = b->out->n;
-    linear(b, b->merged_rows, a, m->fc1, b->c->family->merger_act, QV_NO_OPERAND, inner);
+    if (m->downsample.weight == QV_NO_TENSOR)
+        linear(b, b->merged_rows, a, m->fc1, b->c->family->merger_act, QV_NO_OPERAND, inner);
+    else
+        inner = merge_downsampled(b, m, a, inner);
     linear(b, b->merged_rows, inner, m->fc2, QV_ACT_NONE, QV_NO_OPERAND, y);
     if (put_back)
         gather(b, b->merged_rows, b->c->out_hidden, b->s->dtype, b->s->output, y, SLOT_BACK, out);
@@ -315,7 +362,8 @@ qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
                              .merge = 1,
                              .bias = c->family->patch_embed_bias,
                              .alpha = scaled ? 1 / 255.0 : 1,
-                             .addend_rows = c->n_positions ? s->rows : 0 };
+                             .addend_rows =
+                                 c->n_positions && !c->family->names->patch_norm ? s->rows : 0 };
 }
 
 qv_status

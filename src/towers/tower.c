@@ -60,14 +60,23 @@ linear(struct builder *b, const char *const names[QV_MOST_PARTS], bool bias_too,
 }
 
 static struct qv_norm
-norm(struct builder *b, const char *name, int64_t n)
+norm_of_kind(struct builder *b, const char *name, int64_t n, enum qv_norm_kind kind, double eps)
 {
     const struct qv_tensor_spec vector = { .form = QV_TENSOR_VECTOR, .n = n, .k = 1 };
-    struct qv_norm out = { add(b, ONE(name), ".weight", vector), QV_NO_TENSOR };
-    if (b->c->family->norm == QV_NORM_LAYER)
+    struct qv_norm out = { add(b, ONE(name), ".weight", vector), QV_NO_TENSOR, eps };
+    if (kind == QV_NORM_LAYER)
         out.bias = add(b, ONE(name), ".bias", vector);
     return out;
 }
+
+static struct qv_norm
+norm(struct builder *b, const char *name, int64_t n)
+{
+    return norm_of_kind(b, name, n, b->c->family->norm, b->c->norm_eps);
+}
+
+static const struct qv_linear no_linear = { QV_NO_TENSOR, QV_NO_TENSOR };
+static const struct qv_norm no_norm = { QV_NO_TENSOR, QV_NO_TENSOR, 0 };
 
 static void
 add_front(struct builder *b)
@@ -81,6 +90,7 @@ add_front(struct builder *b)
     t->patch_embed = linear(b, ONE(names->patch_embed), c->family->patch_embed_bias,
                             (struct qv_tensor_spec){
                                 .n = c->hidden, .k = qv_config_row_dim(c), .conv3d = true });
+    t->patch_norm = names->patch_norm ? norm(b, names->patch_norm, c->hidden) : no_norm;
     t->positions = names->positions ? add(b, ONE(names->positions), "", table) : QV_NO_TENSOR;
 }
 
@@ -104,24 +114,45 @@ add_block(struct builder *b, int64_t i)
         linear(b, ONE(names->fc2), bias, (struct qv_tensor_spec){ .n = h, .k = m, .pad_k = pad });
 }
 
+/* The Conv2d has a bias where no other layer has; the norm's eps is torch's own. */
+static void
+add_downsample(struct builder *b, struct qv_merger *merger)
+{
+    const struct qv_config *c = b->c;
+    const struct qv_tensor_names *names = c->family->names;
+    const int64_t n = c->out_hidden, merged = c->hidden * c->merge * c->merge;
+    merger->downsample = linear(b, ONE(names->downsample), true,
+                                (struct qv_tensor_spec){ .n = n, .k = merged, .conv2d = true });
+    merger->proj = linear(b, ONE(names->merger_proj), c->family->bias,
+                          (struct qv_tensor_spec){ .n = n, .k = n });
+    merger->proj_norm = norm_of_kind(b, names->merger_proj_norm, n, QV_NORM_LAYER, 1e-5);
+}
+
 /* 0: the tokens'; 1 + i: that of DeepStack i. */
 static void
 add_merger(struct builder *b, int64_t i)
 {
     const struct qv_config *c = b->c;
     const struct qv_tensor_names *names = c->family->names;
+    const char *const fc1[QV_MOST_PARTS] = { names->merger_fc1[0], names->merger_fc1[1] };
+    const bool bias = c->family->bias;
     struct qv_merger *merger = &b->tower->mergers[i];
-    int64_t merged = c->hidden * c->merge * c->merge;
+    int64_t merged = c->hidden * c->merge * c->merge, inner = merged;
     if (i)
         snprintf(b->prefix, sizeof b->prefix, "%s.%lld.", names->deepstack, (long long)(i - 1));
     else
-        snprintf(b->prefix, sizeof b->prefix, "%s.", names->merger);
+        snprintf(b->prefix, sizeof b->prefix, "%s%s", names->merger, *names->merger ? "." : "");
     merger->norm_merged = i > 0;
     merger->norm = norm(b, names->merger_norm, merger->norm_merged ? merged : c->hidden);
-    merger->fc1 = linear(b, ONE(names->merger_fc1), c->family->bias,
-                         (struct qv_tensor_spec){ .n = merged, .k = merged });
-    merger->fc2 = linear(b, ONE(names->merger_fc2), c->family->bias,
-                         (struct qv_tensor_spec){ .n = c->out_hidden, .k = merged });
+    merger->downsample = merger->proj = no_linear;
+    if (names->downsample) {
+        add_downsample(b, merger);
+        merged = c->out_hidden;
+        inner = c->merger_intermediate;
+    }
+    merger->fc1 = linear(b, fc1, bias, (struct qv_tensor_spec){ .n = inner, .k = merged });
+    merger->fc2 = linear(b, ONE(names->merger_fc2), bias,
+                         (struct qv_tensor_spec){ .n = c->out_hidden, .k = inner });
 }
 
 qv_status

@@ -21,6 +21,7 @@ struct qv_tensor_spec {
     enum qv_tensor_form form;
     int64_t n, k;         /* of a part; k is 1 for a vector or a bias */
     bool conv3d;          /* stored 5D, 2D or channels-last; also named linear_proj */
+    bool conv2d;          /* stored [n, channels, merge, merge], here [n, merge, merge, channels] */
     int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind */
 };
 
@@ -41,7 +42,8 @@ struct qv_linear {
     int weight, bias;
 };
 struct qv_norm {
-    int weight, bias;
+    int weight, bias; /* without a bias it is the root of the mean square's */
+    double eps;
 };
 struct qv_block {
     struct qv_norm norm1, norm2;
@@ -50,13 +52,16 @@ struct qv_block {
 struct qv_merger {
     struct qv_norm norm;
     bool norm_merged; /* the norm sees merged rows, not patches */
-    struct qv_linear fc1, fc2;
+    struct qv_linear downsample, proj;
+    struct qv_norm proj_norm;
+    struct qv_linear fc1, fc2; /* fc1 of a gated one: gate, then up */
 };
 
 struct qv_tower {
     struct qv_tensor_spec *tensors; /* [n], in the order of the checkpoint's digest */
     size_t n;
     struct qv_linear patch_embed;
+    struct qv_norm patch_norm;
     int positions; /* QV_NO_TENSOR: the family has none */
     /* behind the tensors: of every position the rotary angles, f32 [QV_MOST_POSITIONS, head_dim/4] */
     size_t cosines, sines;

@@ -87,7 +87,7 @@ upload_lists(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chu
     };
     const size_t apart = qv_aligned(bytes[0]) + qv_aligned(bytes[1]);
     struct qv_tables tables = { 0 };
-    qv_status status = qv_tables_open(capacity, &tables, err);
+    qv_status status = qv_tables_open(capacity, &plan->model->config, &tables, err);
     if (!status)
         status = ctx->backend->alloc(ctx->dev, n * apart, &l->lists, err);
     for (size_t i = 0; i < n && !status; i++) {

@@ -52,7 +52,7 @@ fill_table(const struct qv_op *op, int operand, int32_t *to)
 {
     enum { PLACES = 1 };
     const struct qv_view view = qv_op_view(op, operand);
-    int64_t least[4] = { 0 }, n[4] = { 1, 1, 1, 1 };
+    int64_t least[4] = { 0 }, n[4] = { 1, 1, 1, 1 }; /* of a column, and of every fourth from it */
     if (op->kind == QV_OP_attention) {
         fill_segments(&op->u.attention, to);
         return;
@@ -76,7 +76,7 @@ fill_table(const struct qv_op *op, int operand, int32_t *to)
     }
     for (int64_t i = 0; i < view.rows; i++)
         for (int64_t j = 0; j < view.cols; j++)
-            to[view.cols * i + j] = (int32_t)(least[j] + i % n[j]);
+            to[view.cols * i + j] = (int32_t)(least[j % 4] + i % n[j % 4]);
 }
 
 static qv_status

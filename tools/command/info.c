@@ -46,11 +46,13 @@ open_model(struct scene *s, const char *dir, qv_error *err)
 }
 
 static void
-print_preprocess(const char *label, const qv_preprocess *p)
+print_preprocess(const char *label, bool picture, const qv_preprocess *p)
 {
+    const char *of = p->processor == QV_PROCESSOR_QWEN2_VL           ? " a frame"
+                     : picture && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
+                                                                     : "";
     printf("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
-           (long long)p->min_pixels, (long long)p->max_pixels,
-           p->processor == QV_PROCESSOR_QWEN2_VL ? " a frame" : "", p->mean[0], p->mean[1],
+           (long long)p->min_pixels, (long long)p->max_pixels, of, p->mean[0], p->mean[1],
            p->mean[2], p->std[0], p->std[1], p->std[2]);
 }
 
@@ -114,8 +116,8 @@ print_model(const struct scene *s)
         printf("%safter block %lld", i ? ", " : "", (long long)m->deepstack_layers[i]);
     printf("%s\n", m->n_deepstack ? "" : "none");
     print_windows(&s->model->config);
-    print_preprocess("video", &m->video);
-    print_preprocess("picture", &m->image);
+    print_preprocess("video", false, &m->video);
+    print_preprocess("picture", true, &m->image);
     printf("  backend    %s (%s", s->context.backend, s->context.device);
     if (s->context.threads)
         printf(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");

@@ -76,11 +76,14 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
     t->name = s->names[i];
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", s->o->dtype == QV_F32 ? "F32" : "BF16");
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
-    t->n_dims = spec->conv3d ? 5 : line ? 1 : 2;
+    int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
+    t->n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : line ? 1 : 2;
     t->shape[0] = spec->n;
     t->shape[1] = spec->k;
     if (spec->conv3d)
         memcpy(t->shape, conv, sizeof conv);
+    if (spec->conv2d)
+        memcpy(t->shape, plane, sizeof plane);
 }
 
 static qv_status

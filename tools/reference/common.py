@@ -27,6 +27,8 @@ FAMILIES = {
     "qwen3_5": ("Qwen3_5VisionModel", "Qwen3_5VisionConfig"),
     "qwen3_5_moe": ("Qwen3_5MoeVisionModel", "Qwen3_5MoeVisionConfig"),
     "qwen4_exp": ("Qwen4ExpVisionModel", "Qwen4ExpVisionConfig"),
+    "glm4v": ("Glm4vVisionModel", "Glm4vVisionConfig"),
+    "glm4v_moe": ("Glm4vMoeVisionModel", "Glm4vMoeVisionConfig"),
 }
 PREFIXES = ("model.visual.", "visual.", "thinker.visual.")
 
@@ -160,12 +162,18 @@ def position_interpolation(grids, side, merge):
     return torch.cat(all_taps), torch.cat(all_weights)
 
 
+def one_pair_each(grids):
+    """GLM's positions count clips by their frame pairs, as its model hands them over."""
+    return torch.cat([torch.tensor([[1, h, w]]).repeat(t, 1) for t, h, w in grids.tolist()])
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 @torch.no_grad()
 def run_tower(model, pixel_values, grids):
     """Every layer's output in the tower's dtype, by the names that checkpoints use; "patch_embed"
-    is the input of the first block, so with the position embedding."""
+    is the input of the first block, so with the position embedding; GLM has a norm between the
+    two, and there that is "embeddings"."""
     layers, handles = {}, []
 
     def keep(name, tensor):
@@ -174,8 +182,14 @@ def run_tower(model, pixel_values, grids):
     def watch(module, name):
         handles.append(module.register_forward_hook(lambda m, a, out, n=name: keep(n, out)))
 
+    glm = hasattr(model, "downsample")
     handles.append(model.blocks[0].register_forward_pre_hook(
-        lambda m, args: keep("patch_embed", args[0])))
+        lambda m, args: keep("embeddings" if glm else "patch_embed", args[0])))
+    if glm:
+        watch(model.patch_embed, "patch_embed")
+        handles.append(model.downsample.register_forward_hook(
+            lambda m, args, out: keep("downsample", out.flatten(1))))
+        grids = one_pair_each(grids)
     for i, block in enumerate(model.blocks):
         watch(block, f"blocks.{i}")
     for i, merger in enumerate(getattr(model, "deepstack_merger_list", [])):
@@ -202,7 +216,12 @@ def output_names(layers):
 
 # ---- pixels --------------------------------------------------------------------------------------
 
+def is_glm(folder):
+    return read_json(folder, "config.json")["model_type"].startswith("glm4v")
+
+
 def video_processor(folder):
+    from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     name = os.path.join(folder, "video_preprocessor_config.json")
     if not os.path.exists(name):  # older checkpoints keep one file for both
@@ -210,7 +229,7 @@ def video_processor(folder):
     values = read_json(name)
     values.pop("video_processor_type", None)
     values.pop("image_processor_type", None)
-    return Qwen3VLVideoProcessor(**values)
+    return (Glm4vVideoProcessor if is_glm(folder) else Qwen3VLVideoProcessor)(**values)
 
 
 def clip_size(processor, min_pixels=None, max_pixels=None):
@@ -263,9 +282,9 @@ def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pi
     transformers."""
     processor = video_processor(folder)
     frames, seconds = clip_frames(processor, path, num_frames, fps, rotate)
+    cap = {} if is_glm(folder) else dict(cap_pixels_per_frame=cap_pixels)
     out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt",
-                    size=clip_size(processor, min_pixels, max_pixels),
-                    cap_pixels_per_frame=cap_pixels)
+                    size=clip_size(processor, min_pixels, max_pixels), **cap)
     return (out["pixel_values_videos"], out["video_grid_thw"].reshape(-1, 3),
             torch.tensor(seconds, dtype=torch.float64))
 
@@ -273,10 +292,11 @@ def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pi
 def picture_pixels(folder, path, min_pixels=None, max_pixels=None):
     """(pixel_values, grid_thw) of one picture, by the family's image processor."""
     from PIL import Image
+    from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
     values = read_json(folder, "preprocessor_config.json")
     values.pop("image_processor_type", None)
-    processor = Qwen2VLImageProcessor(**values)
+    processor = (Glm4vImageProcessor if is_glm(folder) else Qwen2VLImageProcessor)(**values)
     out = processor(images=[Image.open(path).convert("RGB")], return_tensors="pt",
                     size=clip_size(processor, min_pixels, max_pixels))
     return out["pixel_values"], out["image_grid_thw"].reshape(-1, 3)

@@ -88,6 +88,14 @@ CASES = {
                     out_hidden_size=40, num_position_embeddings=16),
         prefix="visual.", dtype=torch.bfloat16, shards=1,
         frames=4, grids=[[2, 4, 4], [2, 2, 6]]),
+    # norms and convolutions around the blocks, bicubic positions, names of the tower's own floor
+    "glm4v": dict(
+        seed=12, model_type="glm4v", vision_type="glm4v_vision", pixels=CLIP,
+        architecture="Glm4vForConditionalGeneration",
+        vision=dict(depth=2, hidden_size=16, num_heads=2, intermediate_size=20, patch_size=2,
+                    out_hidden_size=12, image_size=7, rms_norm_eps=1e-5, hidden_act="silu"),
+        prefix="model.visual.", dtype=torch.bfloat16, shards=1,
+        frames=3, grids=[[2, 4, 6], [1, 2, 4]]),
 }
 
 
@@ -109,7 +117,8 @@ def write_configs(folder, case):
     shared = dict(patch_size=vision["patch_size"], temporal_patch_size=2, merge_size=2,
                   **case.get("pixels", HALVES))
     write_json(dict(size=dict(shortest_edge=65536, longest_edge=16777216), **shared,
-                    image_processor_type="Qwen2VLImageProcessorFast"),
+                    image_processor_type=("Glm4vImageProcessor" if case["model_type"] == "glm4v"
+                                          else "Qwen2VLImageProcessorFast")),
                folder, "preprocessor_config.json")
     if "pixels" in case:  # one file for pictures and clips
         return
@@ -130,7 +139,7 @@ def random_weights(folder, random):
             x = 1 + 0.2 * x
         elif name.endswith("bias"):
             x = 0.1 * x
-        elif name == "pos_embed.weight":
+        elif name in ("pos_embed.weight", "embeddings.position_embedding.weight"):
             x = 0.5 * x
         else:
             gain = 1.5 if any(n in name for n in ("qkv", "attn.q.", "attn.k.", "attn.v.")) else 1.0
@@ -182,7 +191,7 @@ def make_case(folder, case):
     assert pairs == (case["frames"] + 1) // 2
     frames = random_frames(case["frames"], patch * rows, patch * cols, random)
     out = common.video_processor(folder)(videos=[frames.numpy()], do_resize=False,
-                                         do_sample_frames=False, cap_pixels_per_frame=False,
+                                         do_sample_frames=False,
                                          return_tensors="pt")
     assert out["video_grid_thw"].reshape(-1).tolist() == case["grids"][0]
     pixels = [out["pixel_values_videos"]]

@@ -33,10 +33,12 @@ struct definition {
     void *kept;           /* pixels [d, h, w, c] as a bf16 tower keeps them; NULL: exactly */
     void *weight;         /* [o, k] in dtype */
     float *bias;          /* [o], or NULL */
-    float *positions;     /* [n_positions, o]; values of dtype; NULL: the family has none */
+    float *positions;     /* [n_positions, o]; values of dtype; NULL: the family has none, or adds
+                             them behind a norm */
     int64_t window_cells; /* side of a window; 0: there are none */
-    int32_t (*tap_index)[4];
-    float (*tap_weight)[4];
+    enum qv_interpolation interpolation;
+    int32_t *tap_index; /* [pair_rows, taps] */
+    float *tap_weight;
     const struct verify_layer *found;
 };
 
@@ -86,7 +88,7 @@ read_weights(struct definition *d, const char *dir, const struct qv_config *c, q
                                c->hidden * d->k, &d->weight, err);
     if (!status && c->family->patch_embed_bias)
         status = read_as(dir, c, "patch_embed.proj.bias", QV_F32, QV_F32, c->hidden, &bias, err);
-    if (!status && names->positions)
+    if (!status && names->positions && !names->patch_norm)
         status = read_as(dir, c, names->positions, d->dtype, QV_F32, c->n_positions * c->hidden,
                          &positions, err);
     d->bias = bias;
@@ -100,11 +102,13 @@ find_taps(struct definition *d, const struct qv_config *c, const int64_t thw[3],
     int64_t side = llround(sqrt((double)c->n_positions));
     if (!d->positions)
         return QV_OK;
-    d->tap_index = malloc((size_t)d->pair_rows * sizeof *d->tap_index);
-    d->tap_weight = malloc((size_t)d->pair_rows * sizeof *d->tap_weight);
+    const size_t taps = (size_t)(d->pair_rows * qv_interpolation_taps(d->interpolation));
+    d->tap_index = malloc(taps * sizeof *d->tap_index);
+    d->tap_weight = malloc(taps * sizeof *d->tap_weight);
     if (!d->tap_index || !d->tap_weight)
         return qv_fail(err, QV_ENOMEM, "no memory for position taps");
-    qv_geometry_interpolation(thw[1], thw[2], c->merge, side, d->tap_index, d->tap_weight);
+    qv_geometry_interpolation(d->interpolation, thw[1], thw[2], c->merge, side, d->tap_index,
+                              d->tap_weight);
     return QV_OK;
 }
 
@@ -181,19 +185,20 @@ bf16(double x)
     return qv_bf16_to_f32(h);
 }
 
-/* *error: by how much a sum of the four products in f32 may be off, seven roundings and one to
- * spare. */
+/* *error: by how much a sum of the products in f32 may be off: of four, seven roundings and one to
+ * spare; of more, as many more. */
 static double
 position(const struct definition *d, int64_t row, int64_t col, double *error)
 {
     double sum = 0, sizes = 0;
-    for (int i = 0; i < 4 && d->positions; i++) {
-        double term = (double)d->tap_weight[row % d->pair_rows][i] *
-                      d->positions[d->tap_index[row % d->pair_rows][i] * d->desc.o + col];
+    const int64_t taps = qv_interpolation_taps(d->interpolation);
+    const int64_t first = row % d->pair_rows * taps;
+    for (int64_t i = first; i < first + taps && d->positions; i++) {
+        double term = (double)d->tap_weight[i] * d->positions[d->tap_index[i] * d->desc.o + col];
         sum += term;
         sizes += fabs(term);
     }
-    *error = 4 * FLT_EPSILON * sizes;
+    *error = (double)taps * FLT_EPSILON * sizes;
     return sum;
 }
 
@@ -383,6 +388,7 @@ verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtyp
                             .pair_rows = thw[1] * thw[2],
                             .rows = thw[0] * thw[1] * thw[2],
                             .window_cells = qv_config_window_cells(config),
+                            .interpolation = config->family->interpolation,
                             .found = found };
     qv_status status = QV_OK;
     if (!found || found->n != d.rows || found->cols != d.desc.o)

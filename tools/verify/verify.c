@@ -66,7 +66,8 @@ bound(struct tool_options *o, qv_preprocess *p, bool picture)
 {
     qv_clip_options *c = &o->clip;
     int64_t patch = (int64_t)p->patch_size * p->patch_size;
-    bool each_frame = picture || p->processor == QV_PROCESSOR_QWEN2_VL;
+    bool each_frame =
+        (picture && p->processor != QV_PROCESSOR_GLM4V) || p->processor == QV_PROCESSOR_QWEN2_VL;
     int64_t unit = each_frame ? patch : patch * p->temporal_patch_size;
     if (!c->max_pixels && !c->min_pixels)
         p->min_pixels = LEAST_PATCHES * unit;
