@@ -46,14 +46,14 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
 
 def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_path):
     with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add(rows[3:])["done"] == 7
+        assert cache.add(rows[3:])["done"] == 8
     assert "3 done" in command(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
     with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add(rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 10, "failed_before": 2}
+        assert cache.add(rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 11, "failed_before": 2}
     assert len(os.listdir(tmp_path)) == 3, "nothing to do, and a part was added"
     with qwenvit.CacheWriter(model, tmp_path, retry_failed=True) as cache:
         assert cache.add(rows)["failed"] == 2
-        changed = {**rows[8], "max_pixels": 16384}
+        changed = {**rows[9], "max_pixels": 16384}
         assert cache.add([changed])["done"] == 1
     record = contents(tmp_path)[0]["small"][0]
     assert json.loads(record["options"])["max_pixels"] == 16384
@@ -124,7 +124,7 @@ def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
     tokens.tokens[0, 0] = 1e5
     with qwenvit.CacheWriter(model, tmp_path, tokens="f16") as cache:
         with pytest.raises(qwenvit.Error, match="100000.*f16 does not hold") as e:
-            cache._core.add("k", b"k", "", tokens._core)
+            cache._core.add("k", qwenvit._core.CacheSource(b"k", 0, 0, ""), tokens._core)
         assert e.value.status == "QV_EUNSUPPORTED"
         assert cache.add([clip])["done"] == 1
     assert list(qwenvit.Cache(tmp_path)) == [str(clip)]

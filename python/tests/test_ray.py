@@ -82,7 +82,7 @@ def test_an_actor_is_killed_and_the_cache_is_the_commands(golden, rows, theirs, 
     monkeypatch.undo()
     n = len(os.listdir(tmp_path / "cache"))
     again = qr.write_cache(data, golden, tmp_path / "cache", **TWO)
-    assert again == {"done": 0, "tokens": 0, "failed": 0, "there": 10, "failed_before": 2}
+    assert again == {"done": 0, "tokens": 0, "failed": 0, "there": 11, "failed_before": 2}
     assert len(os.listdir(tmp_path / "cache")) == n
 
 
@@ -147,17 +147,17 @@ def test_rows_become_rows_with_tokens(golden, rows, theirs, tmp_path):
     encode(ray.data.from_arrow(table), golden).write_parquet(tmp_path / "parquet")
     table = parquet.read_table(tmp_path / "parquet")
     found = {row["label"]: row for row in table.to_pylist()}
-    assert table.schema.field("tokens").type == pa.large_binary() and set(found) == set(range(13))
+    assert table.schema.field("tokens").type == pa.large_binary() and set(found) == set(range(14))
     cache = qwenvit.Cache(theirs)
-    for i, row in enumerate(rows[:10]):
+    for i, row in enumerate(rows[:11]):
         entry = cache[row.get("key", row["path"])]
         assert found[i]["status"] == "ok" and found[i]["key"] == row.get("key")
         for mine, matrix in zip(qr.matrices(found[i]), [entry.tokens, *entry.deepstack], strict=True):
             assert mine.tobytes() == np.asarray(matrix).tobytes() and mine.shape == matrix.shape
         assert found[i]["timestamps"] == entry.timestamps.tolist()
-    assert [found[i]["code"] for i in (10, 11, 12)] == ["QV_EFORMAT", "QV_EIO", "QV_EINVAL"]
-    assert "none.mp4: cannot be opened" in found[11]["error"] and found[12]["error"] == "a row without a path"
-    assert found[12]["tokens"] is None and found[12]["status"] == "failed"
+    assert [found[i]["code"] for i in (11, 12, 13)] == ["QV_EFORMAT", "QV_EIO", "QV_EINVAL"]
+    assert "none.mp4: cannot be opened" in found[12]["error"] and found[13]["error"] == "a row without a path"
+    assert found[13]["tokens"] is None and found[13]["status"] == "failed"
 
 
 def test_an_encoder_says_what_it_lacks(golden, rows):
