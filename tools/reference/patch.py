@@ -30,8 +30,10 @@ def distances(x, truth):
 @torch.no_grad()
 def check(folder):
     generator = torch.Generator().manual_seed(1)
-    grids = torch.tensor([[2, 4, 6], [1, 8, 4]])
     truth_tower = common.load_tower(folder, "f32", round_weights=True)
+    grids = torch.tensor([[2, 4, 6], [1, 8, 4]])
+    if common.is_glm(folder):
+        grids = common.one_pair_each(grids)
     c = truth_tower.config
     row_dim = c.in_channels * c.temporal_patch_size * c.patch_size**2
     pixels = torch.rand(int(grids.prod(1).sum()), row_dim, generator=generator) * 2 - 1
@@ -74,6 +76,7 @@ WHOLE = {
     "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", MOE),
     "qwen3_omni_moe": ("Qwen3OmniMoeThinkerForConditionalGeneration", MOE),
     "qwen3_5": ("Qwen3_5ForConditionalGeneration", HYBRID),
+    "glm4v": ("Glm4vForConditionalGeneration", {}),
     "qwen4_exp": ("Qwen4ExpForConditionalGeneration", {**HYBRID, **INDEXER}),
 }
 
