@@ -429,7 +429,7 @@ def job(path, out):
     axes.set_xlabel("seconds")
     axes.tick_params(axis="y", length=0)
     figure.legend(handles=[Patch(color=c, label=w) for c, w in zip(colours.values(), (
-        "decode and resize a clip", "push a chunk", "wait for its tokens", "write a clip's tokens"))],
+        "a clip decoded, and waiting for room", "a chunk pushed", "its tokens", "a clip written"))],
         loc="lower left", ncols=4, bbox_to_anchor=(0.1, 0.0))
     figure.text(0.02, 1 - 0.1 / height, "A job's stages over time", va="top", fontsize=11)
     save(figure, out)
