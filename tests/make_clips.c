@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* mkdtemp */
 #include "make_clips.h"
 
 #include <libavcodec/avcodec.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../media/ffmpeg_compat.h"
 
@@ -20,6 +22,26 @@ need(bool ok, const char *what)
         return;
     fprintf(stderr, "make_clips: %s\n", what);
     abort();
+}
+
+/* ---- where clips are made -------------------------------------------------------------------- */
+
+static char folder[256];
+
+int
+clips_enter_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/qv_clips_XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
+}
+
+int
+clips_leave_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
 }
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */

@@ -21,6 +21,10 @@ typedef struct clip_bytes {
     size_t n;
 } clip_bytes;
 
+/* For cmocka: into an empty folder, and out of it, in which nothing must be left. */
+int clips_enter_folder(void **state);
+int clips_leave_folder(void **state);
+
 /* Names of every clip that there is; NULL at the end. make_clips.c says what is odd about each. */
 const char *clip_name(size_t i);
 

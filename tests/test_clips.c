@@ -664,24 +664,6 @@ test_changing_files(void **state)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-static char folder[256];
-
-static int
-enter_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/qv_clips_XXXXXX", base && *base ? base : "/tmp");
-    return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
-}
-
-static int
-leave_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder); /* nothing was left in it */
-}
-
 int
 main(void)
 {
@@ -702,5 +684,5 @@ main(void)
         cmocka_unit_test(test_changing_files),
 #endif
     };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }

@@ -289,24 +289,6 @@ ends_behind_the_end(void **state)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-static char folder[256];
-
-static int
-enter_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/qv_cuts_XXXXXX", base && *base ? base : "/tmp");
-    return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
-}
-
-static int
-leave_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder); /* nothing was left in it */
-}
-
 int
 main(void)
 {
@@ -315,5 +297,5 @@ main(void)
         cmocka_unit_test(bounds_are_timestamps),   cmocka_unit_test(sampling_is_of_the_cut),
         cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(ends_behind_the_end),
     };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }
