@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the scripts that try engines share: a tiny whole model of random weights around a golden tower,
 as a checkpoint's folder with tokenizer and processors, and a chat of clips and pictures."""
+import argparse
 import json
 import os
 
@@ -17,6 +18,16 @@ WHOLE = {
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", {}),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", {"head_dim": 12}),
 }
+
+
+def arguments(doc, clips=True):
+    """Of a script: clips, and the golden tower that the model is made around."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if clips:
+        parser.add_argument("clips", nargs="+")
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--golden", default=f"{here}/../../tests/golden/qwen3_vl")
+    return parser.parse_args()
 
 
 def make_folder(golden, folder):

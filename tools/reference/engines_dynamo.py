@@ -7,7 +7,6 @@ cache through AsyncVisionEncoder's threads and batches, into the TokensPrompt th
 
 ai-dynamo, vllm and the wheel must be installed. Exit 1: something differs.
 """
-import argparse
 import asyncio
 import base64
 import importlib.metadata
@@ -43,9 +42,7 @@ async def encode(backend, golden, raws):
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
-    args = args.parse_args()
+    args = engine_models.arguments(__doc__, clips=False)
     with tempfile.TemporaryDirectory() as folder:
         path = engine_models.write_picture(folder)
         cache = engine_models.make_cache(args.golden, [path], folder, "bf16")

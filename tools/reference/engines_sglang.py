@@ -6,7 +6,6 @@
 
 sglang and the wheel must be installed; its compiled parts are not needed. Exit 1: something differs.
 """
-import argparse
 import asyncio
 import os
 import sys
@@ -21,8 +20,6 @@ from sglang.srt.multimodal.processors.qwen_vl import QwenVLImageProcessor
 import engine_models
 import qwenvit
 from qwenvit import engines
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def processor_of(config, processor):
@@ -43,10 +40,7 @@ def processor_of(config, processor):
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("clips", nargs="+")
-    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
-    args = args.parse_args()
+    args = engine_models.arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
         paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]

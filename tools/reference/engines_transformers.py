@@ -7,7 +7,6 @@ and pictures themselves, through its own processor, and the same text written.
 
 The wheel must be installed. Exit 1: logits are more than 1e-4 apart, or prompts differ.
 """
-import argparse
 import os
 import sys
 import tempfile
@@ -21,8 +20,6 @@ import engine_models
 import prompts
 import qwenvit
 from qwenvit import engines
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def load_whole(golden, config):
@@ -51,10 +48,7 @@ def their_inputs(processor, text, entries):
 
 @torch.no_grad()
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("clips", nargs="+")
-    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
-    args = args.parse_args()
+    args = engine_models.arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
         whole = load_whole(args.golden, config)

@@ -8,7 +8,6 @@ ids, placeholders), the model's splitting of tokens and DeepStack, and the examp
 vllm, transformers in a version that it takes, and the wheel must be installed; vllm's compiled parts are
 not needed. Exit 1: something differs.
 """
-import argparse
 import os
 import sys
 import tempfile
@@ -21,8 +20,6 @@ import vllm.platforms.cpu
 import engine_models
 import qwenvit
 from qwenvit import engines
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def apply(folder, ids, data, uuids=None, **config):
@@ -127,10 +124,7 @@ def check_connector(folder, tokenizer, entry, storage):
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("clips", nargs="+")
-    args.add_argument("--golden", default=f"{HERE}/../../tests/golden/qwen3_vl")
-    args = args.parse_args()
+    args = engine_models.arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model")
         config, processor = engine_models.make_folder(args.golden, model)
