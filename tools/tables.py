@@ -152,14 +152,13 @@ def drop_empty(head, rows):
 
 # ---- tables of records -------------------------------------------------------------------------
 
-def patch_embed_table(records, towers=None):
-    """towers: names of those to show; None: all."""
+def patch_embed_table(records):
     rows = []
     for key, ways in groups(records, "patch-embed", first_word, lambda r: r["rows"]).items():
         gemm, pixels, bare, own, peer, linear = (ways.get(w) for w in (
             "patchify", "patchify from bytes", "GEMM alone", "direct", "torch conv3d",
             "torch linear"))
-        if gemm is None or (towers and key[0] not in towers):
+        if gemm is None:
             continue
         rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()), ms(gemm),
                      ms(pixels), ms(bare), over(gemm, bare), field(pixels, "over_floor"), ms(own),

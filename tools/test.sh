@@ -10,7 +10,7 @@
 # QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
 set -eu
 cd "$(dirname "$0")/.."
-gpu= asan_python= architectures=
+gpu= asan_python=
 case ${1:-} in
 --gpu) gpu=1 ;;
 --asan-python) asan_python=1 ;;
@@ -35,8 +35,7 @@ check() {
 build() {
     preset=$1; shift
     say "Building $preset"
-    cmake --preset "$preset" -G Ninja ${architectures:+"-DQV_CUDA_ARCHITECTURES=$architectures"} &&
-        cmake --build --preset "$preset" "$@"
+    cmake --preset "$preset" -G Ninja && cmake --build --preset "$preset" "$@"
 }
 # run PRESET [ctest options]: ctest, and its counts
 run() {
@@ -65,7 +64,7 @@ if [ -n "$gpu" ]; then
     command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    architectures=$capability # for what is here
+    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
     check build cuda
     model=build/cuda/tower-m # of real size, random weights: 0.8 GB
     [ -e $model/config.json ] ||
@@ -130,9 +129,9 @@ check build min # the core and ref, with jansson alone
 check build metal-dev
 run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
 if command -v nvcc > /dev/null; then
-    architectures='80;90;120' # the oldest, the one that was measured, the newest: all take a minute more
+    # the oldest, the one that was measured, the newest: all take a minute more
+    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES='80;90;120'
     check build cuda
-    architectures=
     run cuda -L absent # what a machine without a GPU can say
 else
     say 'CUDA: no nvcc here, skipped'
