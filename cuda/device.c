@@ -197,7 +197,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .chunks = 2,
                              /* on an H200, of towers' sizes; f32 attention is a kernel of ours */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
-                             .same_bf16 = { .gemm_rows = 512, .head_dim = 64 },
+                             .same_bf16 = { .head_dim = 64 },
                              .has_choices = true,
                              .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
