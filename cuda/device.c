@@ -199,6 +199,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
                              .same_bf16 = { .head_dim = 64 },
                              .has_choices = true,
+                             .gated_rows = 3072, /* 2 x 3456 wide: 42 MB of 60 */
                              .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
                              .addend_apart = true,

@@ -48,11 +48,12 @@ struct qv_caps {
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;       /* of kernels: prepare takes more than choice 0 */
     int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
-    bool side;              /* calls on a side stream gain by it */
-    bool addend_apart;      /* a gemm's addend must not be its y: that would be rounded twice */
-    double tanh_error;      /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool has_naive;         /* simple kernels besides: qv_device_options.naive */
-    char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
+    int64_t gated_rows; /* of a gated MLP at a time, so that a cache holds its product; 0: all */
+    bool side;          /* calls on a side stream gain by it */
+    bool addend_apart;  /* a gemm's addend must not be its y: that would be rounded twice */
+    double tanh_error;  /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool has_naive;     /* simple kernels besides: qv_device_options.naive */
+    char warning[240];  /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
 /* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution
