@@ -163,6 +163,7 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->tf32 = options->tf32;
     dev->stream = options->stream;
     dev->own_stream = !options->stream;
+    dev->keeper = options->keeper;
     qv_status status = find_device(dev, err);
     if (!status)
         status = check_cudnn(err);

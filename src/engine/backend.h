@@ -77,12 +77,22 @@ struct qv_call {
     bool side, waits;
 };
 
+/* What was compiled for an operation, kept for the next process by device and library versions, under a key
+ * that says the rest. find: bytes that the caller frees; NULL: nothing is kept, or nothing whole. Verbs,
+ * for a backend may be in a library of its own. */
+struct qv_keeper {
+    void *files;
+    void *(*find)(void *files, const char *key, size_t *bytes);
+    void (*keep)(void *files, const char *key, const void *data, size_t bytes);
+};
+
 struct qv_device_options {
     int ordinal, threads;
     bool tf32;            /* f32 products may be computed in TF32 */
     void *stream;         /* the caller's, for a backend that has streams; NULL: an own one */
     uint32_t naive;       /* operations, 1 << enum qv_op_kind, that run on simple kernels */
     const char *backends; /* the folder of backends in libraries of their own; NULL: usual places */
+    const struct qv_keeper *keeper; /* lives as long as the device; NULL: none */
 };
 
 /* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */

@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "encode.h"
 #include "error.h"
+#include "files/atomic_file.h"
 #include "files/json.h"
 
 qv_dtype
@@ -131,7 +132,7 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
     qv_status status = QV_OK;
     const double began_s = tool_seconds();
     if (!output->outbox && e->o->list)
-        tool_make_folders(output->path);
+        qv_make_folders(output->path);
     if (!output->outbox)
         status = open_file(e, output, r, err);
     if (!status && e->o->picture)

@@ -139,8 +139,6 @@ void tool_job_progress_end(void);
 
 const char *tool_like_name(qv_like like); /* as --like has it */
 bool tool_is_folder(const char *path);
-/* Makes the folders above a file. Failures are ignored: writing the file reports them. */
-void tool_make_folders(char *path);
 /* A file's name as text, for free(): bytes that are not UTF-8 are written %XX. NULL for lack of
  * memory. */
 char *tool_utf8(const char *bytes);
