@@ -27,7 +27,8 @@ import qwenvit.ray
 
 def loading(device):
     """qwenvit.load's options, for "cpu" or the index of a GPU."""
-    return {"backend": "cpu"} if device == "cpu" else {"backend": "cuda", "device": int(device)}
+    place = {"backend": "cpu"} if device == "cpu" else {"backend": "cuda", "device": int(device)}
+    return {**place, "dtype": "bf16"}
 
 
 class Actor:
