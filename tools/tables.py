@@ -3,8 +3,8 @@
 """Makes docs/measurements.md and the tables of README.md from the files in docs/measurements.
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
-*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
-tools/peers/peers.py (--json FILE), but verify-*.jsonl and encode-*.jsonl, which are of `qwenvit
+*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
+tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE), but verify-*.jsonl and encode-*.jsonl, which are of `qwenvit
 verify` and `qwenvit encode` (--json=FILE).
 Where a later line repeats an earlier one, it counts. No number is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
 """
@@ -54,6 +54,8 @@ def read_records(paths):
                            if k not in records[-1]]
                 if missing:
                     raise SystemExit(f"{path}:{i}: no {', '.join(missing)}")
+                if "failed" in records[-1]:  # words, and no time
+                    records.pop()
     return latest(records)
 
 
@@ -342,6 +344,49 @@ def profile_table(records):
                            "of the roof"], rows)
 
 
+OWN_STREAM = ", own stream"  # of a way of python/bench/patched.py
+
+
+def python_table(records):
+    """A row for each stream; what torch does beside it was timed once."""
+    rows = []
+    for key, ways in groups(records, "python", first_word, lambda r: r["patches"]).items():
+        theirs, compiled = ways.get("transformers"), ways.get("compiled torch")
+        for suffix, stream in (("", "torch's default"), (OWN_STREAM, "given to load()")):
+            patched, forward, c = (ways.get(w + suffix) for w in (
+                "qwenvit.patch", "Model.forward", "C call"))
+            if patched is None and forward is None:
+                continue
+            rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()),
+                         stream if len({w.endswith(OWN_STREAM) for w in ways}) > 1 else "",
+                         ms(theirs), ms(compiled), ms(patched), ms(forward), ms(c),
+                         field(patched, "adds_ms"), field(forward, "adds_ms"),
+                         field(patched, "host_ms"), field(forward, "host_ms"),
+                         field(c, "host_ms"), bold(over(theirs, patched)),
+                         bold(over(compiled, patched))])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "stream", "transformers ms", "compiled torch ms",
+         "patched ms", "Model.forward ms", "the call in C ms", "patched adds ms",
+         "Model.forward adds ms", "patched returns after ms", "Model.forward returns after ms",
+         "the call in C returns after ms", "patched: times faster than transformers",
+         "than compiled torch"], rows))
+
+
+def actors_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "actors", lambda r: r["case"]).items():
+        one, all_ = ways.get("one device"), ways.get("all devices")
+        if one and all_:
+            rows.append([case, dtype, machine_text([one]), all_["by"], str(all_["cores"]),
+                         str(all_["devices"]), *(digits(r[k]) for k in ("clips_per_s", "tokens_per_s")
+                                                 for r in (one, all_)),
+                         digits(all_["start_s"]), bold(f"{all_['times_one']:.2f}")])
+    return rows and table(
+        ["work", "dtype", "machine", "by", "cores of an actor", "devices", "clips/s of one",
+         "clips/s of all", "tokens/s of one", "tokens/s of all", "starting an actor, s",
+         "times one"], rows)
+
+
 def record_versions(records):
     own = sorted({" at ".join(x for x in (r.get("version"), r.get("commit")) if x)
                   for r in records if not is_peer(r)})
@@ -532,6 +577,19 @@ PAGE = [
      "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
      tower_table, "towers"),
+    ("From Python",
+     "The tower called on data that lies on the device, until the device is done, medians of "
+     "interleaved rounds by the host's clock: transformers as shipped, compiled torch as above, "
+     "transformers that `qwenvit.patch` patched, `Model.forward`, and `qv_encode` on the same "
+     "pointers, over which Python adds what is said. Returns after: until the host goes on.",
+     "python python/bench/patched.py --model DIR --device cuda --library libqwenvit.so "
+     "--json FILE.jsonl", python_table, None),
+    ("Actors",
+     "The same clips by one actor of `qwenvit.ray.Encoder`, and by one a device, by Ray or by as "
+     "many processes fed from one queue; from when all have loaded to the last batch. An actor "
+     "has as many cores alone as beside others.",
+     "python python/bench/actors.py --model DIR --clip FILE --devices 0,1 --json FILE.jsonl",
+     actors_table, None),
     ("Packs",
      "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
      "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
