@@ -35,7 +35,8 @@ class Tokens:
 
 class Model:
     def __init__(
-        self, dir: str, backend: str, device: int, dtype: str, threads: int, stream: int, tune_file: str, /
+        self, dir: str, backend: str, device: int, dtype: str, threads: int, stream: int, tune_file: str,
+        kernel_folder: str, /
     ) -> None: ...
     def info(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
