@@ -259,12 +259,21 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device a
 # measuring: tables for people, a record a line for machines, appended to a file
 quick='--repeats 1 --threads 1'
 for run in 1 2; do
-    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 $quick --json=r.json
+    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
+        --dtype bf16 $quick --json=r.json
 done
-[ "$(wc -l < r.json)" = 10 ] || fail 'two runs of five ways are not ten records'
+[ "$(wc -l < r.json)" = 16 ] || fail 'two runs of eight ways are not sixteen records'
 expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
     --no-limit $quick --json=r.json
 expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
+for dtype in f32 bf16; do
+    expect 0 '"way":"whole call, pixel_values"' "$qwenvit" bench tower --model synthetic --grid 1,4,4 \
+        --no-limit --backend cpu --dtype $dtype $quick --json
+    mv out.txt $dtype.json
+done
+! grep -q 'f32 tokens' f32.json || fail 'tokens in f32 are told of twice'
+grep '"way":"whole call, f32 tokens"' bf16.json | grep -q '"memory":"whole pages","over_encode":[0-9]' ||
+    fail 'a call is not set against encode'
 printf '# sizes\n1,4,4\n1,8,6 # a picture\n\n2,4,6\n1,2,2\n3,4,4\n1,4,10\n' > grids.txt
 for backend in cpu ref; do
     expect 0 '6 items, 204 patches' "$qwenvit" bench tower --model synthetic --pack grids.txt \
@@ -330,6 +339,11 @@ tower = {way: [r for r in records if r["bench"] == "tower" and r["way"] == way]
          for way in ("encode", "whole call", "limit", "floor", "streamed")}
 assert [len(rs) for rs in tower.values()] == [3, 3, 2, 2, 3]
 assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in tower["encode"][:2])
+calls = [r for r in records if "call" in r["way"] or r["way"] == "streamed"]
+assert {r["memory"] for r in calls} >= {"whole pages", "pageable"}
+for r in (r for r in calls if r["patches"] == 16 and r["way"] != "streamed"):
+    assert any(abs(e["median_ms"] * r["over_encode"] / r["median_ms"] - 1) < 1e-6
+               for e in tower["encode"]), r
 clip = tower["streamed"][-1]
 assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["us_per_patch"] > 0
 assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip

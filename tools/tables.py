@@ -191,6 +191,24 @@ def tower_table(records):
          "than compiled torch"], rows))
 
 
+CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
+         "whole call, pixel_values", "device call"]
+
+
+def call_table(records):
+    """A chunk as callers see it, over its work on the device in the same run."""
+    rows = []
+    for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
+        calls = {w: ways[w] for w in CALLS if "memory" in ways.get(w, {})}
+        if calls:
+            rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()),
+                         ms(ways.get("encode")), ms(calls.get("whole call"))]
+                        + [field(calls.get(w), "over_encode") for w in CALLS])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "on the device ms", "whole call ms",
+         "whole call over the device"] + [w + " over it" for w in CALLS[1:]], rows))
+
+
 def pack_table(records):
     """Lists of grids in one capacity and another, beside peers that take all of a list at once."""
     peers, rows = groups(records, "tower", lambda r: r["case"]), []
@@ -532,6 +550,12 @@ PAGE = [
      "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
      tower_table, "towers"),
+    ("Calls",
+     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, over its work "
+     "on the device in the same run. Whole call and streamed: frames in bytes and tokens in the "
+     "model's dtype, both in page-locked memory; the others differ from it as their names say. "
+     "Device call: pixel_values and tokens that lie on the device.",
+     "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl", call_table, None),
     ("Packs",
      "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
      "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
