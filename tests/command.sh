@@ -311,6 +311,8 @@ expect 2 'it runs on one device' "$qwenvit" bench gemm --model "$model" --device
 expect 0 'of the slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
 [ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
+grep '"way":"device"' out.txt | grep -q '"devices":1,' || fail 'one device is not timed alone'
+grep '"way":"devices"' out.txt | grep -q '"devices":2,"times_one":[0-9]' || fail 'two are not set against one'
 grep '"way":"discard"' out.txt | grep -q '"tokens":12,.*"limit":"' || fail 'a job is not told of'
 [ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
 echo nobody.mp4 > nobody.txt

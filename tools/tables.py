@@ -319,16 +319,19 @@ def job_table(records):
         def bound(way):
             r = ways.get(way)
             return bold(field(r, "over_slowest")), field(r, "over_sum")
+        devices = ways.get("devices")  # where there are several, "device" is one of them
         rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
                      f"{some['token_bytes'] / 1e9:.2f}",
-                     *(ms(ways.get(way)) for way in ("decode", "device", "files", "parts")),
+                     *(ms(ways.get(way)) for way in ("decode", "device")), ms(devices),
+                     field(devices, "times_one"), ms(ways.get("files")), ms(ways.get("parts")),
                      ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
                      *bound("encode"), ms(ways.get("cache")), *bound("cache")])
     head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
-            "device alone ms", "files alone ms", "parts alone ms"]
+            "one device alone ms", "all devices alone ms", "times one", "files alone ms",
+            "parts alone ms"]
     for way in ("discarded", "a file a clip", "a cache"):
         head += [f"job, {way} ms", "over the slowest", "over their sum"]
-    return rows and table(head, rows)
+    return rows and table(*drop_empty(head, rows))
 
 
 def cache_table(records):
