@@ -307,7 +307,9 @@ expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
 job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --frames 2 --size 64,64 $quick"
 expect 2 'are required' "$qwenvit" bench job --model "$model"
 expect 2 'at most 65536 frames' $job -o jobs --frames 65537
-expect 2 'it runs on one device' "$qwenvit" bench gemm --model "$model" --device 0,1
+for bench in gemm start; do
+    expect 2 'it runs on one device' "$qwenvit" bench $bench --model "$model" --device 0,1
+done
 expect 0 'of the slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
 [ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
@@ -318,6 +320,15 @@ grep '"way":"discard"' out.txt | grep -q '"tokens":12,.*"limit":"' || fail 'a jo
 echo nobody.mp4 > nobody.txt
 expect 3 'nobody.mp4' $job -o jobs --list nobody.txt
 [ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
+start="$qwenvit bench start --model $model $quick --backend ref"
+expect 2 'are required' "$qwenvit" bench start --model "$model"
+expect 0 'on ref' $start -o start
+expect 0 '"case":"qwen3_vl, motion.mp4","way":"encode"' $start motion.mp4 -o start --json
+[ "$(grep -c '"bench":"start".*"first_ms":[0-9]' out.txt)" = 2 ] || fail 'not two commands that are started'
+expect 3 'encode nobody.mp4 ended with exit code 3' $start nobody.mp4 -o start
+expect 4 'encode start/clip.mp4 ended with exit code 4' $start --device 1000 -o start
+expect 3 'cannot be made' $start -o no/such/folder
+[ "$(ls start)" = clip.mp4 ] || fail 'bench start leaves what it wrote'
 expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick

@@ -334,6 +334,16 @@ def job_table(records):
     return rows and table(*drop_empty(head, rows))
 
 
+def start_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "start", lambda r: r["case"]).items():
+        times = [x for way in ("encode", "info") for r in [ways.get(way)]
+                 for x in (ms(r), digits(r["first_ms"]) if r else "")]
+        rows.append([case, dtype, machine_text(ways.values())] + times)
+    return rows and table(["work", "dtype", "machine", "encode ms", "the first time", "info ms",
+                           "the first time"], rows)
+
+
 def cache_table(records):
     rows = []
     for (case, _, _), ways in groups(records, "cache", lambda r: r["case"]).items():
@@ -583,6 +593,10 @@ PAGE = [
      "discarded over decoding and device, the one that writes a file a clip over these and writing "
      "such files, the one that writes a cache over the first job and writing as many bytes.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
+    ("Start",
+     "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "
+     "the first time with an empty cache folder.",
+     "qwenvit bench start --model DIR -o FOLDER --json=FILE.jsonl", start_table, None),
     ("Caches",
      "A cache of so many keys, page cache warm: `qwenvit cache` that finds all of a list there, "
      "with the model that it opens; opening the folder; a random key, to its first byte.",

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+#define _GNU_SOURCE /* nftw */
 #include <errno.h>
+#include <ftw.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bench.h"
 #include "commit.h"
 #include "error.h"
+#include "files/json.h"
 
 /* ---- a bench --------------------------------------------------------------------------------- */
 
@@ -318,6 +323,48 @@ bench_read_list(const char *path, char **out, qv_error *err)
     return QV_OK;
 }
 
+/* ---- a folder -------------------------------------------------------------------------------- */
+
+qv_status
+bench_open_folder(const char *folder, char **out, qv_error *err)
+{
+    char *path = qv_path_join(folder, "bench-XXXXXX");
+    if (!path)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
+    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(path)) {
+        const int e = errno;
+        free(path);
+        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
+    }
+    *out = path;
+    return QV_OK;
+}
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+void
+bench_clear_folder(const char *folder)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void
+bench_close_folder(char **folder)
+{
+    if (*folder) {
+        bench_clear_folder(*folder);
+        rmdir(*folder);
+    }
+    free(*folder);
+    *folder = NULL;
+}
+
 /* ---- which ----------------------------------------------------------------------------------- */
 
 int
@@ -333,7 +380,8 @@ tool_bench(const struct tool_options *o)
                     { "gemm", 1, bench_gemm },
                     { "preprocess", 2, bench_preprocess },
                     { "job", 1, bench_job },
-                    { "cache", 1, bench_cache } };
+                    { "cache", 1, bench_cache },
+                    { "start", 2, bench_start } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
             if ((o->all_devices || o->n_devices > 1) && benches[i].run != bench_job) {
@@ -346,8 +394,8 @@ tool_bench(const struct tool_options *o)
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }
-    tool_complain(
-        "bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job or cache "
-        "(qwenvit bench --help)");
+    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
+                  "cache or start "
+                  "(qwenvit bench --help)");
     return TOOL_USAGE;
 }

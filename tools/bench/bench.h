@@ -85,6 +85,12 @@ typedef qv_status bench_line(void *user, char *line, qv_error *err);
 qv_status bench_read_lines(const char *file, char *text, bench_line *take, void *user,
                            qv_error *err);
 
+/* A new folder in this one, which is made where there is none: *out, for bench_close_folder, which
+ * removes it with all that is in it. clear: what is in it alone. */
+qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
+void bench_clear_folder(const char *folder);
+void bench_close_folder(char **folder);
+
 int bench_tower(const struct tool_options *o);
 qv_status bench_tower_pack(const struct tool_options *o, qv_error *err); /* --pack */
 int bench_conv3d(const struct tool_options *o);
@@ -93,6 +99,7 @@ int bench_gemm(const struct tool_options *o);
 int bench_preprocess(const struct tool_options *o);
 int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
+int bench_start(const struct tool_options *o);
 extern const bool bench_has_cache; /* whether this build has caches */
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */

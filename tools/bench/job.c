@@ -6,7 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,27 +188,12 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
     return s;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-/* What was written, of which the folder stays. */
-static void
-clear_work(const struct job_bench *j)
-{
-    nftw(j->work, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
-    clear_work(j);
+    bench_clear_folder(j->work);
     return s;
 }
 
@@ -329,7 +313,7 @@ static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
     *ms = 1e3 * job_s;
-    clear_work(j);
+    bench_clear_folder(j->work);
     return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
                           "the job ended with exit code %d", code)
                 : QV_OK;
@@ -461,16 +445,8 @@ open_folders(struct job_bench *j, qv_error *err)
     const char *folder = j->b.o->output;
     j->made = qv_path_join(folder, "clips");
     j->list_file = qv_path_join(folder, "clips.jsonl");
-    j->work = qv_path_join(folder, "bench-XXXXXX");
-    if (!j->made || !j->list_file || !j->work)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
-    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(j->work)) {
-        const int e = errno;
-        free(j->work);
-        j->work = NULL;
-        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
-    }
-    return QV_OK;
+    return j->made && j->list_file ? bench_open_folder(folder, &j->work, err)
+                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
 static qv_status
@@ -510,17 +486,13 @@ close_all(struct job_bench *j)
 {
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
-    if (j->work) {
-        clear_work(j);
-        rmdir(j->work);
-    }
     qv_decoder_stop(&j->decoder);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->items);
     free(j->made);
     free(j->list_file);
-    free(j->work);
+    bench_close_folder(&j->work);
 }
 
 /* ---- what it came to ------------------------------------------------------------------------- */
