@@ -193,6 +193,24 @@ def tower_table(records):
          "than compiled torch"], rows))
 
 
+CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
+         "whole call, pixel_values", "device call"]
+
+
+def call_table(records):
+    """A chunk as callers see it, over its work on the device in the same run."""
+    rows = []
+    for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
+        calls = {w: ways[w] for w in CALLS if "memory" in ways.get(w, {})}
+        if calls:
+            rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()),
+                         ms(ways.get("encode")), ms(calls.get("whole call"))]
+                        + [field(calls.get(w), "over_encode") for w in CALLS])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "on the device ms", "whole call ms",
+         "whole call over the device"] + [w + " over it" for w in CALLS[1:]], rows))
+
+
 def pack_table(records):
     """Lists of grids in one capacity and another, beside peers that take all of a list at once."""
     peers, rows = groups(records, "tower", lambda r: r["case"]), []
@@ -303,16 +321,29 @@ def job_table(records):
         def bound(way):
             r = ways.get(way)
             return bold(field(r, "over_slowest")), field(r, "over_sum")
+        devices = ways.get("devices")  # where there are several, "device" is one of them
         rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
                      f"{some['token_bytes'] / 1e9:.2f}",
-                     *(ms(ways.get(way)) for way in ("decode", "device", "files", "parts")),
+                     *(ms(ways.get(way)) for way in ("decode", "device")), ms(devices),
+                     field(devices, "times_one"), ms(ways.get("files")), ms(ways.get("parts")),
                      ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
                      *bound("encode"), ms(ways.get("cache")), *bound("cache")])
     head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
-            "device alone ms", "files alone ms", "parts alone ms"]
+            "one device alone ms", "all devices alone ms", "times one", "files alone ms",
+            "parts alone ms"]
     for way in ("discarded", "a file a clip", "a cache"):
         head += [f"job, {way} ms", "over the slowest", "over their sum"]
-    return rows and table(head, rows)
+    return rows and table(*drop_empty(head, rows))
+
+
+def start_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "start", lambda r: r["case"]).items():
+        times = [x for way in ("encode", "info") for r in [ways.get(way)]
+                 for x in (ms(r), digits(r["first_ms"]) if r else "")]
+        rows.append([case, dtype, machine_text(ways.values())] + times)
+    return rows and table(["work", "dtype", "machine", "encode ms", "the first time", "info ms",
+                           "the first time"], rows)
 
 
 def cache_table(records):
@@ -590,6 +621,12 @@ PAGE = [
      "has as many cores alone as beside others.",
      "python python/bench/actors.py --model DIR --clip FILE --devices 0,1 --json FILE.jsonl",
      actors_table, None),
+    ("Calls",
+     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, over its work "
+     "on the device in the same run. Whole call and streamed: frames in bytes and tokens in the "
+     "model's dtype, both in page-locked memory; the others differ from it as their names say. "
+     "Device call: pixel_values and tokens that lie on the device.",
+     "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl", call_table, None),
     ("Packs",
      "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
      "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
@@ -614,6 +651,10 @@ PAGE = [
      "discarded over decoding and device, the one that writes a file a clip over these and writing "
      "such files, the one that writes a cache over the first job and writing as many bytes.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
+    ("Start",
+     "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "
+     "the first time with an empty cache folder.",
+     "qwenvit bench start --model DIR -o FOLDER --json=FILE.jsonl", start_table, None),
     ("Caches",
      "A cache of so many keys, page cache warm: `qwenvit cache` that finds all of a list there, "
      "with the model that it opens; opening the folder; a random key, to its first byte.",

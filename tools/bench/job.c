@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit bench job: a list of clips through a job, against each of its stages alone, in turn:
- * decoding and preprocessing, the device, writing. The job then discards its tokens, writes a file a clip
- * (`encode`), or parts of a cache (`cache`).
+ * decoding and preprocessing, the device (of several one, and all), writing. The job then discards
+ * its tokens, writes a file a clip (`encode`), or parts of a cache (`cache`).
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +24,16 @@
 enum { SINKS = 4 }; /* as the command has */
 enum { MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
 #define PART_BYTES ((uint64_t)1 << 30)
+#define MOST_PIXELS ((size_t)1 << 30) /* bytes */
 
-enum way { DECODE, DEVICE, FILES, PARTS, DISCARD, ENCODE, CACHE, N_WAYS };
+enum way { DECODE, DEVICE, DEVICES, FILES, PARTS, DISCARD, ENCODE, CACHE, N_WAYS };
 
 static const struct {
     const char *name, *label;
 } ways[N_WAYS] = {
     [DECODE] = { "decode", "decoding alone" },
-    [DEVICE] = { "device", "the device alone" },
+    [DEVICE] = { "device", "one device alone" },
+    [DEVICES] = { "devices", "all devices alone" },
     [FILES] = { "files", "a file a clip, alone" },
     [PARTS] = { "parts", "parts of 1 GiB, alone" },
     [DISCARD] = { "discard", "job, tokens discarded" },
@@ -52,7 +53,7 @@ struct job_bench {
     qv_item *items; /* [list.n]: what the clips are once they are decoded */
     int64_t patches, tokens;
     uint64_t bytes; /* of all tokens */
-    void *data;     /* frames of the largest clip, or its tokens: random bytes */
+    void *data;     /* frames, or a clip's tokens: random bytes */
     size_t data_bytes;
     qv_job_progress progress[N_WAYS]; /* of the last run */
 };
@@ -187,27 +188,12 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
     return s;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-/* What was written, of which the folder stays. */
-static void
-clear_work(const struct job_bench *j)
-{
-    nftw(j->work, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
-    clear_work(j);
+    bench_clear_folder(j->work);
     return s;
 }
 
@@ -274,6 +260,13 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
     return s;
 }
 
+/* How many devices work in a way. */
+static size_t
+devices_of(const struct job_bench *j, enum way way)
+{
+    return way == DEVICE ? 1 : j->devices.n;
+}
+
 static qv_status
 run_job(struct job_bench *j, enum way way, double *ms, qv_error *err)
 {
@@ -283,10 +276,10 @@ run_job(struct job_bench *j, enum way way, double *ms, qv_error *err)
                                      .chunk_rows = j->o.chunk_rows,
                                      .clip = j->o.clip };
     qv_job *job = NULL;
-    qv_status s = qv_job_open(j->devices.models, j->devices.n, &options, &job, err);
+    qv_status s = qv_job_open(j->devices.models, devices_of(j, way), &options, &job, err);
     if (s)
         return s;
-    s = add_clips(j, job, way == DEVICE, err);
+    s = add_clips(j, job, way == DEVICE || way == DEVICES, err);
     if (!s)
         s = qv_job_end(job, err);
     qv_job_get_progress(job, &j->progress[way]);
@@ -305,6 +298,12 @@ time_device(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
+time_devices(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, DEVICES, ms, err);
+}
+
+static qv_status
 time_discarding(void *user, double *ms, qv_error *err)
 {
     return run_job(user, DISCARD, ms, err);
@@ -314,7 +313,7 @@ static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
     *ms = 1e3 * job_s;
-    clear_work(j);
+    bench_clear_folder(j->work);
     return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
                           "the job ended with exit code %d", code)
                 : QV_OK;
@@ -402,27 +401,41 @@ make_clips(struct job_bench *j, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Random bytes, enough for the frames and for the tokens of any clip. */
+static size_t
+frame_bytes(const struct job_bench *j, const qv_item *item)
+{
+    return (size_t)(rows_of(item) * j->m.row_dim);
+}
+
+/* Random bytes: of frames all that there are, or as many as no cache holds, of which clips have each
+ * their own until it begins anew; enough for the tokens of any clip. */
 static qv_status
 open_data(struct job_bench *j, qv_error *err)
 {
-    size_t most = 1;
+    size_t most = 1, all = 0;
     for (size_t i = 0; i < j->list.n; i++) {
         const int64_t rows = rows_of(&j->items[i]);
-        const size_t frames = (size_t)(rows * j->m.row_dim), bytes = (size_t)token_bytes(j, rows);
+        const size_t frames = frame_bytes(j, &j->items[i]), bytes = (size_t)token_bytes(j, rows);
         most = frames > most ? frames : most;
         most = bytes > most ? bytes : most;
+        all += qv_aligned(frames);
         j->patches += rows;
         j->bytes += bytes;
     }
     j->tokens = j->patches / (j->m.merge_size * j->m.merge_size);
+    all = all < MOST_PIXELS ? all : MOST_PIXELS;
+    most = all > most ? all : most;
     const qv_status s = qv_host_alloc(j->devices.contexts[0], most, &j->data, err);
     if (s)
         return s;
     bench_fill(j->data, QV_U8, most);
     j->data_bytes = most;
-    for (size_t i = 0; i < j->list.n; i++)
-        j->items[i].data = j->data;
+    for (size_t i = 0, at = 0; i < j->list.n; i++) {
+        const size_t frames = frame_bytes(j, &j->items[i]);
+        at = at + frames <= most ? at : 0;
+        j->items[i].data = (const char *)j->data + at;
+        at += qv_aligned(frames);
+    }
     return QV_OK;
 }
 
@@ -432,16 +445,8 @@ open_folders(struct job_bench *j, qv_error *err)
     const char *folder = j->b.o->output;
     j->made = qv_path_join(folder, "clips");
     j->list_file = qv_path_join(folder, "clips.jsonl");
-    j->work = qv_path_join(folder, "bench-XXXXXX");
-    if (!j->made || !j->list_file || !j->work)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
-    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(j->work)) {
-        const int e = errno;
-        free(j->work);
-        j->work = NULL;
-        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
-    }
-    return QV_OK;
+    return j->made && j->list_file ? bench_open_folder(folder, &j->work, err)
+                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
 static qv_status
@@ -481,17 +486,13 @@ close_all(struct job_bench *j)
 {
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
-    if (j->work) {
-        clear_work(j);
-        rmdir(j->work);
-    }
     qv_decoder_stop(&j->decoder);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->items);
     free(j->made);
     free(j->list_file);
-    free(j->work);
+    bench_close_folder(&j->work);
 }
 
 /* ---- what it came to ------------------------------------------------------------------------- */
@@ -506,8 +507,9 @@ bounds_of(const double *ms, enum way way)
 {
     static const struct {
         enum way way, of;
-    } parts[] = { { DISCARD, DECODE }, { DISCARD, DEVICE }, { ENCODE, DECODE }, { ENCODE, DEVICE },
-                  { ENCODE, FILES },   { CACHE, DISCARD },  { CACHE, PARTS } };
+    } parts[] = { { DISCARD, DECODE }, { DISCARD, DEVICES }, { ENCODE, DECODE },
+                  { ENCODE, DEVICES }, { ENCODE, FILES },    { CACHE, DISCARD },
+                  { CACHE, PARTS } };
     struct bounds b = { 0 };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].way == way) {
@@ -518,18 +520,22 @@ bounds_of(const double *ms, enum way way)
 }
 
 static json_t *
-extras_of(const struct job_bench *j, enum way way, double ms, const struct bounds *bounds)
+extras_of(const struct job_bench *j, enum way way, const double *all_ms,
+          const struct bounds *bounds)
 {
+    const double ms = all_ms[way];
     const qv_job_progress *p = &j->progress[way];
     json_t *e =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:i, s:i}", "list",
                   j->b.o->list ? j->b.o->list : "made", "clips", (json_int_t)j->list.n, "patches",
                   (json_int_t)j->patches, "tokens", (json_int_t)j->tokens, "token_bytes",
                   (json_int_t)j->bytes, "clips_per_s", 1e3 * (double)j->list.n / ms, "cores",
-                  qv_usable_cores(), "devices", (int)j->devices.n);
+                  qv_usable_cores(), "devices", (int)devices_of(j, way));
     if (bounds->sum_ms > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "over_slowest", ms / bounds->slowest_ms,
                                             "over_sum", ms / bounds->sum_ms));
+    if (way == DEVICES)
+        json_object_set_new(e, "times_one", json_real(all_ms[DEVICE] / ms));
     if (p->devices)
         json_object_update_new(e, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "limit",
                                             p->limit, "chunks", (json_int_t)p->chunks, "fill",
@@ -565,6 +571,8 @@ report(struct job_bench *j, enum way way, const double *ms, struct bench_times t
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
+    if (way == DEVICES)
+        snprintf(note, sizeof note, "%.3f times one device", ms[DEVICE] / ms[way]);
     if (bench_talks(&j->b))
         printf("  %-22s %11.1f %11.1f %9.1f  %s\n", ways[way].label, times.median_ms, times.p90_ms,
                1e3 * (double)j->list.n / ms[way], note);
@@ -572,34 +580,56 @@ report(struct job_bench *j, enum way way, const double *ms, struct bench_times t
                                     .way = ways[way].name,
                                     .dtype = j->m.dtype,
                                     .times = times,
-                                    .extras = extras_of(j, way, ms[way], &bounds) };
+                                    .extras = extras_of(j, way, ms, &bounds) };
     return bench_emit(&j->b, &r, err);
+}
+
+/* Which ways there are here; how many. */
+static int
+ways_of(const struct job_bench *j, enum way out[N_WAYS])
+{
+    int n = 0;
+    for (int way = 0; way < N_WAYS; way++)
+        if ((way != DEVICES || j->devices.n > 1) && (way != CACHE || bench_has_cache))
+            out[n++] = (enum way)way;
+    return n;
+}
+
+static qv_status
+time_all(struct job_bench *j, const enum way *timed, int n, struct bench_run *runs, qv_error *err)
+{
+    static bench_work *const works[N_WAYS] = {
+        [DECODE] = time_decoding, [DEVICE] = time_device, [DEVICES] = time_devices,
+        [FILES] = time_files,     [PARTS] = time_parts,   [DISCARD] = time_discarding,
+        [ENCODE] = time_encode,   [CACHE] = time_cache,
+    };
+    for (int i = 0; i < n; i++)
+        runs[i] = (struct bench_run){ .work = works[timed[i]], .user = j };
+    return bench_time(&j->b, runs, n, err);
 }
 
 static qv_status
 run_all(struct job_bench *j, qv_error *err)
 {
-    struct bench_run runs[N_WAYS] = {
-        [DECODE] = { .work = time_decoding },    [DEVICE] = { .work = time_device },
-        [FILES] = { .work = time_files },        [PARTS] = { .work = time_parts },
-        [DISCARD] = { .work = time_discarding }, [ENCODE] = { .work = time_encode },
-        [CACHE] = { .work = time_cache },
-    };
-    const int n = bench_has_cache ? N_WAYS : CACHE;
+    struct bench_run runs[N_WAYS];
+    enum way timed[N_WAYS];
     double ms[N_WAYS] = { 0 };
     qv_status s = open_all(j, err);
-    for (int i = 0; i < n; i++)
-        runs[i].user = j;
+    const int n = ways_of(j, timed);
     if (!s)
-        s = bench_time(&j->b, runs, n, err);
-    if (!s && bench_talks(&j->b))
+        s = time_all(j, timed, n, runs, err);
+    if (s)
+        return s;
+    if (bench_talks(&j->b))
         printf("%zu clips, %lld patches, %.3f GB of tokens on %s: %s\n  %-22s %11s %11s %9s\n",
                j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
                j->b.info.device, "", "median ms", "p90 ms", "clips/s");
+    for (int i = 0; i < n; i++)
+        ms[timed[i]] = runs[i].times.median_ms;
+    if (j->devices.n == 1)
+        ms[DEVICES] = ms[DEVICE];
     for (int i = 0; i < n && !s; i++)
-        ms[i] = runs[i].times.median_ms;
-    for (int i = 0; i < n && !s; i++)
-        s = report(j, (enum way)i, ms, runs[i].times, err);
+        s = report(j, timed[i], ms, runs[i].times, err);
     return s;
 }
 
