@@ -53,7 +53,7 @@ class ContextOptions(ctypes.Structure):
     _fields_ = [("backend", ctypes.c_char_p), ("device", ctypes.c_int), ("threads", ctypes.c_int),
                 ("tune_file", ctypes.c_char_p), ("tune", ctypes.c_bool), ("tf32", ctypes.c_bool),
                 ("stream", ctypes.c_void_p), ("naive", ctypes.c_char_p), ("backends", ctypes.c_char_p),
-                ("reserved", ctypes.c_uint64 * 6)]
+                ("kernel_folder", ctypes.c_char_p), ("reserved", ctypes.c_uint64 * 5)]
 
 
 class ModelOptions(ctypes.Structure):
