@@ -73,13 +73,13 @@ token_bytes(const struct job_bench *j, int64_t rows)
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
-typedef qv_status crew_work(struct job_bench *j, size_t clip, qv_error *err);
+typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
 
 struct crew {
     struct job_bench *j;
     crew_work *work;
     pthread_mutex_t lock;
-    size_t next;
+    size_t next, n;
     qv_status status;
     qv_error error;
 };
@@ -91,10 +91,10 @@ crew_run(void *user)
     for (;;) {
         qv_error err = { 0 };
         pthread_mutex_lock(&c->lock);
-        const size_t i = c->status ? c->j->list.n : c->next++;
+        const size_t i = c->status ? c->n : c->next++;
         pthread_mutex_unlock(&c->lock);
-        const qv_status s = i < c->j->list.n ? c->work(c->j, i, &err) : QV_OK;
-        if (i >= c->j->list.n)
+        const qv_status s = i < c->n ? c->work(c->j, i, &err) : QV_OK;
+        if (i >= c->n)
             return NULL;
         pthread_mutex_lock(&c->lock);
         if (s && !c->status) {
@@ -105,11 +105,12 @@ crew_run(void *user)
     }
 }
 
-/* All clips, by so many threads; *ms: how long it took. */
+/* Numbers below `times`, by so many threads; *ms: how long it took. */
 static qv_status
-by_crew(struct job_bench *j, crew_work *work, int n_threads, double *ms, qv_error *err)
+by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, double *ms,
+        qv_error *err)
 {
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     int n = 0;
     if (!threads)
@@ -167,7 +168,8 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
 static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
-    return by_crew(user, decode_clip, qv_usable_cores(), ms, err);
+    struct job_bench *j = user;
+    return by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
 }
 
 static qv_status
@@ -192,15 +194,17 @@ static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
+    const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
     bench_clear_folder(j->work);
     return s;
 }
 
-/* A file without a name, of so many bytes, on the disk once this returns. */
+/* A file without a name, of a part's bytes, on the disk once this returns. */
 static qv_status
-write_part(const struct job_bench *j, uint64_t bytes, qv_error *err)
+write_part(struct job_bench *j, size_t i, qv_error *err)
 {
+    const uint64_t left = j->bytes - i * PART_BYTES;
+    uint64_t bytes = left < PART_BYTES ? left : PART_BYTES;
     char *path = qv_path_join(j->work, "XXXXXX");
     const int fd = path ? mkstemp(path) : -1;
     bool good = fd >= 0 && !unlink(path);
@@ -222,16 +226,8 @@ write_part(const struct job_bench *j, uint64_t bytes, qv_error *err)
 static qv_status
 time_parts(void *user, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
-    qv_status s = QV_OK;
-    const double began_s = tool_seconds();
-    for (uint64_t left = j->bytes; left && !s;) {
-        const uint64_t now = left < PART_BYTES ? left : PART_BYTES;
-        s = write_part(j, now, err);
-        left -= now;
-    }
-    *ms = 1e3 * (tool_seconds() - began_s);
-    return s;
+    struct job_bench *j = user; /* as many at once as files: one alone waits for itself */
+    return by_crew(j, write_part, (j->bytes + PART_BYTES - 1) / PART_BYTES, SINKS, ms, err);
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
