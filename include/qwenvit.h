@@ -229,15 +229,16 @@ QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 /* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
 
 typedef enum qv_input {
-    QV_INPUT_FRAMES = 0, /* bytes, RGB, already resized */
-    QV_INPUT_PATCHES,    /* float32 rows: transformers' pixel_values */
+    QV_INPUT_FRAMES = 0,   /* bytes, RGB, already resized */
+    QV_INPUT_PATCHES,      /* float32 rows: transformers' pixel_values */
+    QV_INPUT_PATCHES_BF16, /* the same in bf16, as transformers' models hand them to their towers */
     QV_INPUT_MAX = 0x7fff
 } qv_input;
 
 /* A clip or a picture, or a piece of one: whole frame pairs of one grid. */
 typedef struct qv_item {
     /* QV_INPUT_FRAMES: uint8 [n_frames, patch_size*grid_h, patch_size*grid_w, 3]; QV_INPUT_PATCHES:
-     * float32 [t*grid_h*grid_w, row_dim]. Read before the call returns. */
+     * float32 [t*grid_h*grid_w, row_dim], or bf16. Read before the call returns. */
     const void *data;
     int64_t grid_thw[3]; /* frame pairs t, patch rows and columns (multiples of merge_size) */
     /* Of frames, those in data: 0 takes 2*t for a clip and 1 for a picture; an odd last one, 2*t - 1,

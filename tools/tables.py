@@ -194,7 +194,7 @@ def tower_table(records):
 
 
 CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
-         "whole call, pixel_values", "device call"]
+         "whole call, pixel_values", "device call", "device call, bf16 pixel_values"]
 
 
 def call_table(records):

@@ -192,7 +192,7 @@ class Model:
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
         rows, is_bf16 = shareable(pixel_values)
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        core = self._core.forward(rows, is_bf16, grid, None, _name(dtype))
+        core = self._core.forward(rows, is_bf16, grid, _name(dtype))
         return Tokens(core, self.info["model_type"])
 
     def _forward_torch(self, x, grid_thw, dtype):
@@ -200,24 +200,39 @@ class Model:
 
         if dtype not in ("f32", "bf16"):
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
-        x = x.detach()
-        if x.is_cuda and x.dtype == torch.bfloat16:
-            x = x.float()
-        grid = integers(grid_thw, "grid_thw")
-        n = x.shape[0] // self.info["merge_size"] ** 2 if x.ndim else 0
+        self._must_be_rows(x, torch)
+        grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
+        shape = x.shape[0] // self.info["merge_size"] ** 2, self.info["out_hidden"]
         kind = torch.bfloat16 if dtype == "bf16" else torch.float32
         outs = [
-            torch.empty(n, self.info["out_hidden"], dtype=kind, device=x.device)
-            for _ in range(1 + self.info["n_deepstack"])
+            torch.empty(shape, dtype=kind, device=x.device) for _ in range(1 + self.info["n_deepstack"])
         ]
         if x.is_cuda:  # in the order of the caller's stream
             stream = torch.cuda.current_stream(x.device)
-            if stream.cuda_stream != self._stream or not self._stream:
+            own = self._stream and stream.cuda_stream == self._stream
+            if not own:
                 stream.synchronize()
-        self._core.forward(x, False, [v for row in grid for v in row], outs, dtype)
-        if x.is_cuda and self._stream and stream.cuda_stream != self._stream:
+        self._core.forward_at(
+            x.data_ptr(), x.shape[0], x.dtype == torch.bfloat16, grid, [y.data_ptr() for y in outs], dtype
+        )
+        if x.is_cuda and self._stream and not own:
             torch.cuda.ExternalStream(self._stream, x.device).synchronize()
         return outs[0], outs[1:]
+
+    def _must_be_rows(self, x, torch):
+        """What the core is given by address."""
+        dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
+        wrong = None
+        if x.dtype not in (torch.float32, torch.bfloat16):
+            wrong = f"dtype must be float32 or bfloat16; {x.dtype} came"
+        elif x.ndim != 2 or x.shape[1] != dim:
+            wrong = f"must be [patches, {dim}] for this model; {list(x.shape)} came"
+        elif x.layout != torch.strided or not x.is_contiguous():
+            wrong = "not contiguous; make a contiguous copy"
+        elif where != "cpu" and (where != "cuda" or backend != "cuda"):
+            wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
+        if wrong:
+            raise error("QV_EINVAL", f"pixel_values: {wrong}")
 
     # ---- files and frames --------------------------------------------------------------------------
 

@@ -80,9 +80,13 @@ class Model
     void close();
     nb::dict info();
 
-    /* Rows of patches to tokens; `outs`: matrices of the caller's to fill, or None. */
+    /* Rows of patches to tokens, */
     nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-                       nb::object outs, const std::string &dtype);
+                       const std::string &dtype);
+    /* and by addresses, whose shapes and dtypes the caller has checked: of rows [n_rows, row_dim], and of
+     * tokens and each DeepStack output [n, out_hidden]. An array by DLPack takes 10 us. */
+    void forward_at(uintptr_t rows, int64_t n_rows, bool bf16, const std::vector<int64_t> &grid_thw,
+                    const std::vector<uintptr_t> &outs, const std::string &dtype);
     Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
 
     /* For jobs, which have the model to themselves. */
@@ -100,6 +104,7 @@ class Model
     bool lent = false;
     qv_context_info device_facts;
     void must_be_usable() const;
+    void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output, qv_tokens *to);
 };
 
 qv_dtype parse_dtype(const std::string &name, bool or_auto);

@@ -200,34 +200,26 @@ Model::info()
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
 
-/* Values of x, as a tower takes them: f32, in place, or widened from bf16 on the host. */
-static const char *
-rows_as_f32(const nb::ndarray<> &x, bool u16_is_bf16, std::vector<float> &widened)
+/* What rows of pixel_values are to a tower, which takes them in place. */
+static qv_input
+input_of(const nb::ndarray<> &x, bool u16_is_bf16)
 {
     const nb::dlpack::dtype bf16 = { (uint8_t)nb::dlpack::dtype_code::Bfloat, 16, 1 };
-    const bool on_host = x.device_type() == nb::device::cpu::value;
     if (x.dtype() == nb::dtype<float>())
-        return static_cast<const char *>(x.data());
+        return QV_INPUT_PATCHES;
     if (x.dtype() != bf16 && !(u16_is_bf16 && x.dtype() == nb::dtype<uint16_t>()))
         fail(QV_EINVAL,
              "pixel_values: dtype must be float32 or bfloat16 (code %d with %d bits came)",
              (int)x.dtype().code, (int)x.dtype().bits);
-    if (!on_host)
-        fail(QV_EUNSUPPORTED, "pixel_values: bfloat16 in a device's memory; make it float32 there");
-    const uint16_t *from = static_cast<const uint16_t *>(x.data());
-    widened.resize(x.size());
-    for (size_t i = 0; i < widened.size(); i++) {
-        const uint32_t bits = (uint32_t)from[i] << 16;
-        memcpy(&widened[i], &bits, sizeof bits);
-    }
-    return reinterpret_cast<const char *>(widened.data());
+    return QV_INPUT_PATCHES_BF16;
 }
 
 static std::vector<qv_item>
-items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, const char *rows,
-         int64_t n_rows)
+items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input input,
+         const char *rows, int64_t n_rows)
 {
     std::vector<qv_item> items;
+    const size_t element = input == QV_INPUT_PATCHES_BF16 ? sizeof(uint16_t) : sizeof(float);
     int64_t at = 0;
     if (grid_thw.empty() || grid_thw.size() % 3)
         fail(QV_EINVAL, "grid_thw: must be [items, 3], with an item at least");
@@ -245,7 +237,7 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, const cha
                  i / 3, (long long)g[0], (long long)g[1], (long long)g[2], (long long)at,
                  (long long)n_rows);
         qv_item item = {};
-        item.data = rows + (size_t)(at * m.row_dim) * sizeof(float);
+        item.data = rows + (size_t)(at * m.row_dim) * element;
         memcpy(item.grid_thw, g, sizeof item.grid_thw);
         items.push_back(item);
         at += patches;
@@ -256,27 +248,9 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, const cha
     return items;
 }
 
-/* The caller's matrices, each [n, out_hidden] of the dtype. */
-static void
-take_outs(nb::object outs, const qv_model_info &m, int64_t n, qv_dtype dtype, qv_tokens *to)
-{
-    const std::vector<nb::object> list = nb::cast<std::vector<nb::object>>(outs);
-    if (list.size() != 1 + (size_t)m.n_deepstack)
-        fail(QV_EINVAL, "out: %zu matrices; the model makes %d", list.size(), 1 + m.n_deepstack);
-    for (size_t i = 0; i < list.size(); i++) {
-        nb::ndarray<> a = take_array(list[i], "out", true);
-        const bool bf16 = a.dtype().code == (uint8_t)nb::dlpack::dtype_code::Bfloat;
-        if (a.ndim() != 2 || (int64_t)a.shape(0) != n || (int64_t)a.shape(1) != m.out_hidden ||
-            (dtype == QV_BF16 ? !bf16 || a.dtype().bits != 16 : a.dtype() != nb::dtype<float>()))
-            fail(QV_EINVAL, "out: matrix %zu must be [%lld, %lld] of %s", i, (long long)n,
-                 (long long)m.out_hidden, qv_dtype_name(dtype));
-        (i ? to->deepstack[i - 1] : to->tokens) = a.data();
-    }
-}
-
 nb::object
 Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-               nb::object outs, const std::string &dtype)
+               const std::string &dtype)
 {
     must_be_ours();
     nb::ndarray<> x = take_array(rows, "pixel_values", false);
@@ -290,34 +264,50 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
              "pixel_values: in a device's memory; this model computes on %s and takes the "
              "host's",
              device_facts.backend);
-    std::vector<float> widened;
-    const char *values = rows_as_f32(x, u16_is_bf16, widened);
-    const std::vector<qv_item> items = items_of(facts, grid_thw, values, (int64_t)x.shape(0));
+    const qv_input input = input_of(x, u16_is_bf16);
+    const std::vector<qv_item> items =
+        items_of(facts, grid_thw, input, static_cast<const char *>(x.data()), (int64_t)x.shape(0));
 
     auto tokens = std::make_unique<Tokens>();
-    qv_plan_options options = {};
     qv_tokens to = {};
-    options.output = parse_dtype(dtype, false);
+    const qv_dtype output = parse_dtype(dtype, false);
     const int64_t n = (int64_t)x.shape(0) / (facts.merge_size * facts.merge_size);
     tokens->grid_thw = grid_thw;
-    if (outs.is_none()) {
-        tokens->allocate(facts, n, options.output);
-        to.tokens = tokens->matrix(0);
-        for (int i = 0; i < facts.n_deepstack; i++)
-            to.deepstack[i] = tokens->matrix(1 + i);
-    } else {
-        take_outs(outs, facts, n, options.output, &to);
-    }
+    tokens->allocate(facts, n, output);
+    to.tokens = tokens->matrix(0);
+    for (int i = 0; i < facts.n_deepstack; i++)
+        to.deepstack[i] = tokens->matrix(1 + i);
     to.capacity = n;
-    {
-        nb::gil_scoped_release released;
-        std::lock_guard<std::mutex> lock(busy);
-        must_be_usable();
-        qv_error err = {};
-        check(qv_encode(model, QV_INPUT_PATCHES, items.data(), items.size(), &options, &to, &err),
-              err);
-    }
-    return outs.is_none() ? nb::cast(tokens.release(), nb::rv_policy::take_ownership) : nb::none();
+    encode(input, items, output, &to);
+    return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
+}
+
+void
+Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output, qv_tokens *to)
+{
+    qv_plan_options options = {};
+    qv_error err = {};
+    options.output = output;
+    nb::gil_scoped_release released;
+    std::lock_guard<std::mutex> lock(busy);
+    must_be_usable();
+    check(qv_encode(model, input, items.data(), items.size(), &options, to, &err), err);
+}
+
+void
+Model::forward_at(uintptr_t rows, int64_t n_rows, bool bf16, const std::vector<int64_t> &grid_thw,
+                  const std::vector<uintptr_t> &outs, const std::string &dtype)
+{
+    must_be_ours();
+    const qv_input input = bf16 ? QV_INPUT_PATCHES_BF16 : QV_INPUT_PATCHES;
+    const std::vector<qv_item> items =
+        items_of(facts, grid_thw, input, reinterpret_cast<const char *>(rows), n_rows);
+    qv_tokens to = {};
+    to.capacity = n_rows / (facts.merge_size * facts.merge_size);
+    to.tokens = reinterpret_cast<void *>(outs.at(0));
+    for (int i = 0; i < facts.n_deepstack; i++)
+        to.deepstack[i] = reinterpret_cast<void *>(outs.at(1 + (size_t)i));
+    encode(input, items, parse_dtype(dtype, false), &to);
 }
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
@@ -369,7 +359,8 @@ bind_model(nb::module_ &m)
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
-             nb::arg("grid_thw"), nb::arg("outs").none(), nb::arg("dtype"))
+             nb::arg("grid_thw"), nb::arg("dtype"))
+        .def("forward_at", &Model::forward_at)
         .def("prepare", &Model::prepare, nb::rv_policy::take_ownership);
 }
 

@@ -88,7 +88,8 @@ encode_alone(struct encoder *e, size_t i, qv_error *err)
     int64_t at_once = info.segment_rows ? info.segments : item->grid_thw[0];
     size_t pair_bytes = frames
                             ? (size_t)(c->temporal * patches * c->patch * c->patch * c->in_channels)
-                            : (size_t)(patches * qv_config_row_dim(c)) * sizeof(float);
+                            : (size_t)(patches * qv_config_row_dim(c)) *
+                                  qv_dtype_bytes(qv_input_dtype(e->options.input));
     for (int64_t pair = 0; pair < item->grid_thw[0] && !status; pair += at_once) {
         qv_item piece = *item;
         int64_t left = item->grid_thw[0] - pair;

@@ -75,7 +75,8 @@ check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *
         return qv_fail(err, QV_EINVAL,
                        "rows is %lld; too few for one segment of segment_rows, %lld",
                        (long long)o->rows, (long long)o->segment_rows);
-    if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES)
+    if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES &&
+        o->input != QV_INPUT_PATCHES_BF16)
         return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
         return qv_fail(err, QV_EINVAL, "output is %d; must be QV_F32 or QV_BF16", (int)o->output);

@@ -23,7 +23,7 @@ qv_item_check(const qv_model *model, qv_input input, const qv_item *item, size_t
         return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", what);
     if (!item->data)
         return qv_fail(err, QV_EINVAL, "%s: data is NULL", what);
-    if (input == QV_INPUT_PATCHES)
+    if (input != QV_INPUT_FRAMES)
         return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
                                         what, (long long)item->n_frames)
                               : QV_OK;
@@ -104,8 +104,8 @@ upload_rows(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_
 {
     const int64_t *g = item->grid_thw;
     qv_context *ctx = plan->model->ctx;
-    size_t bytes =
-        (size_t)(g[0] * g[1] * g[2] * qv_config_row_dim(&plan->model->config)) * sizeof(float);
+    size_t bytes = (size_t)(g[0] * g[1] * g[2] * qv_config_row_dim(&plan->model->config)) *
+                   qv_dtype_bytes(qv_input_dtype(plan->options.input));
     qv_status status = ctx->backend->upload(ctx->dev, *at, item->data, bytes, err);
     at->offset += bytes;
     return status;

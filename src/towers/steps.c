@@ -173,21 +173,34 @@ finish(struct builder *b, int64_t rows, int64_t cols, int act, int addend, int x
     append(b, op, OPERANDS(x, QV_NO_OPERAND, addend, y));
 }
 
+qv_dtype
+qv_input_dtype(qv_input input)
+{
+    switch (input) {
+    case QV_INPUT_PATCHES: return QV_F32;
+    case QV_INPUT_PATCHES_BF16: return QV_BF16;
+    case QV_INPUT_FRAMES:
+    case QV_INPUT_MAX: break;
+    }
+    return QV_U8;
+}
+
 /* Frames, or pixel_values, to patch rows in the model's dtype; returns where they are. */
 static int
 patch_rows(struct builder *b)
 {
     const struct qv_config *c = b->c;
+    const qv_dtype dtype = qv_input_dtype(b->s->input);
     struct qv_op op = { .kind = QV_OP_rows };
-    if (b->s->input == QV_INPUT_PATCHES && b->s->windows) {
-        gather(b, b->rows, qv_config_row_dim(c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
+    if (b->s->input != QV_INPUT_FRAMES && b->s->windows) {
+        gather(b, b->rows, qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
                SLOT_ROWS);
         return SLOT_ROWS;
     }
-    if (b->s->input == QV_INPUT_PATCHES) {
-        if (b->s->dtype == QV_F32)
+    if (b->s->input != QV_INPUT_FRAMES) {
+        if (b->s->dtype == dtype)
             return SLOT_INPUT;
-        convert(b, b->rows * qv_config_row_dim(c), QV_F32, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
+        convert(b, b->rows * qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
         return SLOT_ROWS;
     }
     op.u.rows = (struct qv_op_rows){ .rows = b->rows,

@@ -67,6 +67,9 @@ struct qv_tower_shape {
     qv_dtype dtype, output;
 };
 
+/* Of a chunk's input, as it is pushed. */
+qv_dtype qv_input_dtype(qv_input input);
+
 /* The Conv3d that is the patch embedding of a chunk, whose patches are rows by then. */
 qv_conv3d_desc qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s);
 

@@ -219,13 +219,13 @@ struct bench_call {
     struct bench_block data, room; /* where they lie */
 };
 
-enum { BENCH_CALLS = 5 };
+enum { BENCH_CALLS = 6, BENCH_INPUTS = 3 };
 struct bench_calls {
     struct bench_call calls[BENCH_CALLS]; /* the first: frames and tokens of the plan's dtype in
                                              memory of qv_host_alloc; others differ from it */
     int n;                                /* those that there are on this device */
     qv_plan *own;                         /* the first's, which is the caller's */
-    qv_plan *plans[2][2];                 /* by qv_input, and whether tokens are f32 */
+    qv_plan *plans[BENCH_INPUTS][2];      /* by qv_input, and whether tokens are f32 */
     const qv_plan *there; /* whose full chunk was pushed last; NULL: one that was not full */
 };
 /* Calls that push a chunk of `pairs` frame pairs of the grid and pull its tokens. */

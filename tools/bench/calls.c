@@ -17,6 +17,7 @@ static const struct way {
     { "whole call, f32 tokens", QV_INPUT_FRAMES, QV_F32, BENCH_LOCKED },
     { "whole call, pixel_values", QV_INPUT_PATCHES, QV_DTYPE_AUTO, BENCH_LOCKED },
     { "device call", QV_INPUT_PATCHES, QV_DTYPE_AUTO, BENCH_ON_DEVICE },
+    { "device call, bf16 pixel_values", QV_INPUT_PATCHES_BF16, QV_DTYPE_AUTO, BENCH_ON_DEVICE },
 };
 
 /* Where there is other memory than the host's, that copies its pages fastest when they are locked. */
@@ -92,7 +93,7 @@ open_data(struct bench_call *c, enum bench_place place, const qv_model_info *m, 
           const int64_t grid[3], qv_error *err)
 {
     const qv_plan_options *options = &c->plan->options;
-    const qv_dtype values = options->input == QV_INPUT_PATCHES ? QV_F32 : QV_U8;
+    const qv_dtype values = qv_input_dtype(options->input);
     const size_t in = (size_t)(pairs * grid[1] * grid[2] * m->row_dim) * qv_dtype_bytes(values);
     qv_plan_info info;
     qv_plan_get_info(c->plan, &info);
@@ -155,7 +156,7 @@ bench_calls_close(qv_context *ctx, struct bench_calls *all)
         close_block(ctx, &all->calls[i].data);
         close_block(ctx, &all->calls[i].room);
     }
-    for (int input = 0; input < 2; input++)
+    for (int input = 0; input < BENCH_INPUTS; input++)
         for (int f32 = 0; f32 < 2; f32++)
             if (all->plans[input][f32] != all->own)
                 qv_plan_free(&all->plans[input][f32]);
