@@ -29,6 +29,10 @@ data() {
     header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
     tail -c +$((header + 9)) "$1"
 }
+# value NAME FILE: of a field of JSON in the metadata of a safetensors file
+value() {
+    head -c 8192 "$2" | grep -ao "\\\\\"$1\\\\\":[^,}]*" | sed 's/.*://; s/\\//g'
+}
 # same KEY CACHE CACHE: both have the same bytes for it
 same() {
     "$qwenvit" cache --out "$2" --get "$1" -o a.safetensors
@@ -69,7 +73,14 @@ for key in p3.ppm v.mp4 'an odd/key é'; do
     "$qwenvit" cache --out first --get "$key" -o k.safetensors
     data k.safetensors > k.data
     data "encoded/$key.safetensors" | cmp - k.data || fail "$key is not what encode makes"
+    # and of each what it is, and at which rate it was sampled
+    kind=$(value kind "encoded/$key.safetensors") picture=false
+    [ "$kind" = '"video"' ] || picture=true
+    [ "$(value picture k.safetensors)" = $picture ] || fail "$key is a picture or not"
+    [ "$(value sampled_fps k.safetensors)" = "$(value sampled_fps "encoded/$key.safetensors")" ] ||
+        fail "$key: another sampled_fps than encode says"
 done
+[ "$(value sampled_fps k.safetensors)" = 1.0 ] || fail 'no sampled_fps of a clip'
 
 # ---- any order, any sharding, any interruption
 sort -r list.txt > reversed.txt

@@ -47,7 +47,7 @@ count_list(const struct tool_options *o, const qv_cache *c, struct status *st, q
 {
     struct tool_list list = { 0 };
     const qv_status s = tool_cache_list(o, &list, err);
-    char options[TOOL_CACHE_OPTIONS_BYTES];
+    char options[QV_CACHE_OPTIONS_BYTES];
     for (size_t i = 0; i < list.n && !s; i++) {
         const qv_cache_source source = tool_cache_source(&list.at[i], options);
         switch (qv_cache_compare(c, list.at[i].key, &source)) {

@@ -21,7 +21,7 @@ preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
 {
     const qv_clip_info *c = r->clip;
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}",
-                          "kind", c->picture ? "picture" : "video", "like", tool_like_name(c->like),
+                          "kind", c->picture ? "picture" : "video", "like", qv_like_name(c->like),
                           "codec", c->codec, "format", c->format, "source_width", c->source_width,
                           "source_height", c->source_height, "rotation", c->rotation, "source_fps",
                           c->source_fps, "source_frames", (json_int_t)c->source_frames,

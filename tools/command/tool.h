@@ -137,7 +137,6 @@ void tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool qu
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
 
-const char *tool_like_name(qv_like like); /* as --like has it */
 bool tool_is_folder(const char *path);
 /* Makes the folders above a file. Failures are ignored: writing the file reports them. */
 void tool_make_folders(char *path);
