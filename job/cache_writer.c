@@ -18,6 +18,7 @@
 #include "cache_part.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/utf8.h"
 
 enum {
     MOST_SEALING = 2,      /* parts that are full and not sealed, before begin waits */
@@ -364,8 +365,8 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     e->rows = rows;
     e->source = *source;
     e->key = malloc(QV_CACHE_MAX_KEY + 1);
-    e->path = qv_text_utf8(source->path);
-    e->options = source->options ? qv_text_utf8(source->options) : NULL;
+    e->path = qv_utf8_text(source->path);
+    e->options = source->options ? qv_utf8_text(source->options) : NULL;
     qv_status s = QV_OK;
     for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++) {
         e->hashes[i] = XXH3_createState();
@@ -548,7 +549,7 @@ static void
 add_failure(struct qv_text *t, const qv_cache_result *r)
 {
     qv_text_say(t, ",\"status\":\"failed\",\"code\":\"%s\"", qv_status_name(r->status));
-    char *error = qv_text_utf8(r->error ? r->error : "");
+    char *error = qv_utf8_text(r->error ? r->error : "");
     if (!error) {
         t->lost = true;
         return;

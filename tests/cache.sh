@@ -8,18 +8,9 @@ set -eu
 [ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
     exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 golden=$2 work=$3
+. "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
-n=0
 
-fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
-# expect CODE WORDS COMMAND...
-expect() {
-    code=$1 words=$2; shift 2
-    n=$((n + 1)) got=0
-    "$@" > out.txt 2> err.txt < /dev/null || got=$?
-    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
-    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
-}
 # picture FILE WIDTH SEED
 picture() {
     { printf 'P6\n%d 64\n255\n' "$2"; yes "$3 $1 pixels" | head -c $(($2 * 64 * 3)); } > "$1"

@@ -490,29 +490,10 @@ tool_is_folder(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-char *
-tool_utf8(const char *bytes)
-{
-    char *text = malloc(3 * strlen(bytes) + 1), *to = text;
-    if (!text)
-        return NULL;
-    while (*bytes) {
-        size_t n = qv_utf8_bytes(bytes);
-        if (n)
-            memcpy(to, bytes, n);
-        else
-            snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*bytes);
-        to += n ? n : 3;
-        bytes += n ? n : 1;
-    }
-    *to = 0;
-    return text;
-}
-
 json_t *
 tool_json_text(const char *bytes)
 {
-    char *text = tool_utf8(bytes);
+    char *text = qv_utf8_text(bytes);
     json_t *json = text ? json_string(text) : NULL;
     free(text);
     return json;

@@ -7,6 +7,7 @@
 #include "encode.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/utf8.h"
 
 qv_dtype
 tool_output_dtype(const struct tool_encoder *e)
@@ -45,7 +46,7 @@ static qv_status
 open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
           qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r), *source = tool_utf8(output->clip);
+    char *preprocessing = preprocessing_text(e, r), *source = qv_utf8_text(output->clip);
     const char *const metadata[][2] = {
         { "format", "qwenvit" },
         { "qwenvit_version", qv_version() },

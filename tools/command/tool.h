@@ -140,10 +140,7 @@ void tool_job_progress_end(void);
 bool tool_is_folder(const char *path);
 /* Makes the folders above a file. Failures are ignored: writing the file reports them. */
 void tool_make_folders(char *path);
-/* A file's name as text, for free(): bytes that are not UTF-8 are written %XX. NULL for lack of
- * memory. */
-char *tool_utf8(const char *bytes);
-/* The same as a JSON string; NULL for lack of memory. */
+/* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 double tool_seconds(void);     /* monotonic */
 int64_t tool_peak_bytes(void); /* of memory that this process had at its most */
