@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "cudnn_graph.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "dtype.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -47,6 +50,51 @@ set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda 
     return s;
 }
 
+/* FNV-1a of a word. */
+static uint64_t
+fold(uint64_t digest, int64_t word)
+{
+    for (size_t i = 0; i < sizeof word; i++)
+        digest = (digest ^ (uint8_t)(word >> 8 * i)) * 0x100000001b3u;
+    return digest;
+}
+
+static int64_t
+place_of(const struct sketch_cuda *sketch, cudnnBackendDescriptor_t descriptor)
+{
+    int i = 0;
+    while (i < sketch->n && sketch->descriptors[i] != descriptor)
+        i++;
+    return i;
+}
+
+/* A value as a number that is the same in every process. */
+static int64_t
+number_of(const struct sketch_cuda *sketch, const struct attribute_cuda *a, int64_t i)
+{
+    switch (a->type) {
+    case CUDNN_TYPE_INT64: return ((const int64_t *)a->values)[i];
+    case CUDNN_TYPE_BOOLEAN: return ((const bool *)a->values)[i];
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+        return place_of(sketch, ((const cudnnBackendDescriptor_t *)a->values)[i]);
+    case CUDNN_TYPE_HANDLE: return 0;
+    default: return ((const int *)a->values)[i]; /* an enumeration */
+    }
+}
+
+static void
+fold_attributes(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
+                const struct attribute_cuda *attributes, int n)
+{
+    uint64_t digest = fold(sketch->digest, type);
+    for (const struct attribute_cuda *a = attributes; a < attributes + n; a++) {
+        digest = fold(fold(digest, a->name), a->count);
+        for (int64_t i = 0; i < a->count; i++)
+            digest = fold(digest, number_of(sketch, a, i));
+    }
+    sketch->digest = digest;
+}
+
 cudnnBackendDescriptor_t
 qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
                  const struct attribute_cuda *attributes, int n)
@@ -61,6 +109,7 @@ qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
     if (!went_well(sketch, cudnnBackendCreateDescriptor(type, &out),
                    "cudnnBackendCreateDescriptor"))
         return NULL;
+    fold_attributes(sketch, type, attributes, n);
     sketch->descriptors[sketch->n++] = out;
     if (!went_well(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
         !went_well(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
@@ -266,8 +315,26 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
 static cudnnStatus_t
-make_plan(const struct target_cuda *target, cudnnBackendDescriptor_t configuration,
-          struct graph_cuda *out)
+make_plan(const struct attribute_cuda *attributes, int n, struct graph_cuda *out)
+{
+    int64_t bytes = 0, one;
+    *out = (struct graph_cuda){ 0 };
+    cudnnStatus_t s =
+        cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &out->plan);
+    if (!s)
+        s = set_attributes(out->plan, attributes, n);
+    if (!s)
+        s = cudnnBackendFinalize(out->plan);
+    if (!s)
+        s = cudnnBackendGetAttribute(out->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                     CUDNN_TYPE_INT64, 1, &one, &bytes);
+    out->workspace_bytes = (size_t)bytes;
+    return s;
+}
+
+static cudnnStatus_t
+plan_of(const struct target_cuda *target, cudnnBackendDescriptor_t configuration,
+        struct graph_cuda *out)
 {
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
@@ -275,19 +342,7 @@ make_plan(const struct target_cuda *target, cudnnBackendDescriptor_t configurati
         { CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &target->properties },
     };
-    int64_t bytes = 0, n;
-    *out = (struct graph_cuda){ 0 };
-    cudnnStatus_t s =
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &out->plan);
-    if (!s)
-        s = set_attributes(out->plan, attributes, LENGTH(attributes) - !target->properties);
-    if (!s)
-        s = cudnnBackendFinalize(out->plan);
-    if (!s)
-        s = cudnnBackendGetAttribute(out->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                     CUDNN_TYPE_INT64, 1, &n, &bytes);
-    out->workspace_bytes = (size_t)bytes;
-    return s;
+    return make_plan(attributes, LENGTH(attributes) - !target->properties, out);
 }
 
 /* The configurations of one mode, in turn. */
@@ -304,7 +359,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
             snprintf(search->words, sizeof search->words, "some do not compute as they must");
             continue;
         }
-        cudnnStatus_t s = make_plan(target, found.all[i], out);
+        cudnnStatus_t s = plan_of(target, found.all[i], out);
         out->engine = engine;
         out->last_resort = mode == CUDNN_HEUR_MODE_FALLBACK;
         if (s) {
@@ -342,6 +397,71 @@ is_lack_of_memory(cudnnStatus_t status)
            status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }
 
+/* ---- plans that were kept ---------------------------------------------------------------------*/
+
+/* In front of a plan as cuDNN writes it, in JSON, with the machine code of what it compiled. */
+struct kept {
+    int64_t engine, last_resort;
+};
+enum { KEY_BYTES = 80 };
+
+/* Which of the usable configurations a graph takes follows from these. */
+static void
+write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
+          int choice, char key[KEY_BYTES])
+{
+    snprintf(key, KEY_BYTES, "cuDNN graph %016llx of %s%s, choice %d",
+             (unsigned long long)sketch->digest, qv_dtype_name((qv_dtype)dtype),
+             target->tf32 ? " with TF32" : "", choice);
+}
+
+/* What another version of cuDNN refuses is made anew. */
+static bool
+take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
+{
+    const struct qv_keeper *keeper = target->dev ? target->dev->keeper : NULL;
+    struct kept head;
+    size_t bytes = 0;
+    char *kept = keeper ? keeper->find(keeper->files, key, &bytes) : NULL;
+    bool taken = kept && bytes > sizeof head;
+    if (taken) {
+        const struct attribute_cuda attributes[] = {
+            { CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->dev->cudnn },
+            { CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+              (int64_t)(bytes - sizeof head), kept + sizeof head },
+        };
+        memcpy(&head, kept, sizeof head);
+        taken = !make_plan(attributes, LENGTH(attributes), out);
+        if (!taken)
+            qv_graph_close_cuda(out);
+        out->engine = head.engine;
+        out->last_resort = head.last_resort;
+    }
+    free(kept);
+    return taken;
+}
+
+static void
+keep(const struct target_cuda *target, const char *key, const struct graph_cuda *graph)
+{
+    const struct qv_keeper *keeper = target->dev ? target->dev->keeper : NULL;
+    const struct kept head = { graph->engine, graph->last_resort };
+    int64_t n = 0;
+    if (!keeper ||
+        cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                 CUDNN_TYPE_CHAR, 0, &n, NULL) ||
+        n <= 0)
+        return;
+    char *kept = malloc(sizeof head + (size_t)n);
+    if (kept &&
+        !cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                  CUDNN_TYPE_CHAR, n, &n, kept + sizeof head)) {
+        memcpy(kept, &head, sizeof head);
+        keeper->keep(keeper->files, key, kept, sizeof head + (size_t)n);
+    }
+    free(kept);
+}
+
 qv_status
 qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
                    int choice, struct graph_cuda *out, int *usable, qv_error *err)
@@ -354,15 +474,23 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              .choice = choice,
                              .status = sketch->status,
                              .words = "its heuristics name none" };
-    bool taken = false;
+    char key[KEY_BYTES];
+    write_key(sketch, target, dtype, choice, key);
     *out = (struct graph_cuda){ 0 };
+    if (!sketch->status && take_kept(target, key, out)) {
+        *usable = choice + 1;
+        return QV_OK;
+    }
+    bool taken = false;
     if (sketch->status)
         snprintf(search.words, sizeof search.words, "%s", sketch->words);
     for (int i = 0; i < LENGTH(modes) && !sketch->status && !search.usable; i++)
         taken = take_plan(&search, modes[i], out);
     *usable = search.usable;
-    if (taken)
+    if (taken) {
+        keep(target, key, out);
         return QV_OK;
+    }
     if (search.usable)
         return qv_fail(err, QV_EUNSUPPORTED, "cuDNN has %d usable configurations", search.usable);
     return qv_fail(err, is_lack_of_memory(search.status) ? QV_ENOMEM : QV_EUNSUPPORTED,

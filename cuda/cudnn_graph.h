@@ -29,6 +29,7 @@ struct sketch_cuda {
     int n, n_operations;
     cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
+    uint64_t digest;      /* of all values that were set: the graph's name among those kept */
     cudnnStatus_t status; /* of the first call that failed; then the sketch takes no more */
     char words[256];      /* which, and why */
 };
@@ -71,7 +72,8 @@ void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
-/* The choice-th of the configurations that suit operands of this dtype and become plans.
+/* The choice-th of the configurations that suit operands of this dtype and become plans; that of an earlier
+ * process, if the device's keeper has it.
  * QV_EUNSUPPORTED where there are no more than *usable. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              int64_t dtype, int choice, struct graph_cuda *out, int *usable,

@@ -163,6 +163,7 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->tf32 = options->tf32;
     dev->stream = options->stream;
     dev->own_stream = !options->stream;
+    dev->keeper = options->keeper;
     qv_status status = find_device(dev, err);
     if (!status)
         status = check_cudnn(err);
@@ -197,8 +198,9 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .chunks = 2,
                              /* on an H200, of towers' sizes; f32 attention is a kernel of ours */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
-                             .same_bf16 = { .gemm_rows = 512, .head_dim = 64 },
+                             .same_bf16 = { .head_dim = 64 },
                              .has_choices = true,
+                             .gated_rows = 3072, /* 2 x 3456 wide: 42 MB of 60 */
                              .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
                              .addend_apart = true,

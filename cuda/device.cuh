@@ -260,21 +260,28 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
 
-/* x / (1 + exp(-by x)): SiLU where by is 1. Where the exponential is infinite, it is 0. */
+/* x / (1 + exp(-by x)): SiLU where by is 1. Where the exponential is infinite, it is 0. For what is
+ * rounded to bf16 the device's own exponential and quotient do: they are off by some 2^-21. */
+template <typename T>
 static __device__ __forceinline__ float
 swish(float x, float by)
 {
-    return x / (1 + expf(-by * x));
+    if constexpr (sizeof(T) < sizeof(float))
+        return __fdividef(x, 1 + __expf(-by * x));
+    else
+        return x / (1 + expf(-by * x));
 }
 
+/* T: what the result is rounded to */
+template <typename T>
 static __device__ __forceinline__ float
 activate(int act, float x)
 {
     switch (act) {
     case QV_ACT_GELU_TANH: return gelu_tanh(x);
     case QV_ACT_GELU_ERF: return gelu_erf(x);
-    case QV_ACT_SILU: return swish(x, 1);
-    case QV_ACT_GELU_QUICK: return swish(x, 1.702f);
+    case QV_ACT_SILU: return swish<T>(x, 1);
+    case QV_ACT_GELU_QUICK: return swish<T>(x, 1.702f);
     }
     return x;
 }

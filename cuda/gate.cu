@@ -2,8 +2,6 @@
 /* act(a) * b, bound by memory: each value is read once and written once. */
 #include "device.cuh"
 
-enum { GATE_AHEAD = 2 };
-
 struct gate_shape {
     int64_t vectors; /* in all */
     struct divisor per_row;
@@ -11,34 +9,23 @@ struct gate_shape {
     int act;
 };
 
+/* One vector a thread: more on their way at once are no faster. */
 template <typename T, int N>
 static __global__ BLOCK void
 gate_kernel(const struct gate_shape s, const T *a, const T *b, T *y)
 {
-    int64_t first = blockIdx.x * (int64_t)(THREADS * GATE_AHEAD) + threadIdx.x;
-    raw<T, N> in[GATE_AHEAD], by[GATE_AHEAD];
+    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
+    int64_t at;
+    float u[N], v[N];
+    if (i >= s.vectors)
+        return;
+    const int64_t row = divide(i, s.per_row, &at);
+    load(u, a + row * s.a_stride + at * N);
+    load(v, b + row * s.b_stride + at * N);
 #pragma unroll
-    for (int k = 0; k < GATE_AHEAD; k++) {
-        int64_t i = first + k * THREADS, at;
-        if (i < s.vectors) {
-            int64_t row = divide(i, s.per_row, &at);
-            in[k] = fetch<N>(a + row * s.a_stride + at * N);
-            by[k] = fetch<N>(b + row * s.b_stride + at * N);
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < GATE_AHEAD; k++) {
-        int64_t i = first + k * THREADS;
-        if (i < s.vectors) {
-            float u[N], v[N];
-            unpack(u, in[k]);
-            unpack(v, by[k]);
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                v[j] *= activate(s.act, u[j]);
-            store(y + i * N, v);
-        }
-    }
+    for (int j = 0; j < N; j++)
+        v[j] *= activate<T>(s.act, u[j]);
+    store(y + i * N, v);
 }
 
 template <typename T, int N>
@@ -49,8 +36,8 @@ gate_vectors(cudaStream_t stream, const struct qv_op_gate *op, const void *a, co
     const struct gate_shape s = { op->rows * (op->cols / N), divisor_of(op->cols / N),
                                   qv_row_stride(op->a_stride, op->cols),
                                   qv_row_stride(op->b_stride, op->cols), (int)op->act };
-    return launch(stream, ceil_div(s.vectors, THREADS * GATE_AHEAD), dim3(THREADS),
-                  gate_kernel<T, N>, s, (const T *)a, (const T *)b, (T *)y);
+    return launch(stream, ceil_div(s.vectors, THREADS), dim3(THREADS), gate_kernel<T, N>, s,
+                  (const T *)a, (const T *)b, (T *)y);
 }
 
 cudaError_t

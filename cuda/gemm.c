@@ -15,8 +15,10 @@
 
 enum {
     MOST_WORKSPACE = 64 << 20,
-    ALIGNMENT = 16,  /* of any operand, see qv_wrap_cuda */
-    ROW_MULTIPLE = 8 /* of bf16 values, with which rows of y begin at 16 bytes */
+    ALIGNMENT = 16,   /* of any operand, see qv_wrap_cuda */
+    ALIKE_ROWS = 512, /* from which on the heuristic's algorithms give a row the same bits */
+    ANY = -1,         /* algorithm */
+    ROW_MULTIPLE = 8  /* of bf16 values, with which rows of y begin at 16 bytes */
 };
 
 static cudaDataType_t
@@ -130,11 +132,12 @@ create_layout(cublasLtMatrixLayout_t *out, cudaDataType_t type, int64_t cols, in
     return s;
 }
 
+/* rows: of x and y, in each of the batches */
 static cublasStatus_t
-create_layouts(const struct qv_op_gemm *op, bool f32_sums, struct gemm_cuda *g)
+create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct gemm_cuda *g)
 {
     cudaDataType_t y_type = f32_sums ? CUDA_R_32F : type_of(op->y_dtype);
-    int64_t batch = batches(op, f32_sums), rows = op->m / batch, k = padded_k(op->k, op->x_dtype);
+    int64_t batch = batches(op, f32_sums), k = padded_k(op->k, op->x_dtype);
     cublasStatus_t s = create_layout(&g->w, type_of(op->w_dtype), k, op->n, batch, 0);
     if (!s)
         s = create_layout(&g->x, type_of(op->x_dtype), k, rows, batch, rows * k);
@@ -150,8 +153,8 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, struct gemm_cuda *g)
 /*
  * Sums over k are not split among blocks. Into how many parts the library splits one depends on how
  * many rows fill the device, so that a segment's bits would depend on the capacity of the plan that
- * it went through. Unsplit they do not, on an H200 from caps.least_rows on (seen, not promised by the
- * library); few rows with a long k take longer.
+ * it went through. Unsplit they do not, on an H200, for what the library picks for ALIKE_ROWS and more (seen,
+ * not promised); so fewer rows, a merger's of a small picture, take what ALIKE_ROWS would.
  */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
@@ -192,10 +195,28 @@ splits_sums(const cublasLtMatmulAlgo_t *algo)
                CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* Of the heuristic's algorithms that suit, number `choice`, best guess first: a function of the
- * operation, the device and the library alone. */
+static void
+destroy_layouts(struct gemm_cuda *g)
+{
+    cublasLtMatrixLayout_t *const layouts[] = { &g->w, &g->x, &g->c, &g->y };
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        if (*layouts[i])
+            cublasLtMatrixLayoutDestroy(*layouts[i]);
+        *layouts[i] = NULL;
+    }
+}
+
+static bool
+suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
+{
+    return !found->state && !splits_sums(&found->algo) &&
+           (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
+}
+
+/* Of the heuristic's algorithms for g's layouts that suit, number `choice`, best guess first: a function
+ * of the operation, the device and the library alone. id: cuBLASLt's number of the algorithm, or ANY. */
 static qv_status
-choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *err)
+choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, qv_error *err)
 {
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t found[QV_MOST_CHOICES];
@@ -208,29 +229,65 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, qv_error *er
         cublasLtMatmulPreferenceDestroy(preference);
     if (s)
         return qv_check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
-    int suits = 0;
+    int good = 0;
     for (int i = 0; i < n; i++) {
-        if (found[i].state || splits_sums(&found[i].algo) || suits++ < choice)
+        if (!suits(&found[i], id) || good++ < choice)
             continue;
         g->algo = found[i].algo;
         g->workspace_bytes = found[i].workspaceSize;
         return QV_OK;
     }
     return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has %d algorithms without split sums",
-                   suits);
+                   good);
+}
+
+/* The algorithm that more rows would take: false where it does not run so few. */
+static bool
+runs_fewer(struct qv_device_cuda *dev, struct gemm_cuda *g)
+{
+    cublasLtMatmulHeuristicResult_t found = { 0 };
+    if (cublasLtMatmulAlgoCheck(dev->lt, g->desc, g->w, g->x, g->c, g->y, &g->algo, &found) ||
+        found.state)
+        return false;
+    g->workspace_bytes = found.workspaceSize;
+    return true;
 }
 
 void
 qv_gemm_release_cuda(struct qv_kernel *kernel)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
-    const cublasLtMatrixLayout_t layouts[] = { g->w, g->x, g->c, g->y };
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        if (layouts[i])
-            cublasLtMatrixLayoutDestroy(layouts[i]);
+    destroy_layouts(g);
     if (g->desc)
         cublasLtMatmulDescDestroy(g->desc);
     memset(g, 0, sizeof *g);
+}
+
+/* As it is for so many rows, in each of its batches. */
+static qv_status
+choose_for(struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool f32_sums, int64_t rows,
+           int choice, int64_t id, struct gemm_cuda *g, qv_error *err)
+{
+    destroy_layouts(g);
+    cublasStatus_t s = create_layouts(op, f32_sums, rows, g);
+    return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, id, err);
+}
+
+/* Few rows: the algorithm that ALIKE_ROWS take, in tiles for few; else in the very same. */
+static qv_status
+choose_alike(struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool f32_sums, int64_t rows,
+             int choice, struct gemm_cuda *g, qv_error *err)
+{
+    qv_status status = choose_for(dev, op, f32_sums, ALIKE_ROWS, 0, ANY, g, err);
+    if (status)
+        return status;
+    const cublasLtMatmulAlgo_t alike = g->algo;
+    const int64_t id = algorithm_value(&alike, CUBLASLT_ALGO_CONFIG_ID);
+    status = choose_for(dev, op, f32_sums, rows, choice, id, g, err);
+    if (status != QV_EUNSUPPORTED || choice)
+        return status;
+    g->algo = alike;
+    return runs_fewer(dev, g) ? QV_OK : choose(dev, g, choice, ANY, err);
 }
 
 static qv_status
@@ -239,11 +296,12 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
+    const int64_t rows = op->m / batches(op, f32_sums);
+    const bool few = rows < ALIKE_ROWS && op->x_dtype == QV_BF16;
     cublasStatus_t s = create_desc(dev, op, f32_sums, &g->desc);
-    if (!s)
-        s = create_layouts(op, f32_sums, g);
-    qv_status status =
-        s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, err);
+    qv_status status = s     ? qv_check_cublas(dev, s, "describing a gemm", err)
+                       : few ? choose_alike(dev, op, f32_sums, rows, choice, g, err)
+                             : choose_for(dev, op, f32_sums, rows, choice, ANY, g, err);
     if (status) {
         qv_gemm_release_cuda(kernel);
         return status;

@@ -328,7 +328,7 @@ epilogue_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y
         sums[at] = s.op.sums == 2 ? sums[at] + sum : sum;
         return;
     }
-    sum = activate((int)s.op.act, fmaf(s.alpha, sum, s.op.bias ? value(bias + o) : 0));
+    sum = activate<T>((int)s.op.act, fmaf(s.alpha, sum, s.op.bias ? value(bias + o) : 0));
     if (s.op.addend_rows) {
         divide(row, s.addend_rows, &from);
         sum += value(addend + from * s.op.o + o);

@@ -641,7 +641,7 @@ epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, co
             unpack(a, plus[k]);
 #pragma unroll
             for (int j = 0; j < N; j++)
-                v[j] = activate(s.act, fmaf(s.alpha, v[j], b[j])) + a[j];
+                v[j] = activate<T>(s.act, fmaf(s.alpha, v[j], b[j])) + a[j];
             store(y + i * N, v);
         }
     }

@@ -127,7 +127,12 @@ typedef struct qv_context_options {
      * library or program that this code is in, or where they are installed. A library is opened
      * once in a process, and stays. */
     const char *backends;
-    uint64_t reserved[6];
+    /* A folder (made with the first file) in which kernels that a library compiled for this device are
+     * kept for the next process, by device and library versions: those of cuDNN, which take 0.7 s the
+     * first time. NULL: none. A file that is damaged or not ours is ignored (see
+     * qv_context_info.warning) and written anew. Needs a build with xxhash. */
+    const char *kernel_folder;
+    uint64_t reserved[5];
 } qv_context_options;
 
 typedef struct qv_context_info {
@@ -136,7 +141,9 @@ typedef struct qv_context_info {
     int threads;         /* 0 where it does not apply */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means here */
     char dtype_reason[128]; /* why, in words */
-    char warning[512];     /* about the device, its libraries or the tune file; "" if all is well */
+    char warning
+        [512]; /* about the device, its libraries, the tune file or a kept kernel, so far; "" if
+                              all is well */
     char passed_over[512]; /* "auto": backends that it would rather have taken, and why it did not:
                               "cuda: there is no NVIDIA driver here"; "" where there are none */
 } qv_context_info;

@@ -249,12 +249,21 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device a
 # measuring: tables for people, a record a line for machines, appended to a file
 quick='--repeats 1 --threads 1'
 for run in 1 2; do
-    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 $quick --json=r.json
+    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
+        --dtype bf16 $quick --json=r.json
 done
-[ "$(wc -l < r.json)" = 10 ] || fail 'two runs of five ways are not ten records'
+[ "$(wc -l < r.json)" = 16 ] || fail 'two runs of eight ways are not sixteen records'
 expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
     --no-limit $quick --json=r.json
 expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
+for dtype in f32 bf16; do
+    expect 0 '"way":"whole call, pixel_values"' "$qwenvit" bench tower --model synthetic --grid 1,4,4 \
+        --no-limit --backend cpu --dtype $dtype $quick --json
+    mv out.txt $dtype.json
+done
+! grep -q 'f32 tokens' f32.json || fail 'tokens in f32 are told of twice'
+grep '"way":"whole call, f32 tokens"' bf16.json | grep -q '"memory":"whole pages","over_encode":[0-9]' ||
+    fail 'a call is not set against encode'
 printf '# sizes\n1,4,4\n1,8,6 # a picture\n\n2,4,6\n1,2,2\n3,4,4\n1,4,10\n' > grids.txt
 for backend in cpu ref; do
     expect 0 '6 items, 204 patches' "$qwenvit" bench tower --model synthetic --pack grids.txt \
@@ -288,15 +297,28 @@ expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
 job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --frames 2 --size 64,64 $quick"
 expect 2 'are required' "$qwenvit" bench job --model "$model"
 expect 2 'at most 65536 frames' $job -o jobs --frames 65537
-expect 2 'it runs on one device' "$qwenvit" bench gemm --model "$model" --device 0,1
+for bench in gemm start; do
+    expect 2 'it runs on one device' "$qwenvit" bench $bench --model "$model" --device 0,1
+done
 expect 0 'of the slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
 [ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
+grep '"way":"device"' out.txt | grep -q '"devices":1,' || fail 'one device is not timed alone'
+grep '"way":"devices"' out.txt | grep -q '"devices":2,"times_one":[0-9]' || fail 'two are not set against one'
 grep '"way":"discard"' out.txt | grep -q '"tokens":12,.*"limit":"' || fail 'a job is not told of'
 [ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
 echo nobody.mp4 > nobody.txt
 expect 3 'nobody.mp4' $job -o jobs --list nobody.txt
 [ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
+start="$qwenvit bench start --model $model $quick --backend ref"
+expect 2 'are required' "$qwenvit" bench start --model "$model"
+expect 0 'on ref' $start -o start
+expect 0 '"case":"qwen3_vl, motion.mp4","way":"encode"' $start motion.mp4 -o start --json
+[ "$(grep -c '"bench":"start".*"first_ms":[0-9]' out.txt)" = 2 ] || fail 'not two commands that are started'
+expect 3 'encode nobody.mp4 ended with exit code 3' $start nobody.mp4 -o start
+expect 4 'encode start/clip.mp4 ended with exit code 4' $start --device 1000 -o start
+expect 3 'cannot be made' $start -o no/such/folder
+[ "$(ls start)" = clip.mp4 ] || fail 'bench start leaves what it wrote'
 expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick
@@ -320,6 +342,11 @@ tower = {way: [r for r in records if r["bench"] == "tower" and r["way"] == way]
          for way in ("encode", "whole call", "limit", "floor", "streamed")}
 assert [len(rs) for rs in tower.values()] == [3, 3, 2, 2, 3]
 assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in tower["encode"][:2])
+calls = [r for r in records if "call" in r["way"] or r["way"] == "streamed"]
+assert {r["memory"] for r in calls} >= {"whole pages", "pageable"}
+for r in (r for r in calls if r["patches"] == 16 and r["way"] != "streamed"):
+    assert any(abs(e["median_ms"] * r["over_encode"] / r["median_ms"] - 1) < 1e-6
+               for e in tower["encode"]), r
 clip = tower["streamed"][-1]
 assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["us_per_patch"] > 0
 assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip

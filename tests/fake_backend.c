@@ -2,8 +2,8 @@
 /*
  * Libraries in place of libqwenvit_cuda.so, by what is defined: FAKE_QV_BUILD_ID, one whose backend
  * is ref under the name cuda, and with FAKE_LOST a device that is lost after as many lists of
- * operations as the environment says; FAKE_NEEDS, one that needs another library; neither, one that is no
- * backend.
+ * operations as the environment says, and that locks pages; FAKE_NEEDS, one that needs another library;
+ * neither, one that is no backend.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,6 +29,20 @@ run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_err
         return qv_fail(err, QV_EBACKEND, "the device is lost: it fell off the bus");
     return qv_backend_ref.run(dev, calls, n, err);
 }
+
+static qv_status
+lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    (void)dev;
+    return qv_host_alloc_pages(bytes, out, err);
+}
+
+static void
+unlock_pages(struct qv_device *dev, void *p)
+{
+    (void)dev;
+    free(p);
+}
 #endif
 
 static qv_status
@@ -49,6 +63,8 @@ qv_backend_entry(const char *build_id, const char **own)
     table.open = open_fake;
 #ifdef FAKE_LOST
     table.run = run_or_lose;
+    table.lock_pages = lock_pages;
+    table.unlock_pages = unlock_pages;
 #endif
     *own = FAKE_QV_BUILD_ID;
     return strcmp(build_id, FAKE_QV_BUILD_ID) ? NULL : &table;

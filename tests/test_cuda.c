@@ -4,6 +4,7 @@
  * once, memory as it was foretold, every CUDA call that makes something failing in turn, and last a
  * device that is lost. Calls are taken in between by the linker (--wrap).
  */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@
 
 #include "backends.h"
 #include "engine/backend.h"
+#include "tempdir.h"
 #include "tiny.h"
 
 cudaError_t trap_device(cudaStream_t stream);
@@ -460,6 +462,63 @@ memory_is_as_foretold(void **state)
     qv_context_close(&ctx);
 }
 
+/* The last byte of every file becomes another. */
+static void
+damage_all(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(temp_path(e->d_name), "r+b");
+        if (!f)
+            continue;
+        assert_int_equal(fseek(f, -1, SEEK_END), 0);
+        const int last = getc(f) ^ 1;
+        assert_int_equal(fseek(f, -1, SEEK_END), 0);
+        assert_int_equal(putc(last, f), last);
+        fclose(f);
+    }
+    closedir(dir);
+}
+
+/* A plan of cuDNN's that was kept is one as compiled; one that was damaged is compiled again. */
+static void
+kept_kernels_give_the_same_bits(void **state)
+{
+    (void)state;
+    float *tokens[4];
+    size_t bytes = 0;
+    for (int i = 0; i < 4; i++) { /* without, kept, found, damaged */
+        struct tiny t = { 0 };
+        qv_error err = { 0 };
+        qv_context_info info;
+        const qv_context_options o = { .backend = "cuda",
+                                       .kernel_folder = i ? temp_path("") : NULL };
+        if (i == 3)
+            damage_all(temp_path(""));
+        if (qv_context_open(&o, &t.ctx, &err) ||
+            qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .dtype = QV_BF16 },
+                          &t.model, &err))
+            fail_msg("%s", err.text);
+        qv_model_get_info(t.model, &t.info);
+        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
+        const qv_item clip = clip_of(frames, FRAMES);
+        tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
+        qv_context_get_info(t.ctx, &info);
+        if (i < 3)
+            assert_string_equal(info.warning, "");
+        else
+            assert_non_null(strstr(info.warning, "damaged"));
+        if (i)
+            assert_true(temp_count() > 0);
+        assert_memory_equal(tokens[0], tokens[i], bytes);
+        free(frames);
+        tiny_close(&t);
+    }
+    for (int i = 0; i < 4; i++)
+        free(tokens[i]);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static qv_status
@@ -574,6 +633,8 @@ main(void)
         cmocka_unit_test(extreme_frames_stay_finite),
         cmocka_unit_test(routines_have_names),
         cmocka_unit_test(memory_is_as_foretold),
+        cmocka_unit_test_setup_teardown(kept_kernels_give_the_same_bits, tempdir_make,
+                                        tempdir_remove),
         cmocka_unit_test(every_failed_call_is_reported),
         cmocka_unit_test(a_lost_device_is_said_in_words),
     };

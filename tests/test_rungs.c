@@ -111,7 +111,9 @@ static const struct {
 } products[] = {
     { 48, 160, QV_ACT_NONE, false },        { 20, 1000, QV_ACT_GELU_ERF, false },
     { 1024, 1024, QV_ACT_NONE, true },      { 1024, 4096, QV_ACT_NONE, true },
-    { 4096, 1024, QV_ACT_GELU_TANH, true },
+    { 4096, 1024, QV_ACT_GELU_TANH, true }, { 1024, 1536, QV_ACT_NONE, true },
+    { 4096, 4096, QV_ACT_GELU_ERF, true },  { 2560, 4096, QV_ACT_NONE, true },
+    { 3584, 5120, QV_ACT_NONE, true },
 };
 
 static const struct qv_same_bits *

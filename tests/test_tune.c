@@ -23,6 +23,7 @@ static bool way_differs[CHOICES];
 static struct qv_kernel *kernels[CHOICES]; /* as they were prepared; gone ones are overwritten */
 static int last, runs[CHOICES];
 static int64_t segments; /* of an attention whose list says where they lie; 0: of another */
+static int64_t longest;  /* that its kernels have room for; 0: any */
 
 static qv_status
 prepare_ways(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
@@ -45,6 +46,8 @@ run_ways(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error 
     if (calls[0].operands[0].memory && segments) { /* an attention of nothing would be no measure */
         const int32_t *list = qv_host_pointer(calls[0].operands[0]);
         assert_true(list[segments + 1] > 0 && list[1] == list[segments + 1]);
+        for (int64_t i = 0; i < segments && longest; i++)
+            assert_in_range(list[segments + 1 + i], 0, longest);
     }
     if (way_differs[last]) { /* y is the last operand of a gemm and of an attention */
         unsigned char *y = qv_host_pointer(calls[0].operands[4]);
@@ -98,6 +101,7 @@ chosen(const char *operation, const double ms[CHOICES], const bool differs[CHOIC
     segments = !status && op.kind == QV_OP_attention && !op.u.attention.segment_rows
                    ? op.u.attention.segments
                    : 0;
+    longest = segments ? op.u.attention.longest : 0;
     if (status || qv_kernel_choice(&ctx, &op, &choice, &err))
         fail_msg("%s", err.text);
     for (int i = 0; i < CHOICES; i++) /* what differs is not even timed */
@@ -112,6 +116,8 @@ static const char *const operations[] = {
     "gemm m=8 n=6 k=10 alpha=1 y=f32 dtype=bf16",
     "attention rows=24 segments=3 segment_rows=8 heads=2 head_dim=4 scale=0.5 dtype=bf16",
     "attention rows=24 segments=20 heads=2 head_dim=4 scale=0.5 dtype=f32",
+    "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32",
+    "attention rows=64 segments=3 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32",
 };
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 

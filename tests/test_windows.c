@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "backends.h"
+#include "engine/context.h"
 #include "model/tables.h"
 #include "tiny.h"
 
@@ -212,6 +213,35 @@ windows_are_not_seen_outside(void **state)
     }
 }
 
+/* What a device's cache holds of a gated MLP at a time is not seen in its tokens. */
+static void
+pieces_of_a_gated_mlp_are_not_seen(void **state)
+{
+    (void)state;
+    enum { MANY = 8, PIECE = 128 };
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
+            continue;
+        float *tokens[2];
+        size_t bytes;
+        for (int cut = 0; cut < 2; cut++) {
+            struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+            uint8_t *frames = tiny_frames(&t, 2 * MANY, DOWN, ACROSS, 3);
+            const qv_item clip = { .data = frames, .grid_thw = { MANY, DOWN, ACROSS } };
+            t.ctx->caps.gated_rows = cut ? PIECE : 0; /* of 480 */
+            tokens[cut] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
+            free(frames);
+            tiny_close(&t);
+        }
+        for (size_t i = 0; i < bytes / sizeof **tokens; i++)
+            assert_true(fabs((double)tokens[0][i] - tokens[1][i]) < 1e-5);
+        if (!strcmp(test_backends[b], "ref"))
+            assert_memory_equal(tokens[0], tokens[1], bytes);
+        free(tokens[0]);
+        free(tokens[1]);
+    }
+}
+
 int
 main(void)
 {
@@ -219,6 +249,7 @@ main(void)
         cmocka_unit_test(rows_are_in_window_order),
         cmocka_unit_test(a_patch_reaches_its_window_and_then_its_pair),
         cmocka_unit_test(windows_are_not_seen_outside),
+        cmocka_unit_test(pieces_of_a_gated_mlp_are_not_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

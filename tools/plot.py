@@ -58,7 +58,8 @@ LOOKS = {
 }
 OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
           ("#4b4b8f", "**"), ("#e68310", "||")]
-COPIES = ("whole call", "streamed")  # time for copies is in them, the bytes are not
+# how ways begin whose time has copies in it, of which the bytes are not told
+COPIES = ("whole call", "device call", "streamed")
 MARKS = {"tower": "*", "conv3d": "s", "gemm": "o", "profile": "^"}
 
 
@@ -166,7 +167,7 @@ def roof_points(records):
         flops, moved = r.get("flops"), r.get("bytes")
         if tables.is_peer(r):
             flops, moved = work.get((r["bench"], r["case"]), (flops, moved))
-        if r["bench"] in MARKS and r["way"] not in COPIES and flops and moved:
+        if r["bench"] in MARKS and not r["way"].startswith(COPIES) and flops and moved:
             name = r.get("op", "?") if r["bench"] == "profile" else r["way"]
             key = r["bench"], name, r["case"], flops, moved
             calls.setdefault(key, []).append(r["median_ms"])

@@ -3,8 +3,8 @@
 """Makes docs/measurements.md and the tables of README.md from the files in docs/measurements.
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
-*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
-tools/peers/peers.py (--json FILE), but verify-*.jsonl and encode-*.jsonl, which are of `qwenvit
+*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
+tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE), but verify-*.jsonl and encode-*.jsonl, which are of `qwenvit
 verify` and `qwenvit encode` (--json=FILE).
 Where a later line repeats an earlier one, it counts. No number is typed by hand; a table without records is left out. Usage: tables.py, from anywhere.
 """
@@ -54,6 +54,8 @@ def read_records(paths):
                            if k not in records[-1]]
                 if missing:
                     raise SystemExit(f"{path}:{i}: no {', '.join(missing)}")
+                if "failed" in records[-1]:  # words, and no time
+                    records.pop()
     return latest(records)
 
 
@@ -191,6 +193,24 @@ def tower_table(records):
          "than compiled torch"], rows))
 
 
+CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
+         "whole call, pixel_values", "device call"]
+
+
+def call_table(records):
+    """A chunk as callers see it, over its work on the device in the same run."""
+    rows = []
+    for key, ways in groups(records, "tower", first_word, lambda r: r["patches"]).items():
+        calls = {w: ways[w] for w in CALLS if "memory" in ways.get(w, {})}
+        if calls:
+            rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()),
+                         ms(ways.get("encode")), ms(calls.get("whole call"))]
+                        + [field(calls.get(w), "over_encode") for w in CALLS])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "on the device ms", "whole call ms",
+         "whole call over the device"] + [w + " over it" for w in CALLS[1:]], rows))
+
+
 def pack_table(records):
     """Lists of grids in one capacity and another, beside peers that take all of a list at once."""
     peers, rows = groups(records, "tower", lambda r: r["case"]), []
@@ -301,16 +321,29 @@ def job_table(records):
         def bound(way):
             r = ways.get(way)
             return bold(field(r, "over_slowest")), field(r, "over_sum")
+        devices = ways.get("devices")  # where there are several, "device" is one of them
         rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
                      f"{some['token_bytes'] / 1e9:.2f}",
-                     *(ms(ways.get(way)) for way in ("decode", "device", "files", "parts")),
+                     *(ms(ways.get(way)) for way in ("decode", "device")), ms(devices),
+                     field(devices, "times_one"), ms(ways.get("files")), ms(ways.get("parts")),
                      ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
                      *bound("encode"), ms(ways.get("cache")), *bound("cache")])
     head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
-            "device alone ms", "files alone ms", "parts alone ms"]
+            "one device alone ms", "all devices alone ms", "times one", "files alone ms",
+            "parts alone ms"]
     for way in ("discarded", "a file a clip", "a cache"):
         head += [f"job, {way} ms", "over the slowest", "over their sum"]
-    return rows and table(head, rows)
+    return rows and table(*drop_empty(head, rows))
+
+
+def start_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "start", lambda r: r["case"]).items():
+        times = [x for way in ("encode", "info") for r in [ways.get(way)]
+                 for x in (ms(r), digits(r["first_ms"]) if r else "")]
+        rows.append([case, dtype, machine_text(ways.values())] + times)
+    return rows and table(["work", "dtype", "machine", "encode ms", "the first time", "info ms",
+                           "the first time"], rows)
 
 
 def cache_table(records):
@@ -340,6 +373,49 @@ def profile_table(records):
                          digits(times[op]), f"{100 * times[op] / total:.1f} %", share])
     return rows and table(["operation", "dtype", "machine", "calls", "ms", "share of the time",
                            "of the roof"], rows)
+
+
+OWN_STREAM = ", own stream"  # of a way of python/bench/patched.py
+
+
+def python_table(records):
+    """A row for each stream; what torch does beside it was timed once."""
+    rows = []
+    for key, ways in groups(records, "python", first_word, lambda r: r["patches"]).items():
+        theirs, compiled = ways.get("transformers"), ways.get("compiled torch")
+        for suffix, stream in (("", "torch's default"), (OWN_STREAM, "given to load()")):
+            patched, forward, c = (ways.get(w + suffix) for w in (
+                "qwenvit.patch", "Model.forward", "C call"))
+            if patched is None and forward is None:
+                continue
+            rows.append([key[0], str(key[1]), key[2], machine_text(ways.values()),
+                         stream if len({w.endswith(OWN_STREAM) for w in ways}) > 1 else "",
+                         ms(theirs), ms(compiled), ms(patched), ms(forward), ms(c),
+                         field(patched, "adds_ms"), field(forward, "adds_ms"),
+                         field(patched, "host_ms"), field(forward, "host_ms"),
+                         field(c, "host_ms"), bold(over(theirs, patched)),
+                         bold(over(compiled, patched))])
+    return rows and table(*drop_empty(
+        ["tower", "patches", "dtype", "machine", "stream", "transformers ms", "compiled torch ms",
+         "patched ms", "Model.forward ms", "the call in C ms", "patched adds ms",
+         "Model.forward adds ms", "patched returns after ms", "Model.forward returns after ms",
+         "the call in C returns after ms", "patched: times faster than transformers",
+         "than compiled torch"], rows))
+
+
+def actors_table(records):
+    rows = []
+    for (case, dtype, _), ways in groups(records, "actors", lambda r: r["case"]).items():
+        one, all_ = ways.get("one device"), ways.get("all devices")
+        if one and all_:
+            rows.append([case, dtype, machine_text([one]), all_["by"], str(all_["cores"]),
+                         str(all_["devices"]), *(digits(r[k]) for k in ("clips_per_s", "tokens_per_s")
+                                                 for r in (one, all_)),
+                         digits(all_["start_s"]), bold(f"{all_['times_one']:.2f}")])
+    return rows and table(
+        ["work", "dtype", "machine", "by", "cores of an actor", "devices", "clips/s of one",
+         "clips/s of all", "tokens/s of one", "tokens/s of all", "starting an actor, s",
+         "times one"], rows)
 
 
 def record_versions(records):
@@ -532,6 +608,25 @@ PAGE = [
      "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
      tower_table, "towers"),
+    ("From Python",
+     "The tower called on data that lies on the device, until the device is done, medians of "
+     "interleaved rounds by the host's clock: transformers as shipped, compiled torch as above, "
+     "transformers that `qwenvit.patch` patched, `Model.forward`, and `qv_encode` on the same "
+     "pointers, over which Python adds what is said. Returns after: until the host goes on.",
+     "python python/bench/patched.py --model DIR --device cuda --library libqwenvit.so "
+     "--json FILE.jsonl", python_table, None),
+    ("Actors",
+     "The same clips by one actor of `qwenvit.ray.Encoder`, and by one a device, by Ray or by as "
+     "many processes fed from one queue; from when all have loaded to the last batch. An actor "
+     "has as many cores alone as beside others.",
+     "python python/bench/actors.py --model DIR --clip FILE --devices 0,1 --json FILE.jsonl",
+     actors_table, None),
+    ("Calls",
+     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, over its work "
+     "on the device in the same run. Whole call and streamed: frames in bytes and tokens in the "
+     "model's dtype, both in page-locked memory; the others differ from it as their names say. "
+     "Device call: pixel_values and tokens that lie on the device.",
+     "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl", call_table, None),
     ("Packs",
      "Clips and pictures of many sizes, packed into chunks of one capacity as a job packs them: all "
      "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
@@ -556,6 +651,10 @@ PAGE = [
      "discarded over decoding and device, the one that writes a file a clip over these and writing "
      "such files, the one that writes a cache over the first job and writing as many bytes.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
+    ("Start",
+     "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "
+     "the first time with an empty cache folder.",
+     "qwenvit bench start --model DIR -o FOLDER --json=FILE.jsonl", start_table, None),
     ("Caches",
      "A cache of so many keys, page cache warm: `qwenvit cache` that finds all of a list there, "
      "with the model that it opens; opening the folder; a random key, to its first byte.",

@@ -36,7 +36,8 @@ class Tokens:
 
 class Model:
     def __init__(
-        self, dir: str, backend: str, device: int, dtype: str, threads: int, stream: int, tune_file: str, /
+        self, dir: str, backend: str, device: int, dtype: str, threads: int, stream: int, tune_file: str,
+        kernel_folder: str, /
     ) -> None: ...
     def info(self) -> dict[str, Any]: ...
     def made_by(self, options: dict[str, Any], /) -> str: ...

@@ -15,12 +15,23 @@ from ._doors import Doors
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
 
 
-def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None):
+def _user_cache(name):
+    """In the folder that the command has as well; "" where there is no home."""
+    cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    folder = cache if cache.startswith("/") else os.path.join(home, ".cache") if home.startswith("/") else ""
+    return folder and os.path.join(folder, "qwenvit", name)
+
+
+def load(
+    path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None
+):
     """Loads the vision tower of a Hugging Face checkpoint folder.
 
     backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow). dtype: "f32", "bf16", or None for
     what suits the device. device: its index. threads: of a CPU; 0 for every core. stream: a CUDA stream
     (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
+    kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
+    folder, as the command has it.
 
     Raises Error: no such folder, a family that is not known, no such device.
     """
@@ -32,6 +43,7 @@ def load(path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, 
         _core.Model(
             os.fspath(path), backend, device, _name(dtype), threads, stream,
             os.fspath(tune_file) if tune_file else "",
+            _user_cache("kernels") if kernel_folder is None else os.fspath(kernel_folder),
         ),
         stream,
     )

@@ -11,16 +11,23 @@
 Rows with tokens have the columns of SCHEMA. Matrices are bytes with a dtype and a shape, and no tensors of
 Arrow: those have no bf16, and what reads Parquet without Ray does not know their type. matrices(row) makes
 arrays of them.
+
+Encoder, matrices and SCHEMA need pyarrow alone: where Ray is not installed, what else feeds tables to actors
+has them too.
 """
 
 import copy
 import os
 
 import pyarrow as pa
-import ray
-from ray.data import ActorPoolStrategy, Datasource
-from ray.data.block import BlockMetadata
-from ray.data.datasource import ReadTask
+
+try:
+    import ray
+    from ray.data import ActorPoolStrategy, Datasource
+    from ray.data.block import BlockMetadata
+    from ray.data.datasource import ReadTask
+except ImportError as e:
+    ray, Datasource, no_ray = None, object, str(e)
 
 from ._arrays import as_bf16, error, numpy
 from ._cache import Cache
@@ -54,8 +61,15 @@ def matrices(row):
     return [as_bf16(a) for a in arrays] if row["dtype"] == "bf16" else arrays
 
 
+def _need_ray(what):
+    if ray is None:
+        raise error("QV_EUNSUPPORTED", f"{what} needs Ray (pip install 'ray[data]'): {no_ray}")
+
+
 def _share():
     """Cores that this actor was given; 0, which stands for all there are, where it was given none."""
+    if ray is None:
+        return 0
     context = ray.get_runtime_context()
     cpus = context.get_assigned_resources().get("CPU", 0) if context.get_actor_id() else 0
     return max(1, int(cpus)) if cpus else 0
@@ -169,6 +183,7 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
     over, and what they had is done again. Error, with what was done kept: a row without a path, a cache of
     another model or sampling, a disk or device that fails.
     """
+    _need_ray("write_cache")
     written = dataset.map_batches(
         _Writer,
         fn_constructor_args=(os.path.abspath(model), os.path.abspath(out), load_options, options),
@@ -223,6 +238,7 @@ class CacheDatasource(Datasource):
     """
 
     def __init__(self, folder, keys=None):
+        _need_ray("CacheDatasource")
         super().__init__()
         self.cache = Cache(os.path.abspath(folder))
         wanted = list(self.cache if keys is None else keys)

@@ -74,7 +74,8 @@ class Model
 {
   public:
     Model(const std::string &dir, const std::string &backend, int device, const std::string &dtype,
-          int threads, uintptr_t stream, const std::string &tune_file);
+          int threads, uintptr_t stream, const std::string &tune_file,
+          const std::string &kernel_folder);
     ~Model();
     void close();
     nb::dict info();

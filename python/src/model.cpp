@@ -38,7 +38,8 @@ parse_dtype(const std::string &name, bool or_auto)
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 Model::Model(const std::string &dir, const std::string &backend, int device,
-             const std::string &dtype, int threads, uintptr_t stream, const std::string &tune_file)
+             const std::string &dtype, int threads, uintptr_t stream, const std::string &tune_file,
+             const std::string &kernel_folder)
     : owner(getpid())
 {
     qv_context_options c = {};
@@ -49,6 +50,7 @@ Model::Model(const std::string &dir, const std::string &backend, int device,
     c.threads = threads;
     c.stream = reinterpret_cast<void *>(stream);
     c.tune_file = tune_file.empty() ? nullptr : tune_file.c_str();
+    c.kernel_folder = kernel_folder.empty() ? nullptr : kernel_folder.c_str();
     o.dtype = parse_dtype(dtype, true);
     nb::gil_scoped_release released;
     check(qv_context_open(&c, &context, &err), err);
@@ -381,7 +383,7 @@ bind_model(nb::module_ &m)
     });
     nb::class_<Model>(m, "Model")
         .def(nb::init<const std::string &, const std::string &, int, const std::string &, int,
-                      uintptr_t, const std::string &>())
+                      uintptr_t, const std::string &, const std::string &>())
         .def("info", &Model::info)
         .def("made_by", &Model::made_by)
         .def("close", &Model::close)

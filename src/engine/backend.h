@@ -48,11 +48,12 @@ struct qv_caps {
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;       /* of kernels: prepare takes more than choice 0 */
     int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
-    bool side;              /* calls on a side stream gain by it */
-    bool addend_apart;      /* a gemm's addend must not be its y: that would be rounded twice */
-    double tanh_error;      /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool has_naive;         /* simple kernels besides: qv_device_options.naive */
-    char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
+    int64_t gated_rows; /* of a gated MLP at a time, so that a cache holds its product; 0: all */
+    bool side;          /* calls on a side stream gain by it */
+    bool addend_apart;  /* a gemm's addend must not be its y: that would be rounded twice */
+    double tanh_error;  /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool has_naive;     /* simple kernels besides: qv_device_options.naive */
+    char warning[240];  /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
 /* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution
@@ -76,12 +77,22 @@ struct qv_call {
     bool side, waits;
 };
 
+/* What was compiled for an operation, kept for the next process by device and library versions, under a key
+ * that says the rest. find: bytes that the caller frees; NULL: nothing is kept, or nothing whole. Verbs,
+ * for a backend may be in a library of its own. */
+struct qv_keeper {
+    void *files;
+    void *(*find)(void *files, const char *key, size_t *bytes);
+    void (*keep)(void *files, const char *key, const void *data, size_t bytes);
+};
+
 struct qv_device_options {
     int ordinal, threads;
     bool tf32;            /* f32 products may be computed in TF32 */
     void *stream;         /* the caller's, for a backend that has streams; NULL: an own one */
     uint32_t naive;       /* operations, 1 << enum qv_op_kind, that run on simple kernels */
     const char *backends; /* the folder of backends in libraries of their own; NULL: usual places */
+    const struct qv_keeper *keeper; /* lives as long as the device; NULL: none */
 };
 
 /* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */

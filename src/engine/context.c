@@ -46,13 +46,17 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     const struct qv_backend *only = automatic ? NULL : qv_backend_find(name);
     if (!automatic && !only)
         return no_backend(name, err);
-    struct qv_device_options device = { o->device, o->threads, o->tf32, o->stream, 0, o->backends };
+    struct qv_device_options device = { o->device, o->threads,  o->tf32, o->stream,
+                                        0,         o->backends, NULL };
     qv_status status = qv_op_parse_kinds(o->naive, &device.naive, err);
     if (status)
         return status;
     qv_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return qv_fail(err, QV_ENOMEM, "no memory for a context");
+    ctx->keeper =
+        (struct qv_keeper){ &ctx->kernel_files, qv_kernel_files_find, qv_kernel_files_keep };
+    device.keeper = o->kernel_folder ? &ctx->keeper : NULL;
     status = QV_ENODEVICE;
     qv_error failure = { 0 };
     for (const struct qv_backend *const *b = qv_backends; *b && status == QV_ENODEVICE; b++) {
@@ -75,6 +79,9 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     if (!status)
         status =
             qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
+    if (!status)
+        status = qv_kernel_files_open(&ctx->kernel_files, o->kernel_folder, ctx->backend->name,
+                                      &ctx->caps, err);
     if (status)
         qv_context_close(&ctx);
     else
@@ -90,6 +97,7 @@ qv_context_close(qv_context **ctx)
     qv_kernels_free(*ctx);
     qv_tune_close(&(*ctx)->tune);
     (*ctx)->backend->close((*ctx)->dev);
+    qv_kernel_files_close(&(*ctx)->kernel_files);
     free(*ctx);
     *ctx = NULL;
 }
@@ -103,9 +111,12 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
     memcpy(out->passed_over, ctx->passed_over, sizeof out->passed_over);
-    const char *device = ctx->caps.warning, *tune = ctx->tune.warning;
-    snprintf(out->warning, sizeof out->warning, "%s%s%s", device, *device && *tune ? "; " : "",
-             tune);
+    const char *const warnings[] = { ctx->caps.warning, ctx->tune.warning,
+                                     ctx->kernel_files.warning };
+    for (size_t i = 0, used = 0; i < sizeof warnings / sizeof *warnings; i++)
+        if (*warnings[i] && used < sizeof out->warning)
+            used += (size_t)snprintf(out->warning + used, sizeof out->warning - used, "%s%s",
+                                     used ? "; " : "", warnings[i]);
 }
 
 /* ---- memory for the caller ------------------------------------------------------------------- */

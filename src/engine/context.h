@@ -4,6 +4,7 @@
 #define QV_ENGINE_CONTEXT_H
 
 #include "kernel_cache.h"
+#include "kernel_files.h"
 #include "tune.h"
 
 struct qv_context {
@@ -12,6 +13,8 @@ struct qv_context {
     struct qv_caps caps;
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
+    struct qv_kernel_files kernel_files;
+    struct qv_keeper keeper; /* over these */
     bool in_order; /* on a stream of the caller's: work on its device memory is not waited for */
     char passed_over[512]; /* as in qv_context_info */
 };

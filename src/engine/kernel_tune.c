@@ -97,19 +97,24 @@ prepare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* Where segments lie, of which a pack has some: an eighth of those that there is room for, equal. */
+/* Where segments lie, of which a pack has some: an eighth of those that there is room for, equal; more
+ * where none may be so long. */
 static qv_status
 fill_list(struct trial *t, qv_error *err)
 {
     const struct qv_op_attention *op = &t->op->u.attention;
     const struct qv_view v = qv_op_view(t->op, 0);
     int64_t width = op->heads * op->head_dim, stride = qv_row_stride(op->q_stride, width);
-    int64_t n = (op->segments + 7) / 8 < op->rows ? (op->segments + 7) / 8 : op->rows;
+    const int64_t longest = op->longest ? op->longest : op->rows;
+    int64_t n = (op->segments + 7) / 8, whole = (op->rows + longest - 1) / longest;
+    n = n > whole ? n : whole < op->segments ? whole : op->segments;
+    n = n < op->rows ? n : op->rows;
+    const int64_t each = op->rows / n < longest ? op->rows / n : longest;
     int32_t *list = calloc(v.bytes, 1);
     if (!list)
         return qv_fail(err, QV_ENOMEM, "no memory for %lld segments", (long long)op->segments);
     for (int64_t i = 0; i < v.cols; i++) {
-        int64_t rows = i < n ? op->rows / n : 0, first = op->rows / n * (i < n ? i : n);
+        int64_t rows = i < n ? each : 0, first = each * (i < n ? i : n);
         const int64_t values[QV_SEGMENT_LISTS] = { first, rows, first * stride, first * width };
         for (int j = 0; j < QV_SEGMENT_LISTS; j++)
             list[j * v.cols + i] = (int32_t)values[j];

@@ -194,6 +194,16 @@ qv_atomic_file_abort(struct qv_atomic_file *f)
     *f = (struct qv_atomic_file){ 0 };
 }
 
+void
+qv_make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0777);
+        *slash = '/';
+    }
+}
+
 qv_status
 qv_atomic_file_put(const char *path, const void *data, uint64_t bytes, qv_error *err)
 {

@@ -115,6 +115,7 @@ shape_of(const struct qv_plan *plan)
                                     .segment_rows = plan->capacity.segment_rows,
                                     .windows = plan->capacity.windows,
                                     .input = o->input,
+                                    .gated_rows = caps->gated_rows,
                                     .addend_apart = caps->addend_apart,
                                     .side = caps->side,
                                     .dtype = plan->model->dtype,

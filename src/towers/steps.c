@@ -94,7 +94,7 @@ norm(struct builder *b, int64_t rows, int64_t cols, int x, struct qv_norm w, int
 }
 
 /* y = act(x w^T + bias) + residual */
-static void
+static struct qv_step *
 linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int residual, int y)
 {
     const struct qv_tensor_spec *weight = &b->tower->tensors[w.weight];
@@ -107,16 +107,17 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
                                      .act = act,
                                      .addend_rows = residual == QV_NO_OPERAND ? 0 : rows };
     qv_op_set_dtype(&op, b->s->dtype);
-    append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
+    return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 
 /* x += product */
-static void
+static struct qv_step *
 add_linear(struct builder *b, int from, struct qv_linear w)
 {
     int y = !b->s->addend_apart ? b->x : b->x == SLOT_X ? SLOT_X2 : SLOT_X;
-    linear(b, b->rows, from, w, QV_ACT_NONE, b->x, y);
+    struct qv_step *step = linear(b, b->rows, from, w, QV_ACT_NONE, b->x, y);
     b->x = y;
+    return step;
 }
 
 static void
@@ -267,7 +268,7 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
 }
 
 /* y = act(gate) * up, both columns of what fc1 gave. */
-static void
+static struct qv_step *
 gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
 {
     struct qv_op op = { .kind = QV_OP_gate };
@@ -277,17 +278,48 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     qv_op_set_dtype(&op, b->s->dtype);
     struct qv_step *step = append(b, op, OPERANDS(x, x, y));
     step->offsets[1] = cols * (int64_t)qv_dtype_bytes(b->s->dtype);
+    return step;
+}
+
+/* Into how many pieces a gated MLP's rows are cut, so that a cache holds what fc1 gives of one until the
+ * gate has read it: of gated_rows each, more or less. */
+static int64_t
+gated_pieces(const struct builder *b)
+{
+    const int64_t rows = b->s->gated_rows, n = rows ? (b->rows + rows / 2) / rows : 1;
+    return n ? n : 1;
+}
+
+/* What x's MLP has inside, in slot B; returns where in it, in bytes: behind the product of a piece. */
+static int64_t
+gated(struct builder *b, struct qv_linear fc1, int x)
+{
+    enum { ALIGNED_ROWS = 128 }; /* as products like them */
+    const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
+    const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
+    int64_t piece = (b->rows + n - 1) / n;
+    if (n > 1)
+        piece = (piece + ALIGNED_ROWS - 1) / ALIGNED_ROWS * ALIGNED_ROWS;
+    const int64_t inside = (int64_t)qv_aligned((size_t)(piece * 2 * cols * element));
+    for (int64_t row = 0; row < b->rows; row += piece) {
+        const int64_t rows = b->rows - row < piece ? b->rows - row : piece;
+        linear(b, rows, x, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B)->offsets[0] =
+            row * width * element;
+        gate(b, rows, cols, SLOT_B, SLOT_B)->offsets[2] = inside + row * cols * element;
+    }
+    return inside;
 }
 
 static void
 mlp(struct builder *b, const struct qv_block *block)
 {
-    const bool gated = qv_family_is_gated(b->c->family);
+    int64_t at = 0;
     norm(b, b->rows, b->c->hidden, b->x, block->norm2, SLOT_A);
-    linear(b, b->rows, SLOT_A, block->fc1, gated ? QV_ACT_NONE : b->c->act, QV_NO_OPERAND, SLOT_B);
-    if (gated)
-        gate(b, b->rows, b->c->intermediate + b->c->mlp_padding, SLOT_B, SLOT_A);
-    add_linear(b, gated ? SLOT_A : SLOT_B, block->fc2);
+    if (qv_family_is_gated(b->c->family))
+        at = gated(b, block->fc1, SLOT_A);
+    else
+        linear(b, b->rows, SLOT_A, block->fc1, b->c->act, QV_NO_OPERAND, SLOT_B);
+    add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
 /* From what the merger's norm left in slot a to what its last layer sees; returns where that is. The

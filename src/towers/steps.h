@@ -24,8 +24,8 @@ enum qv_slot {
     SLOT_POS,    /* position embedding */
     SLOT_X,      /* the residual stream, */
     SLOT_X2,     /* and its other place where a sum must not go where it came from */
-    SLOT_A,      /* normalised x, attention's output, a gated MLP's inside */
-    SLOT_B,      /* qkv, the MLP's inside; a gated one's before its gate */
+    SLOT_A,      /* normalised x, attention's output */
+    SLOT_B,      /* qkv, the MLP's inside; of a gated one before its gate, then behind it */
     SLOT_MERGED, /* a merger's output where it is not yet in the output's dtype and order */
     SLOT_SIDE_A, /* the same three for mergers on the side stream */
     SLOT_SIDE_B,
@@ -62,7 +62,8 @@ struct qv_steps {
 struct qv_tower_shape {
     int64_t rows, segments, segment_rows, windows;
     qv_input input;
-    bool addend_apart, side; /* see qv_caps */
+    int64_t gated_rows; /* see qv_caps, as of the next two */
+    bool addend_apart, side;
     qv_dtype dtype, output;
 };
 

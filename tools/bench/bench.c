@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+#define _GNU_SOURCE /* nftw */
 #include <errno.h>
+#include <ftw.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bench.h"
 #include "commit.h"
 #include "error.h"
+#include "files/json.h"
 
 /* ---- a bench --------------------------------------------------------------------------------- */
 
@@ -243,7 +248,7 @@ bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     if (strcmp(group, b->group))
-        printf("\n%s\n  %-22s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
+        printf("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
                "GB/s", "of roof");
     snprintf(b->group, sizeof b->group, "%s", group);
 }
@@ -256,7 +261,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
     raise_roof(b, r);
     if (bench_talks(b)) {
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        printf("  %-22s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
+        printf("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
                rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9,
                100 * bench_roof_share(b, r->dtype, r->flops, r->bytes, ms),
                r->note && *r->note ? "  " : "", r->note ? r->note : "");
@@ -318,6 +323,48 @@ bench_read_list(const char *path, char **out, qv_error *err)
     return QV_OK;
 }
 
+/* ---- a folder -------------------------------------------------------------------------------- */
+
+qv_status
+bench_open_folder(const char *folder, char **out, qv_error *err)
+{
+    char *path = qv_path_join(folder, "bench-XXXXXX");
+    if (!path)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
+    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(path)) {
+        const int e = errno;
+        free(path);
+        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
+    }
+    *out = path;
+    return QV_OK;
+}
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+void
+bench_clear_folder(const char *folder)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void
+bench_close_folder(char **folder)
+{
+    if (*folder) {
+        bench_clear_folder(*folder);
+        rmdir(*folder);
+    }
+    free(*folder);
+    *folder = NULL;
+}
+
 /* ---- which ----------------------------------------------------------------------------------- */
 
 int
@@ -333,7 +380,8 @@ tool_bench(const struct tool_options *o)
                     { "gemm", 1, bench_gemm },
                     { "preprocess", 2, bench_preprocess },
                     { "job", 1, bench_job },
-                    { "cache", 1, bench_cache } };
+                    { "cache", 1, bench_cache },
+                    { "start", 2, bench_start } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
             if ((o->all_devices || o->n_devices > 1) && benches[i].run != bench_job) {
@@ -346,8 +394,8 @@ tool_bench(const struct tool_options *o)
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }
-    tool_complain(
-        "bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job or cache "
-        "(qwenvit bench --help)");
+    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
+                  "cache or start "
+                  "(qwenvit bench --help)");
     return TOOL_USAGE;
 }

@@ -85,6 +85,12 @@ typedef qv_status bench_line(void *user, char *line, qv_error *err);
 qv_status bench_read_lines(const char *file, char *text, bench_line *take, void *user,
                            qv_error *err);
 
+/* A new folder in this one, which is made where there is none: *out, for bench_close_folder, which
+ * removes it with all that is in it. clear: what is in it alone. */
+qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
+void bench_clear_folder(const char *folder);
+void bench_close_folder(char **folder);
+
 int bench_tower(const struct tool_options *o);
 qv_status bench_tower_pack(const struct tool_options *o, qv_error *err); /* --pack */
 int bench_conv3d(const struct tool_options *o);
@@ -93,6 +99,7 @@ int bench_gemm(const struct tool_options *o);
 int bench_preprocess(const struct tool_options *o);
 int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
+int bench_start(const struct tool_options *o);
 extern const bool bench_has_cache; /* whether this build has caches */
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
@@ -190,5 +197,44 @@ int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
 const char *bench_limit_note(const struct bench_limit *l); /* of its record; NULL: none */
+
+/* ---- calls.c: a chunk as callers see it ------------------------------------------------------- */
+
+/* Where pixels come from and tokens go to: memory of qv_host_alloc, of malloc, or the device's. */
+enum bench_place { BENCH_LOCKED, BENCH_PAGEABLE, BENCH_ON_DEVICE };
+struct bench_block {
+    enum bench_place place;
+    void *at;
+    struct qv_memory *memory; /* the device's; else NULL */
+};
+
+struct bench_calls;
+struct bench_call {
+    const char *name, *memory; /* "whole call, pageable", "pageable" */
+    struct bench_calls *all;
+    qv_context *ctx;
+    qv_plan *plan;
+    qv_item item; /* a full chunk */
+    qv_tokens tokens;
+    struct bench_block data, room; /* where they lie */
+};
+
+enum { BENCH_CALLS = 5 };
+struct bench_calls {
+    struct bench_call calls[BENCH_CALLS]; /* the first: frames and tokens of the plan's dtype in
+                                             memory of qv_host_alloc; others differ from it */
+    int n;                                /* those that there are on this device */
+    qv_plan *own;                         /* the first's, which is the caller's */
+    qv_plan *plans[2][2];                 /* by qv_input, and whether tokens are f32 */
+    const qv_plan *there; /* whose full chunk was pushed last; NULL: one that was not full */
+};
+/* Calls that push a chunk of `pairs` frame pairs of the grid and pull its tokens. */
+qv_status bench_calls_open(qv_plan *plan, int64_t pairs, const int64_t grid[3],
+                           struct bench_calls *out, qv_error *err);
+void bench_calls_close(qv_context *ctx, struct bench_calls *calls);
+/* The chunk, or fewer of its pairs. */
+qv_status bench_call_push(struct bench_call *c, int64_t pairs, qv_error *err);
+qv_status bench_call_run(void *call, double *ms,
+                         qv_error *err); /* a bench_work, by the host's clock */
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit bench job: a list of clips through a job, against each of its stages alone, in turn:
- * decoding and preprocessing, the device, writing. The job then discards its tokens, writes a file a clip
- * (`encode`), or parts of a cache (`cache`).
+ * decoding and preprocessing, the device (of several one, and all), writing. The job then discards
+ * its tokens, writes a file a clip (`encode`), or parts of a cache (`cache`).
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +24,16 @@
 enum { SINKS = 4 }; /* as the command has */
 enum { MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
 #define PART_BYTES ((uint64_t)1 << 30)
+#define MOST_PIXELS ((size_t)1 << 30) /* bytes */
 
-enum way { DECODE, DEVICE, FILES, PARTS, DISCARD, ENCODE, CACHE, N_WAYS };
+enum way { DECODE, DEVICE, DEVICES, FILES, PARTS, DISCARD, ENCODE, CACHE, N_WAYS };
 
 static const struct {
     const char *name, *label;
 } ways[N_WAYS] = {
     [DECODE] = { "decode", "decoding alone" },
-    [DEVICE] = { "device", "the device alone" },
+    [DEVICE] = { "device", "one device alone" },
+    [DEVICES] = { "devices", "all devices alone" },
     [FILES] = { "files", "a file a clip, alone" },
     [PARTS] = { "parts", "parts of 1 GiB, alone" },
     [DISCARD] = { "discard", "job, tokens discarded" },
@@ -52,7 +53,7 @@ struct job_bench {
     qv_item *items; /* [list.n]: what the clips are once they are decoded */
     int64_t patches, tokens;
     uint64_t bytes; /* of all tokens */
-    void *data;     /* frames of the largest clip, or its tokens: random bytes */
+    void *data;     /* frames, or a clip's tokens: random bytes */
     size_t data_bytes;
     qv_job_progress progress[N_WAYS]; /* of the last run */
 };
@@ -72,13 +73,13 @@ token_bytes(const struct job_bench *j, int64_t rows)
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
-typedef qv_status crew_work(struct job_bench *j, size_t clip, qv_error *err);
+typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
 
 struct crew {
     struct job_bench *j;
     crew_work *work;
     pthread_mutex_t lock;
-    size_t next;
+    size_t next, n;
     qv_status status;
     qv_error error;
 };
@@ -90,10 +91,10 @@ crew_run(void *user)
     for (;;) {
         qv_error err = { 0 };
         pthread_mutex_lock(&c->lock);
-        const size_t i = c->status ? c->j->list.n : c->next++;
+        const size_t i = c->status ? c->n : c->next++;
         pthread_mutex_unlock(&c->lock);
-        const qv_status s = i < c->j->list.n ? c->work(c->j, i, &err) : QV_OK;
-        if (i >= c->j->list.n)
+        const qv_status s = i < c->n ? c->work(c->j, i, &err) : QV_OK;
+        if (i >= c->n)
             return NULL;
         pthread_mutex_lock(&c->lock);
         if (s && !c->status) {
@@ -104,11 +105,12 @@ crew_run(void *user)
     }
 }
 
-/* All clips, by so many threads; *ms: how long it took. */
+/* Numbers below `times`, by so many threads; *ms: how long it took. */
 static qv_status
-by_crew(struct job_bench *j, crew_work *work, int n_threads, double *ms, qv_error *err)
+by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, double *ms,
+        qv_error *err)
 {
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     int n = 0;
     if (!threads)
@@ -166,7 +168,8 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
 static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
-    return by_crew(user, decode_clip, qv_usable_cores(), ms, err);
+    struct job_bench *j = user;
+    return by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
 }
 
 static qv_status
@@ -187,34 +190,21 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
     return s;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-/* What was written, of which the folder stays. */
-static void
-clear_work(const struct job_bench *j)
-{
-    nftw(j->work, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
-    clear_work(j);
+    const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
+    bench_clear_folder(j->work);
     return s;
 }
 
-/* A file without a name, of so many bytes, on the disk once this returns. */
+/* A file without a name, of a part's bytes, on the disk once this returns. */
 static qv_status
-write_part(const struct job_bench *j, uint64_t bytes, qv_error *err)
+write_part(struct job_bench *j, size_t i, qv_error *err)
 {
+    const uint64_t left = j->bytes - i * PART_BYTES;
+    uint64_t bytes = left < PART_BYTES ? left : PART_BYTES;
     char *path = qv_path_join(j->work, "XXXXXX");
     const int fd = path ? mkstemp(path) : -1;
     bool good = fd >= 0 && !unlink(path);
@@ -236,16 +226,8 @@ write_part(const struct job_bench *j, uint64_t bytes, qv_error *err)
 static qv_status
 time_parts(void *user, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
-    qv_status s = QV_OK;
-    const double began_s = tool_seconds();
-    for (uint64_t left = j->bytes; left && !s;) {
-        const uint64_t now = left < PART_BYTES ? left : PART_BYTES;
-        s = write_part(j, now, err);
-        left -= now;
-    }
-    *ms = 1e3 * (tool_seconds() - began_s);
-    return s;
+    struct job_bench *j = user; /* as many at once as files: one alone waits for itself */
+    return by_crew(j, write_part, (j->bytes + PART_BYTES - 1) / PART_BYTES, SINKS, ms, err);
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -274,6 +256,13 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
     return s;
 }
 
+/* How many devices work in a way. */
+static size_t
+devices_of(const struct job_bench *j, enum way way)
+{
+    return way == DEVICE ? 1 : j->devices.n;
+}
+
 static qv_status
 run_job(struct job_bench *j, enum way way, double *ms, qv_error *err)
 {
@@ -283,10 +272,10 @@ run_job(struct job_bench *j, enum way way, double *ms, qv_error *err)
                                      .chunk_rows = j->o.chunk_rows,
                                      .clip = j->o.clip };
     qv_job *job = NULL;
-    qv_status s = qv_job_open(j->devices.models, j->devices.n, &options, &job, err);
+    qv_status s = qv_job_open(j->devices.models, devices_of(j, way), &options, &job, err);
     if (s)
         return s;
-    s = add_clips(j, job, way == DEVICE, err);
+    s = add_clips(j, job, way == DEVICE || way == DEVICES, err);
     if (!s)
         s = qv_job_end(job, err);
     qv_job_get_progress(job, &j->progress[way]);
@@ -305,6 +294,12 @@ time_device(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
+time_devices(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, DEVICES, ms, err);
+}
+
+static qv_status
 time_discarding(void *user, double *ms, qv_error *err)
 {
     return run_job(user, DISCARD, ms, err);
@@ -314,7 +309,7 @@ static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
     *ms = 1e3 * job_s;
-    clear_work(j);
+    bench_clear_folder(j->work);
     return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
                           "the job ended with exit code %d", code)
                 : QV_OK;
@@ -402,27 +397,41 @@ make_clips(struct job_bench *j, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Random bytes, enough for the frames and for the tokens of any clip. */
+static size_t
+frame_bytes(const struct job_bench *j, const qv_item *item)
+{
+    return (size_t)(rows_of(item) * j->m.row_dim);
+}
+
+/* Random bytes: of frames all that there are, or as many as no cache holds, of which clips have each
+ * their own until it begins anew; enough for the tokens of any clip. */
 static qv_status
 open_data(struct job_bench *j, qv_error *err)
 {
-    size_t most = 1;
+    size_t most = 1, all = 0;
     for (size_t i = 0; i < j->list.n; i++) {
         const int64_t rows = rows_of(&j->items[i]);
-        const size_t frames = (size_t)(rows * j->m.row_dim), bytes = (size_t)token_bytes(j, rows);
+        const size_t frames = frame_bytes(j, &j->items[i]), bytes = (size_t)token_bytes(j, rows);
         most = frames > most ? frames : most;
         most = bytes > most ? bytes : most;
+        all += qv_aligned(frames);
         j->patches += rows;
         j->bytes += bytes;
     }
     j->tokens = j->patches / (j->m.merge_size * j->m.merge_size);
+    all = all < MOST_PIXELS ? all : MOST_PIXELS;
+    most = all > most ? all : most;
     const qv_status s = qv_host_alloc(j->devices.contexts[0], most, &j->data, err);
     if (s)
         return s;
     bench_fill(j->data, QV_U8, most);
     j->data_bytes = most;
-    for (size_t i = 0; i < j->list.n; i++)
-        j->items[i].data = j->data;
+    for (size_t i = 0, at = 0; i < j->list.n; i++) {
+        const size_t frames = frame_bytes(j, &j->items[i]);
+        at = at + frames <= most ? at : 0;
+        j->items[i].data = (const char *)j->data + at;
+        at += qv_aligned(frames);
+    }
     return QV_OK;
 }
 
@@ -432,16 +441,8 @@ open_folders(struct job_bench *j, qv_error *err)
     const char *folder = j->b.o->output;
     j->made = qv_path_join(folder, "clips");
     j->list_file = qv_path_join(folder, "clips.jsonl");
-    j->work = qv_path_join(folder, "bench-XXXXXX");
-    if (!j->made || !j->list_file || !j->work)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
-    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(j->work)) {
-        const int e = errno;
-        free(j->work);
-        j->work = NULL;
-        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
-    }
-    return QV_OK;
+    return j->made && j->list_file ? bench_open_folder(folder, &j->work, err)
+                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
 static qv_status
@@ -481,17 +482,13 @@ close_all(struct job_bench *j)
 {
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
-    if (j->work) {
-        clear_work(j);
-        rmdir(j->work);
-    }
     qv_decoder_stop(&j->decoder);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->items);
     free(j->made);
     free(j->list_file);
-    free(j->work);
+    bench_close_folder(&j->work);
 }
 
 /* ---- what it came to ------------------------------------------------------------------------- */
@@ -506,8 +503,9 @@ bounds_of(const double *ms, enum way way)
 {
     static const struct {
         enum way way, of;
-    } parts[] = { { DISCARD, DECODE }, { DISCARD, DEVICE }, { ENCODE, DECODE }, { ENCODE, DEVICE },
-                  { ENCODE, FILES },   { CACHE, DISCARD },  { CACHE, PARTS } };
+    } parts[] = { { DISCARD, DECODE }, { DISCARD, DEVICES }, { ENCODE, DECODE },
+                  { ENCODE, DEVICES }, { ENCODE, FILES },    { CACHE, DISCARD },
+                  { CACHE, PARTS } };
     struct bounds b = { 0 };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].way == way) {
@@ -518,18 +516,22 @@ bounds_of(const double *ms, enum way way)
 }
 
 static json_t *
-extras_of(const struct job_bench *j, enum way way, double ms, const struct bounds *bounds)
+extras_of(const struct job_bench *j, enum way way, const double *all_ms,
+          const struct bounds *bounds)
 {
+    const double ms = all_ms[way];
     const qv_job_progress *p = &j->progress[way];
     json_t *e =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:i, s:i}", "list",
                   j->b.o->list ? j->b.o->list : "made", "clips", (json_int_t)j->list.n, "patches",
                   (json_int_t)j->patches, "tokens", (json_int_t)j->tokens, "token_bytes",
                   (json_int_t)j->bytes, "clips_per_s", 1e3 * (double)j->list.n / ms, "cores",
-                  qv_usable_cores(), "devices", (int)j->devices.n);
+                  qv_usable_cores(), "devices", (int)devices_of(j, way));
     if (bounds->sum_ms > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "over_slowest", ms / bounds->slowest_ms,
                                             "over_sum", ms / bounds->sum_ms));
+    if (way == DEVICES)
+        json_object_set_new(e, "times_one", json_real(all_ms[DEVICE] / ms));
     if (p->devices)
         json_object_update_new(e, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "limit",
                                             p->limit, "chunks", (json_int_t)p->chunks, "fill",
@@ -565,6 +567,8 @@ report(struct job_bench *j, enum way way, const double *ms, struct bench_times t
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
+    if (way == DEVICES)
+        snprintf(note, sizeof note, "%.3f times one device", ms[DEVICE] / ms[way]);
     if (bench_talks(&j->b))
         printf("  %-22s %11.1f %11.1f %9.1f  %s\n", ways[way].label, times.median_ms, times.p90_ms,
                1e3 * (double)j->list.n / ms[way], note);
@@ -572,34 +576,56 @@ report(struct job_bench *j, enum way way, const double *ms, struct bench_times t
                                     .way = ways[way].name,
                                     .dtype = j->m.dtype,
                                     .times = times,
-                                    .extras = extras_of(j, way, ms[way], &bounds) };
+                                    .extras = extras_of(j, way, ms, &bounds) };
     return bench_emit(&j->b, &r, err);
+}
+
+/* Which ways there are here; how many. */
+static int
+ways_of(const struct job_bench *j, enum way out[N_WAYS])
+{
+    int n = 0;
+    for (int way = 0; way < N_WAYS; way++)
+        if ((way != DEVICES || j->devices.n > 1) && (way != CACHE || bench_has_cache))
+            out[n++] = (enum way)way;
+    return n;
+}
+
+static qv_status
+time_all(struct job_bench *j, const enum way *timed, int n, struct bench_run *runs, qv_error *err)
+{
+    static bench_work *const works[N_WAYS] = {
+        [DECODE] = time_decoding, [DEVICE] = time_device, [DEVICES] = time_devices,
+        [FILES] = time_files,     [PARTS] = time_parts,   [DISCARD] = time_discarding,
+        [ENCODE] = time_encode,   [CACHE] = time_cache,
+    };
+    for (int i = 0; i < n; i++)
+        runs[i] = (struct bench_run){ .work = works[timed[i]], .user = j };
+    return bench_time(&j->b, runs, n, err);
 }
 
 static qv_status
 run_all(struct job_bench *j, qv_error *err)
 {
-    struct bench_run runs[N_WAYS] = {
-        [DECODE] = { .work = time_decoding },    [DEVICE] = { .work = time_device },
-        [FILES] = { .work = time_files },        [PARTS] = { .work = time_parts },
-        [DISCARD] = { .work = time_discarding }, [ENCODE] = { .work = time_encode },
-        [CACHE] = { .work = time_cache },
-    };
-    const int n = bench_has_cache ? N_WAYS : CACHE;
+    struct bench_run runs[N_WAYS];
+    enum way timed[N_WAYS];
     double ms[N_WAYS] = { 0 };
     qv_status s = open_all(j, err);
-    for (int i = 0; i < n; i++)
-        runs[i].user = j;
+    const int n = ways_of(j, timed);
     if (!s)
-        s = bench_time(&j->b, runs, n, err);
-    if (!s && bench_talks(&j->b))
+        s = time_all(j, timed, n, runs, err);
+    if (s)
+        return s;
+    if (bench_talks(&j->b))
         printf("%zu clips, %lld patches, %.3f GB of tokens on %s: %s\n  %-22s %11s %11s %9s\n",
                j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
                j->b.info.device, "", "median ms", "p90 ms", "clips/s");
+    for (int i = 0; i < n; i++)
+        ms[timed[i]] = runs[i].times.median_ms;
+    if (j->devices.n == 1)
+        ms[DEVICES] = ms[DEVICE];
     for (int i = 0; i < n && !s; i++)
-        ms[i] = runs[i].times.median_ms;
-    for (int i = 0; i < n && !s; i++)
-        s = report(j, (enum way)i, ms, runs[i].times, err);
+        s = report(j, timed[i], ms, runs[i].times, err);
     return s;
 }
 

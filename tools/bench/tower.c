@@ -2,8 +2,9 @@
 /*
  * qwenvit bench tower: a chunk's work on the device against its limit, the GEMMs and the attention
  * of the same chunk alone (each layer with its own weights, nothing between them, run in turn), and
- * its floor: the limit and what moving the bytes of everything between takes at the copy rate. Then
- * the same chunk as a caller sees it, from host memory to host memory: alone, and in a stream.
+ * its floor: the limit and what moving the bytes of everything between takes at the copy rate. Beside
+ * that the same chunk as callers see it (calls.c), alone and in a stream; all of it in turn, so that
+ * one over another means something on a machine that is disturbed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "bench.h"
 #include "error.h"
 
-enum { ENCODE, LIMIT, WHOLE_CALL = LIMIT + BENCH_LIMIT_RUNS, STREAMED, N_RUNS };
+enum { ENCODE, STREAMED, CALLS, N_RUNS = CALLS + BENCH_CALLS + BENCH_LIMIT_RUNS };
 enum { STREAMED_CHUNKS = 8 }; /* where the grid is one chunk */
 
 struct tower_bench {
@@ -21,13 +22,12 @@ struct tower_bench {
     qv_plan *plan;
     qv_plan_info info;
     int64_t pairs; /* frame pairs in a chunk */
-    qv_item item;  /* a full chunk */
     double flops;  /* of a chunk */
-    uint8_t *frames;
-    qv_tokens tokens;
+    struct bench_calls calls;
     struct bench_limit limit;
     int64_t stream_chunks, stream_pairs; /* of one stream */
-    struct bench_run runs[N_RUNS];
+    struct bench_run runs[N_RUNS];       /* calls' from CALLS on, and behind them: */
+    struct bench_run *limit_runs;
     double plan_new_ms, plan_seen_ms;
     double kind_ms[QV_OP_COUNT]; /* step by step */
 };
@@ -36,10 +36,7 @@ static void
 close_all(struct tower_bench *t)
 {
     bench_limit_close(t->b.ctx, &t->limit);
-    free(t->frames);
-    free(t->tokens.tokens);
-    for (int i = 0; i < QV_MAX_DEEPSTACK; i++)
-        free(t->tokens.deepstack[i]);
+    bench_calls_close(t->b.ctx, &t->calls);
     qv_plan_free(&t->plan);
     qv_model_free(&t->model);
     bench_close(&t->b);
@@ -54,7 +51,8 @@ open_plan(struct tower_bench *t, qv_error *err)
     const struct tool_options *o = t->b.o;
     const int64_t *g = o->grid, pair_rows = g[1] * g[2];
     qv_plan_options options = { .rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows,
-                                .segment_rows = pair_rows };
+                                .segment_rows = pair_rows,
+                                .output = t->m.dtype };
     qv_status status = o->bench_chunk ? QV_OK : qv_plan_options_for(t->model, g, &options, err);
     if (!status)
         status =
@@ -74,25 +72,10 @@ is_clip(const struct tower_bench *t) /* of several chunks */
     return t->b.o->grid[0] > t->pairs;
 }
 
-static qv_status
-open_data(struct tower_bench *t, qv_error *err)
+static struct bench_call *
+whole_call(struct tower_bench *t)
 {
-    const int64_t *grid = t->b.o->grid, pair_rows = grid[1] * grid[2];
-    t->stream_pairs = is_clip(t) ? grid[0] : t->pairs * STREAMED_CHUNKS;
-    t->stream_chunks = (t->stream_pairs + t->pairs - 1) / t->pairs;
-    size_t frames = (size_t)(t->pairs * pair_rows * t->m.row_dim);
-    size_t bytes = (size_t)(t->info.tokens * t->m.out_hidden) * sizeof(float);
-    t->frames = malloc(frames);
-    t->item = (qv_item){ .grid_thw = { t->pairs, grid[1], grid[2] }, .data = t->frames };
-    t->tokens.capacity = t->info.tokens;
-    bool ok = t->frames && (t->tokens.tokens = malloc(bytes)) != NULL;
-    for (int i = 0; i < t->m.n_deepstack; i++)
-        ok = (t->tokens.deepstack[i] = malloc(bytes)) != NULL && ok;
-    if (!ok)
-        return qv_fail(err, QV_ENOMEM, "no memory for a chunk of frames and its tokens");
-    t->flops = qv_plan_flops(t->plan, NULL, &t->item, 1);
-    bench_fill(t->frames, QV_U8, frames);
-    return QV_OK;
+    return &t->calls.calls[0];
 }
 
 static qv_status
@@ -102,18 +85,30 @@ open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
     qv_status status = bench_open(&t->b, o, "tower", err);
     if (!status)
         status = qv_model_load(t->b.ctx, o->model, &options, &t->model, err);
-    if (!status)
-        status = open_plan(t, err);
     if (status)
         return status;
     qv_model_get_info(t->model, &t->m);
-    status = open_data(t, err);
-    const struct bench_chunk chunk = { &t->item, 1 };
-    return status || o->no_limit ? status
-                                 : bench_limit_open(t->b.ctx, t->plan, &chunk, 1, &t->limit, err);
+    status = open_plan(t, err);
+    if (!status)
+        status = bench_calls_open(t->plan, t->pairs, o->grid, &t->calls, err);
+    if (status)
+        return status;
+    t->stream_pairs = is_clip(t) ? o->grid[0] : t->pairs * STREAMED_CHUNKS;
+    t->stream_chunks = (t->stream_pairs + t->pairs - 1) / t->pairs;
+    const struct bench_chunk chunk = { &whole_call(t)->item, 1 };
+    t->flops = qv_plan_flops(t->plan, NULL, chunk.items, chunk.n);
+    return o->no_limit ? QV_OK : bench_limit_open(t->b.ctx, t->plan, &chunk, 1, &t->limit, err);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
+
+/* Sees to a full chunk on the device, where other plans and streams may have left something else. */
+static qv_status
+be_there(struct tower_bench *t, qv_error *err)
+{
+    double ms;
+    return t->calls.there == t->plan ? QV_OK : bench_call_run(whole_call(t), &ms, err);
+}
 
 /* On a device that work is launched on, the chunk is run twice and the second run is timed: the first
  * keeps the device busy until the second is launched. */
@@ -121,31 +116,15 @@ static qv_status
 encode(void *user, double *ms, qv_error *err)
 {
     struct tower_bench *t = user;
-    qv_status status = t->b.ctx->backend->record ? qv_plan_work(t->plan, err) : QV_OK;
+    qv_status status = be_there(t, err);
+    if (!status && t->b.ctx->backend->record)
+        status = qv_plan_work(t->plan, err);
     if (!status)
         status = qv_plan_work(t->plan, err);
     return status ? status : bench_elapsed(t->b.ctx, ms, err);
 }
 
-static qv_status
-push(struct tower_bench *t, int64_t pairs, qv_error *err)
-{
-    const int64_t *g = t->b.o->grid;
-    qv_item item = { .data = t->frames, .grid_thw = { pairs, g[1], g[2] } };
-    return qv_plan_push(t->plan, &item, 1, err);
-}
-
-/* By the host's clock, as are streams. */
-static qv_status
-call(void *user, double *ms, qv_error *err)
-{
-    struct tower_bench *t = user;
-    (void)ms;
-    qv_status status = push(t, t->pairs, err);
-    return status ? status : qv_plan_pull(t->plan, &t->tokens, err);
-}
-
-/* Chunks one behind the other, as many pushed ahead as the plan takes. */
+/* Chunks one behind the other, as many pushed ahead as the plan takes; by the host's clock. */
 static qv_status
 stream(void *user, double *ms, qv_error *err)
 {
@@ -155,12 +134,12 @@ stream(void *user, double *ms, qv_error *err)
     (void)ms;
     while ((left || ahead) && !status) {
         if (!left || ahead == t->info.chunks_ahead) {
-            status = qv_plan_pull(t->plan, &t->tokens, err);
+            status = qv_plan_pull(t->plan, &whole_call(t)->tokens, err);
             ahead--;
             continue;
         }
         int64_t n = left < t->pairs ? left : t->pairs;
-        status = push(t, n, err);
+        status = bench_call_push(whole_call(t), n, err);
         left -= n;
         ahead++;
     }
@@ -186,18 +165,16 @@ time_kinds(struct tower_bench *t, qv_error *err)
 static qv_status
 run_all(struct tower_bench *t, qv_error *err)
 {
-    double ms;
-    int bounds = bench_limit_runs(&t->limit, &t->runs[LIMIT]);
+    int n = CALLS;
     t->runs[ENCODE] = (struct bench_run){ .work = encode, .user = t };
-    t->runs[WHOLE_CALL] = (struct bench_run){ .work = call, .user = t };
     t->runs[STREAMED] = (struct bench_run){ .work = stream, .user = t };
-    qv_status status = call(t, &ms, err); /* from here on there is input on the device */
+    for (int i = 0; i < t->calls.n; i++)
+        t->runs[n++] = (struct bench_run){ .work = bench_call_run, .user = &t->calls.calls[i] };
+    t->limit_runs = &t->runs[n];
+    n += t->b.o->no_limit ? 0 : bench_limit_runs(&t->limit, t->limit_runs);
+    qv_status status = bench_time(&t->b, t->runs, n, err);
     if (!status)
-        status = bench_time(&t->b, t->runs, 1 + (t->b.o->no_limit ? 0 : bounds), err);
-    if (!status)
-        status = bench_time(&t->b, &t->runs[WHOLE_CALL], 1, err);
-    if (!status)
-        status = bench_time(&t->b, &t->runs[STREAMED], 1, err);
+        status = be_there(t, err);
     return status ? status : time_kinds(t, err);
 }
 
@@ -206,7 +183,7 @@ run_all(struct tower_bench *t, qv_error *err)
 static struct bench_bounds
 bounds_of(const struct tower_bench *t)
 {
-    return bench_limit_bounds(&t->b, &t->limit, &t->runs[LIMIT]);
+    return bench_limit_bounds(&t->b, &t->limit, t->limit_runs);
 }
 
 static double
@@ -308,7 +285,8 @@ report_stream(struct tower_bench *t, const char *model, struct bench_record r, q
     r.flops = t->flops * (double)t->stream_pairs / (double)t->pairs / parts;
     r.bytes = t->info.bytes * chunks;
     r.extras = shape_json(t, pairs);
-    json_object_update_new(r.extras, json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "chunks",
+    json_object_update_new(r.extras, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "memory",
+                                               t->calls.calls[0].memory, "chunks",
                                                (json_int_t)t->stream_chunks, "chunk_pairs",
                                                (json_int_t)t->pairs, "chunks_ahead",
                                                (json_int_t)t->info.chunks_ahead, "ms_per_chunk",
@@ -321,6 +299,29 @@ report_stream(struct tower_bench *t, const char *model, struct bench_record r, q
                                          streamed_ms(t) / bounds_of(t).limit.median_ms,
                                          "over_floor", streamed_ms(t) / bounds_of(t).floor_ms));
     return bench_report(&t->b, &r, err);
+}
+
+static qv_status
+report_calls(struct tower_bench *t, struct bench_record r, qv_error *err)
+{
+    qv_status status = QV_OK;
+    for (int i = 0; i < t->calls.n && !status; i++) {
+        char note[40];
+        qv_plan_info info;
+        const struct bench_call *call = &t->calls.calls[i];
+        qv_plan_get_info(call->plan, &info);
+        r.way = call->name;
+        r.times = t->runs[CALLS + i].times;
+        r.bytes = info.bytes;
+        const double over_encode = r.times.median_ms / encode_ms(t);
+        snprintf(note, sizeof note, "%.3f times encode", over_encode);
+        r.note = note;
+        r.extras = shape_json(t, t->pairs);
+        json_object_update_new(r.extras, json_pack("{s:s, s:f}", "memory", call->memory,
+                                                   "over_encode", over_encode));
+        status = bench_report(&t->b, &r, err);
+    }
+    return status;
 }
 
 static void
@@ -360,12 +361,8 @@ report(struct tower_bench *t, qv_error *err)
                               .bytes = t->info.bytes,
                               .extras = encode_json(t) };
     qv_status status = bench_report(&t->b, &r, err);
-    if (status)
-        return status;
-    r.way = "whole call";
-    r.times = t->runs[WHOLE_CALL].times;
-    r.extras = shape_json(t, t->pairs);
-    status = bench_report(&t->b, &r, err);
+    if (!status)
+        status = report_calls(t, r, err);
     if (!status && !t->b.o->no_limit)
         status = report_bounds(t, &r, err);
     if (!status)
@@ -383,12 +380,12 @@ bench_one_grid(const struct tool_options *o, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "no memory");
     qv_status status = open_all(t, o, err);
     if (!status)
-        status =
-            bench_begin(&t->b, t->m.dtype,
-                        "encode: a chunk's work on the device; whole call and streamed: from "
-                        "host memory to host memory\nlimit: the same GEMMs, without epilogues, "
-                        "and the same attention, each layer with its own weights",
-                        err);
+        status = bench_begin(&t->b, t->m.dtype,
+                             "encode: a chunk's work on the device; whole call and streamed: from "
+                             "pixels to tokens in memory of qv_host_alloc\nlimit: the same GEMMs, "
+                             "without epilogues, "
+                             "and the same attention, each layer with its own weights",
+                             err);
     if (!status)
         status = run_all(t, err);
     if (!status)

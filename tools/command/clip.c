@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit synth --clip, bench job: discs that move before a gradient, as MPEG-4, to try on. */
+/* qwenvit synth --clip, bench job, bench start: discs that move before a gradient, as MPEG-4, to try on. */
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/opt.h>

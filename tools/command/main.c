@@ -44,12 +44,13 @@ static const struct tool tools[] = {
       "another\nimplementation. Exit code 1 names the first row that fails.",
       "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON, tool_verify },
-    { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache",
+    { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|start [CLIP]",
       "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured roof.\n"
       "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal lowering.\n"
       "tower: a chunk, or a list of grids packed into chunks, against limit and floor.\n"
       "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.\n"
-      "job: clips to tokens, against decoding, device and writing alone. cache: of many keys.",
+      "job: clips to tokens, against decoding, device and writing alone. cache: of many keys.\n"
+      "start: this command, from the process's start to the clip's file.",
       "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_BENCH | GROUP_JSON, tool_bench },
     { "profile", "[CLIP]",

@@ -18,6 +18,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "files/atomic_file.h"
 #include "files/json.h"
 #include "files/utf8.h"
 #include "tool.h"
@@ -422,45 +423,37 @@ tool_fail(qv_status status, const qv_error *err)
     return tool_exit_code(status);
 }
 
-void
-tool_make_folders(char *path)
-{
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(path, 0777);
-        *slash = '/';
-    }
-}
-
-/* $XDG_CACHE_HOME/qwenvit/tune.json or ~/.cache/qwenvit/tune.json; NULL where there is no home. */
+/* $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL where there is no home. */
 static const char *
-default_tune_file(char *path, size_t size)
+in_user_cache(const char *name, char *path, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
     if (cache && *cache == '/')
-        n = snprintf(path, size, "%s/qwenvit/tune.json", cache);
+        n = snprintf(path, size, "%s/qwenvit/%s", cache, name);
     else if (home && *home == '/')
-        n = snprintf(path, size, "%s/.cache/qwenvit/tune.json", home);
+        n = snprintf(path, size, "%s/.cache/qwenvit/%s", home, name);
     return n > 0 && (size_t)n < size ? path : NULL;
 }
 
 qv_status
 tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
 {
-    char file[4096];
+    char file[4096], folder[4096];
     const char *backends = getenv("QWENVIT_BACKENDS");
     qv_context_options c = { .backend = o->backend,
                              .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
                              .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
-                             .tune_file =
-                                 o->tune_file ? o->tune_file : default_tune_file(file, sizeof file),
+                             .tune_file = o->tune_file
+                                              ? o->tune_file
+                                              : in_user_cache("tune.json", file, sizeof file),
                              .tune = o->tune,
                              .tf32 = o->tf32,
                              .naive = o->naive,
-                             .backends = backends && *backends ? backends : NULL };
+                             .backends = backends && *backends ? backends : NULL,
+                             .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
     if (o->tune && c.tune_file == file)
-        tool_make_folders(file);
+        qv_make_folders(file);
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
         qv_context_info info;

@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "encode.h"
 #include "error.h"
+#include "files/atomic_file.h"
 #include "files/json.h"
 #include "files/utf8.h"
 
@@ -132,7 +133,7 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
     qv_status status = QV_OK;
     const double began_s = tool_seconds();
     if (!output->outbox && e->o->list)
-        tool_make_folders(output->path);
+        qv_make_folders(output->path);
     if (!output->outbox)
         status = open_file(e, output, r, err);
     if (!status && e->o->picture)

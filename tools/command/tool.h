@@ -138,8 +138,6 @@ void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
 
 bool tool_is_folder(const char *path);
-/* Makes the folders above a file. Failures are ignored: writing the file reports them. */
-void tool_make_folders(char *path);
 /* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 double tool_seconds(void);     /* monotonic */

@@ -256,6 +256,12 @@ def compiler_setting(args, mode):
     return stack
 
 
+def compiled(bare, mode):
+    """To be called in the mode's compiler_setting, the first time and each time after it."""
+    return torch.compile(bare, fullgraph=True, dynamic=False,
+                         mode="default" if mode == "freezing" else mode)
+
+
 def time_compiled(args, case, dtype, bare, pixels, truth):
     """The best of the compiler's modes, as (times, mode); None where none works."""
     best = None
@@ -263,8 +269,7 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
         try:
             torch._dynamo.reset()
             began = time.perf_counter()
-            run = torch.compile(bare, fullgraph=True, dynamic=False,
-                                mode="default" if mode == "freezing" else mode)
+            run = compiled(bare, mode)
             with compiler_setting(args, mode), torch.no_grad():  # one without graphs gets ours
                 with contextlib.redirect_stderr(io.StringIO()):  # statistics of the search
                     tokens = run(pixels)[0]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""qwenvit.ray where Ray is not installed: the encoder takes tables, and what needs Ray says so."""
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+import qwenvit
+
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    monkeypatch.delitem(sys.modules, "qwenvit.ray", raising=False)
+    monkeypatch.setattr(qwenvit, "ray", None, raising=False)  # to be put back
+    return importlib.import_module("qwenvit.ray")
+
+
+def test_the_encoder_takes_tables(module, golden, model, clip):
+    encoder = module.Encoder(golden, dtype="f32", load_options={"backend": "cpu", "dtype": "f32", "threads": 2})
+    table = pa.concat_tables(encoder(pa.table({"path": [str(clip), "absent"], "other": [1, 2]})))
+    good, bad = table.to_pylist()
+    tokens = module.matrices(good)[0]
+    assert np.array_equal(tokens, model.encode(clip).tokens) and good["other"] == 1
+    assert bad["status"] == "failed" and "absent" in bad["error"]
+
+
+def test_what_needs_ray_says_so(module, golden, tmp_path):
+    for call in (lambda: module.write_cache(None, golden, tmp_path / "cache"),
+                 lambda: module.CacheDatasource(tmp_path)):
+        with pytest.raises(qwenvit.Error, match="needs Ray") as e:
+            call()
+        assert e.value.status == "QV_EUNSUPPORTED"
+    assert not list(tmp_path.iterdir())

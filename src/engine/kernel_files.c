@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "kernel_files.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/atomic_file.h"
+#include "files/json.h"
+
+#ifdef QV_WITH_XXHASH
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#endif
+
+enum { MOST_BYTES = 16 << 20, NAME_BYTES = 32, HEAD_BYTES = 1024 };
+
+qv_status
+qv_kernel_files_open(struct qv_kernel_files *files, const char *folder, const char *backend,
+                     const struct qv_caps *caps, qv_error *err)
+{
+    *files = (struct qv_kernel_files){ 0 };
+    snprintf(files->device, sizeof files->device, "%s: %s, qwenvit %s", backend, caps->device,
+             QV_VERSION);
+#ifdef QV_WITH_XXHASH
+    files->folder = folder ? strdup(folder) : NULL;
+    if (folder && !files->folder)
+        return qv_fail(err, QV_ENOMEM, "no memory for a path");
+#else
+    (void)folder, (void)err;
+#endif
+    return QV_OK;
+}
+
+void
+qv_kernel_files_close(struct qv_kernel_files *files)
+{
+    free(files->folder);
+    *files = (struct qv_kernel_files){ 0 };
+}
+
+#ifdef QV_WITH_XXHASH
+/* All of a file in front of its bytes. */
+static int
+write_head(const struct qv_kernel_files *files, const char *key, const void *data, size_t bytes,
+           char head[HEAD_BYTES])
+{
+    const int n = snprintf(head, HEAD_BYTES, "qwenvit kernel 1\n%s\n%s\n%016" PRIx64 " %zu\n",
+                           files->device, key, (uint64_t)XXH3_64bits(data, bytes), bytes);
+    return n < HEAD_BYTES ? n : -1;
+}
+
+/* FOLDER/HASH.kernel, for free(); NULL for lack of memory. */
+static char *
+path_of(const struct qv_kernel_files *files, const char *key)
+{
+    char name[NAME_BYTES];
+    const uint64_t device = XXH3_64bits(files->device, strlen(files->device));
+    snprintf(name, sizeof name, "%016" PRIx64 ".kernel",
+             (uint64_t)XXH3_64bits_withSeed(key, strlen(key), device));
+    return qv_path_join(files->folder, name);
+}
+
+/* The whole file, a NUL behind it. */
+static qv_status
+read_all(const char *path, char **out, size_t *n, qv_error *err)
+{
+    uint64_t size = 0;
+    int fd = -1;
+    qv_status s = qv_file_open(path, &fd, &size, err);
+    if (s)
+        return s;
+    char *text = size <= MOST_BYTES ? malloc((size_t)size + 1) : NULL;
+    if (!text)
+        s = qv_fail(err, QV_ENOMEM, "%s: no memory for its %" PRIu64 " bytes", path, size);
+    if (!s)
+        s = qv_file_read(fd, path, 0, text, size, err);
+    close(fd);
+    if (s) {
+        free(text);
+        return s;
+    }
+    text[size] = 0;
+    *out = text;
+    *n = (size_t)size;
+    return QV_OK;
+}
+
+/* Where its bytes begin: behind three lines and the fourth's, all of which are as they would be written
+ * for these bytes. NULL: it is damaged, or of something else. */
+static const char *
+bytes_of(const struct qv_kernel_files *files, const char *key, const char *text, size_t n)
+{
+    char head[HEAD_BYTES];
+    const char *at = text;
+    for (int line = 0; line < 4 && at; line++) {
+        at = memchr(at, '\n', n - (size_t)(at - text));
+        at = at ? at + 1 : NULL;
+    }
+    if (!at)
+        return NULL;
+    const int length = write_head(files, key, at, n - (size_t)(at - text), head);
+    return length == at - text && !memcmp(head, text, (size_t)length) ? at : NULL;
+}
+#endif
+
+void *
+qv_kernel_files_find(void *user, const char *key, size_t *bytes)
+{
+    void *found = NULL;
+#ifdef QV_WITH_XXHASH
+    struct qv_kernel_files *files = user;
+    qv_error err = { 0 };
+    char *text = NULL, *path = files->folder ? path_of(files, key) : NULL;
+    size_t n = 0;
+    if (!path || !qv_path_exists(path)) {
+        free(path);
+        return NULL;
+    }
+    if (read_all(path, &text, &n, &err)) {
+        snprintf(files->warning, sizeof files->warning, "%.250s", err.text);
+    } else {
+        const char *from = bytes_of(files, key, text, n);
+        if (from) {
+            *bytes = n - (size_t)(from - text);
+            found = memmove(text, from, *bytes);
+            text = NULL;
+        } else {
+            snprintf(files->warning, sizeof files->warning,
+                     "%.150s: damaged, or not a kernel of this version: ignored", path);
+        }
+    }
+    free(text);
+    free(path);
+#else
+    (void)user, (void)key, (void)bytes;
+#endif
+    return found;
+}
+
+void
+qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes)
+{
+#ifdef QV_WITH_XXHASH
+    struct qv_kernel_files *files = user;
+    char head[HEAD_BYTES];
+    const int n = files->folder ? write_head(files, key, data, bytes, head) : -1;
+    if (n < 0 || bytes > MOST_BYTES - HEAD_BYTES)
+        return;
+    char *path = path_of(files, key), *all = malloc((size_t)n + bytes);
+    qv_error err = { 0 };
+    if (path && all) {
+        memcpy(all, head, (size_t)n);
+        memcpy(all + n, data, bytes);
+        qv_make_folders(path);
+        if (qv_atomic_file_put(path, all, (size_t)n + bytes, &err))
+            snprintf(files->warning, sizeof files->warning, "compiled kernels are not kept: %.200s",
+                     err.text);
+    }
+    free(all);
+    free(path);
+#else
+    (void)user, (void)key, (void)data, (void)bytes;
+#endif
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a device compiled for an operation, kept in files for the next process: by backend, device and
+ * library versions, and by a key of the backend's. A file is named by a hash of these, and holds
+ *
+ *   qwenvit kernel 1
+ *   DEVICE
+ *   KEY
+ *   XXH3-64 of the bytes in hexadecimal, and how many
+ *   bytes
+ *
+ * Built without xxhash nothing is kept. The folder may be removed at any time.
+ */
+#ifndef QV_ENGINE_KERNEL_FILES_H
+#define QV_ENGINE_KERNEL_FILES_H
+
+#include "backend.h"
+
+struct qv_kernel_files {
+    char *folder;     /* NULL: nothing is kept, nothing found */
+    char device[256]; /* "cuda: NVIDIA H200, sm_90, ..., qwenvit 0.2.0" */
+    char warning
+        [256]; /* of the last file that was not as it should be, or could not be written; "" */
+};
+
+/* Nothing is read or made yet. QV_ENOMEM only. */
+qv_status qv_kernel_files_open(struct qv_kernel_files *files, const char *folder,
+                               const char *backend, const struct qv_caps *caps, qv_error *err);
+void qv_kernel_files_close(struct qv_kernel_files *files);
+
+/* The verbs of a qv_keeper whose files these are. What is damaged, or another's, leaves a warning and is
+ * not found; keeping the like again puts it right. */
+void *qv_kernel_files_find(void *files, const char *key, size_t *bytes);
+void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/* Kernels kept in files: what was kept is found again, and what is damaged or another's is not. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/kernel_files.h"
+#include "tempdir.h"
+
+static const char key[] = "cuDNN graph 0123456789abcdef of bf16, choice 0";
+static const unsigned char plan[] = { 'p', 0, '\n', 'l', 'a', 'n', '\n' };
+
+static struct qv_kernel_files
+open_files(const char *folder, const char *device)
+{
+    struct qv_kernel_files files;
+    struct qv_caps caps = { 0 };
+    qv_error err = { 0 };
+    snprintf(caps.device, sizeof caps.device, "%s", device);
+    assert_int_equal(qv_kernel_files_open(&files, folder, "cuda", &caps, &err), QV_OK);
+    return files;
+}
+
+static bool
+is_found(struct qv_kernel_files *files, const char *of)
+{
+    size_t bytes = 0;
+    void *found = qv_kernel_files_find(files, of, &bytes);
+    if (found) {
+        assert_int_equal(bytes, sizeof plan);
+        assert_memory_equal(found, plan, sizeof plan);
+    }
+    free(found);
+    return found != NULL;
+}
+
+/* The one file in the folder. */
+static const char *
+the_file(const char *folder)
+{
+    static char path[1024];
+    int n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (e->d_name[0] != '.') {
+            snprintf(path, sizeof path, "%s/%.256s", folder, e->d_name);
+            n++;
+        }
+    closedir(dir);
+    assert_int_equal(n, 1);
+    return path;
+}
+
+static void
+what_was_kept_is_found(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof folder, "%s", temp_path("cache/kernels"));
+    struct qv_kernel_files files = open_files(folder, "an H200, cuDNN 9.19"),
+                           other = open_files(folder, "an H200, cuDNN 9.20"),
+                           none = open_files(NULL, "an H200, cuDNN 9.19");
+    assert_false(is_found(&files, key));
+    assert_string_equal(files.warning, ""); /* nothing is wrong with having none */
+    qv_kernel_files_keep(&none, key, plan, sizeof plan);
+    assert_int_equal(temp_count(), 0);
+    qv_kernel_files_keep(&files, key, plan, sizeof plan);
+    the_file(folder);
+    assert_true(is_found(&files, key));
+    assert_false(is_found(&files, "cuDNN graph 0123456789abcdef of bf16, choice 1"));
+    assert_false(is_found(&other, key));
+    assert_false(is_found(&none, key));
+    assert_string_equal(files.warning, "");
+    assert_string_equal(other.warning, "");
+    qv_kernel_files_close(&files);
+    qv_kernel_files_close(&other);
+    qv_kernel_files_close(&none);
+}
+
+/* Every file that is a byte shorter, longer or other than it was; and what is kept anew is right. */
+static void
+what_is_damaged_is_told_and_made_anew(void **state)
+{
+    (void)state;
+    const char *folder = temp_path("");
+    struct qv_kernel_files files = open_files(folder, "an H200");
+    char whole[1024];
+    qv_kernel_files_keep(&files, key, plan, sizeof plan);
+    const char *path = the_file(folder);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const size_t n = fread(whole, 1, sizeof whole - 1, f);
+    fclose(f);
+    const char *name = strrchr(path, '/') + 1;
+    for (size_t i = 0; i <= 2 * n; i++) {
+        char damaged[1024];
+        memcpy(damaged, whole, n);
+        damaged[n] = 'x';
+        if (i < n)
+            damaged[i] ^= 1;
+        temp_file(name, damaged, i < n ? n : i < 2 * n ? i - n : n + 1);
+        files.warning[0] = 0;
+        assert_false(is_found(&files, key));
+        assert_non_null(strstr(files.warning, name));
+        assert_non_null(strstr(files.warning, "damaged"));
+    }
+    qv_kernel_files_keep(&files, key, plan, sizeof plan);
+    assert_true(is_found(&files, key));
+    qv_kernel_files_close(&files);
+}
+
+static void
+what_cannot_be_written_or_read_is_told(void **state)
+{
+    (void)state;
+    struct qv_kernel_files files = open_files(temp_path("a_file/kernels"), "an H200");
+    temp_text("a_file", "in the way of a folder");
+    qv_kernel_files_keep(&files, key, plan, sizeof plan);
+    assert_non_null(strstr(files.warning, "not kept"));
+    assert_false(is_found(&files, key));
+    qv_kernel_files_close(&files);
+
+    files = open_files(temp_path("kernels"), "an H200");
+    qv_kernel_files_keep(&files, key, plan, sizeof plan);
+    const char *path = the_file(temp_path("kernels"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0); /* refused, not waited for */
+    assert_false(is_found(&files, key));
+    assert_non_null(strstr(files.warning, strrchr(path, '/')));
+    qv_kernel_files_close(&files);
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
+    const struct CMUnitTest tests[] = {
+        TEST(what_was_kept_is_found),
+        TEST(what_is_damaged_is_told_and_made_anew),
+        TEST(what_cannot_be_written_or_read_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench start: this very command as users start it, from the process's start to its end: one
+ * short clip to its file, and `info` of the checkpoint. Each has a cache folder of its own, empty the
+ * first time, which is told apart.
+ */
+#define _GNU_SOURCE /* environ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "error.h"
+#include "files/installed.h"
+#include "files/json.h"
+
+extern char **environ;
+
+enum { MOST_ARGUMENTS = 32, NUMBER_BYTES = 24 };
+enum { ENCODE, INFO, N_WAYS };
+static const char *const names[N_WAYS] = { [ENCODE] = "encode", [INFO] = "info" };
+
+/* One of the commands. */
+struct start_way {
+    const char *program, *name, *cache;
+    const char *arguments[MOST_ARGUMENTS]; /* NULL at the end */
+    int n;
+    double first_ms; /* 0: it was not run yet */
+};
+
+struct start_bench {
+    struct bench b;
+    char program[PATH_MAX];
+    char *clip, *work, *tokens, *caches[N_WAYS]; /* clip, work: in -o, unless the clip was given */
+    char device[NUMBER_BYTES], threads[NUMBER_BYTES];
+    struct start_way ways[N_WAYS];
+};
+
+/* ---- a command ------------------------------------------------------------------------------- */
+
+static void
+add(struct start_way *w, const char *option, const char *value)
+{
+    w->arguments[w->n++] = option;
+    if (value)
+        w->arguments[w->n++] = value;
+}
+
+/* The device as this command was asked for it. */
+static void
+add_device(struct start_bench *t, struct start_way *w)
+{
+    const struct tool_options *o = t->b.o;
+    const struct {
+        const char *name, *value;
+    } options[] = {
+        { "--backend", o->backend },
+        { "--dtype", o->dtype ? qv_dtype_name(o->dtype) : NULL },
+        { "--device", o->device ? t->device : NULL },
+        { "--threads", o->threads ? t->threads : NULL },
+        { "--tune-file", o->tune_file },
+        { "--naive", o->naive },
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].value)
+            add(w, options[i].name, options[i].value);
+    if (o->tf32)
+        add(w, "--tf32", NULL);
+}
+
+static void
+name_commands(struct start_bench *t)
+{
+    const struct tool_options *o = t->b.o;
+    for (int i = 0; i < N_WAYS; i++) {
+        struct start_way *w = &t->ways[i];
+        *w = (struct start_way){ .program = t->program, .name = names[i], .cache = t->caches[i] };
+        add(w, "qwenvit", names[i]);
+        add(w, i == ENCODE ? t->clip : o->model, NULL);
+        if (i == ENCODE) {
+            add(w, "--model", o->model);
+            add(w, "-o", t->tokens);
+            add(w, "--quiet", NULL);
+        }
+        add_device(t, w);
+    }
+}
+
+/* What it prints goes nowhere, what it complains of to where this command's complaints go. */
+static int
+spawn(const struct start_way *w, pid_t *pid)
+{
+    posix_spawn_file_actions_t actions;
+    int code = posix_spawn_file_actions_init(&actions);
+    if (code)
+        return code;
+    code = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (!code) /* which takes char *const [], and changes none */
+        code = posix_spawn(pid, w->program, &actions, NULL, (char *const *)w->arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    return code;
+}
+
+/* A bench_work: from the start of the process until it has ended. */
+static qv_status
+run_command(void *user, double *ms, qv_error *err)
+{
+    struct start_way *w = user;
+    pid_t pid = 0, ended;
+    int how = 0;
+    if (setenv("XDG_CACHE_HOME", w->cache, 1))
+        return qv_fail(err, QV_ENOMEM, "no memory for the environment");
+    const double began_s = tool_seconds();
+    const int code = spawn(w, &pid);
+    if (code)
+        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", w->program, strerror(code));
+    do
+        ended = waitpid(pid, &how, 0);
+    while (ended < 0 && errno == EINTR);
+    *ms = 1e3 * (tool_seconds() - began_s);
+    if (!w->first_ms)
+        w->first_ms = *ms;
+    if (ended < 0 || !WIFEXITED(how))
+        return qv_fail(err, QV_EBACKEND, "%s did not end by itself", w->name);
+    const int exit = WEXITSTATUS(how);
+    return exit ? qv_fail(err,
+                          exit == TOOL_USAGE    ? QV_EINVAL
+                          : exit == TOOL_DEVICE ? QV_EBACKEND
+                                                : QV_EFORMAT,
+                          "%s %s ended with exit code %d", w->name, w->arguments[2], exit)
+                : QV_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static qv_status
+open_files(struct start_bench *t, qv_error *err)
+{
+    static const char *const own[] = { "qwenvit", "../bin/qwenvit" };
+    const char *folder = t->b.o->output, *given = t->b.o->arguments[1];
+    qv_status s = bench_open_folder(folder, &t->work, err);
+    if (s)
+        return s;
+    t->clip = given ? strdup(given) : qv_path_join(folder, "clip.mp4");
+    t->tokens = qv_path_join(t->work, "tokens.safetensors");
+    bool ok = t->clip && t->tokens;
+    for (int i = 0; i < N_WAYS; i++)
+        ok = (t->caches[i] = qv_path_join(t->work, names[i])) != NULL && ok;
+    if (!ok)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
+    for (int i = 0; i < N_WAYS; i++)
+        if (mkdir(t->caches[i], 0777))
+            return qv_fail(err, QV_EIO, "%s: cannot be made: %s", t->caches[i], strerror(errno));
+    if (!qv_find_installed(own, sizeof own / sizeof *own, "/proc/self/exe", X_OK, t->program,
+                           sizeof t->program))
+        return qv_fail(err, QV_EBACKEND, "this program's own file is not to be found");
+    snprintf(t->device, sizeof t->device, "%lld", (long long)t->b.o->device);
+    snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b.o->threads);
+    return given || qv_path_exists(t->clip) ? QV_OK
+                                            : tool_make_clip(t->clip, &tool_clip_shape, err);
+}
+
+static void
+close_all(struct start_bench *t)
+{
+    bench_close(&t->b);
+    bench_close_folder(&t->work);
+    free(t->clip);
+    free(t->tokens);
+    for (int i = 0; i < N_WAYS; i++)
+        free(t->caches[i]);
+}
+
+/* ---- what it came to ------------------------------------------------------------------------- */
+
+static qv_status
+report(const struct start_bench *t, const struct start_way *w, struct bench_times times,
+       qv_error *err)
+{
+    char model[100], clip[100], work[210];
+    bench_base_name(t->b.o->model, model, sizeof model);
+    snprintf(work, sizeof work, "%s, %s", model, bench_base_name(t->clip, clip, sizeof clip));
+    if (bench_talks(&t->b))
+        printf("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
+               times.p90_ms);
+    const struct bench_record r = { .work = work,
+                                    .way = w->name,
+                                    .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
+                                    .times = times,
+                                    .extras = json_pack("{s:f}", "first_ms", w->first_ms) };
+    return bench_emit(&t->b, &r, err);
+}
+
+static qv_status
+run_all(struct start_bench *t, qv_error *err)
+{
+    const struct tool_options *o = t->b.o;
+    struct bench_run runs[N_WAYS];
+    qv_status s = open_files(t, err);
+    if (s)
+        return s;
+    name_commands(t);
+    for (int i = 0; i < N_WAYS; i++)
+        runs[i] = (struct bench_run){ .work = run_command, .user = &t->ways[i] };
+    s = bench_time(&t->b, runs, N_WAYS, err);
+    if (!s) /* not before: the device would be awake */
+        s = tool_open_context(o, &t->b.ctx, err);
+    if (s)
+        return s;
+    qv_context_get_info(t->b.ctx, &t->b.info);
+    if (bench_talks(&t->b))
+        printf("from a process's start to its end, on %s: %s\n  %-8s %11s %11s %11s\n",
+               t->b.info.backend, t->b.info.device, "", "first ms", "median ms", "p90 ms");
+    for (int i = 0; i < N_WAYS && !s; i++)
+        s = report(t, &t->ways[i], runs[i].times, err);
+    return s;
+}
+
+int
+bench_start(const struct tool_options *o)
+{
+    struct start_bench t = { .b = { .o = o, .name = "start" } };
+    qv_error err = { 0 };
+    if (!o->model || !o->output) {
+        tool_complain("bench start: --model DIR and -o FOLDER are required (qwenvit bench --help)");
+        return TOOL_USAGE;
+    }
+    const qv_status s = run_all(&t, &err);
+    close_all(&t);
+    return s ? tool_fail(s, &err) : TOOL_DONE;
+}
