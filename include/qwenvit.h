@@ -297,6 +297,10 @@ typedef struct qv_tokens {
 QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
                                      qv_plan_options *options, qv_error *err);
 
+/* Patches in a chunk into which items of any size are packed, of which `rows` were asked for: rounded up
+ * to a rung; 0: the device's own size. Reads what never changes, as qv_plan_options_for does. */
+QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
+
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
 /* The model keeps freed plans, so that a capacity seen before is ready at once; qv_model_free frees

@@ -44,13 +44,21 @@ typedef struct qv_cache_source {
     uint64_t reserved[4];
 } qv_cache_source;
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
 struct qv_clip_options; /* qwenvit_media.h */
 
+#define QV_CACHE_OPTIONS_BYTES 192
+/* The source that `qwenvit cache` has of a clip, whose file is looked at: one that is not there has no
+ * size and no time. own: what is asked of this clip alone, or NULL. start_s and end_s become the piece;
+ * fps, max_frames, max_pixels, offset and length the options, if one of them is not 0; the rest is not
+ * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. */
+QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
+                                          char text[QV_CACHE_OPTIONS_BYTES]);
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
 /* For qv_cache_writer_options.made_by, as `qwenvit cache` says it: the model, its weights and dtype, the
- * capacity that small items are packed in (a job's pack_rows), and how clips without options of their
- * own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
+ * capacity that small items are packed in (qv_model_pack_rows of the job's chunk_rows), and how clips
+ * without options of their own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
 QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
                                   const struct qv_clip_options *clip, char **out, qv_error *err);
 
@@ -99,7 +107,9 @@ typedef struct qv_cache_result {
     int64_t grid_thw[3];
     const double *timestamps_s; /* [n_timestamps] */
     int64_t n_timestamps;
-    uint64_t reserved[4];
+    double sampled_fps; /* qv_clip_info's, of a clip; 0: none */
+    bool picture;
+    uint64_t reserved[2];
 } qv_cache_result;
 
 /* The key is done, with the rows that were put; it can be read once its part is sealed. Frees the

@@ -26,6 +26,8 @@ typedef enum qv_like {
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
 } qv_like;
+QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; never NULL */
+QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
 /* In brackets: what the fields are called in qwen-vl-utils where that differs. */
 typedef struct qv_clip_options {

@@ -32,8 +32,6 @@ void qv_text_say(struct qv_text *t, const char *format, ...)
 /* As the inside of a JSON string. UTF-8 stays as it is. */
 void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
 size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes that adds */
-/* Bytes that are not UTF-8 become %XX; for free(), NULL for lack of memory. */
-char *qv_text_utf8(const char *bytes);
 /* Seconds to the nanosecond, "1.25", whatever the locale. */
 void qv_text_seconds(struct qv_text *t, double seconds);
 

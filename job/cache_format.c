@@ -98,25 +98,6 @@ qv_text_escape(struct qv_text *t, const char *bytes, size_t n)
     t->n += (size_t)(to - begin);
 }
 
-char *
-qv_text_utf8(const char *bytes)
-{
-    char *text = malloc(3 * strlen(bytes) + 1), *to = text;
-    if (!text)
-        return NULL;
-    while (*bytes) {
-        const size_t n = qv_utf8_bytes(bytes);
-        if (n)
-            memcpy(to, bytes, n);
-        else
-            snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*bytes);
-        to += n ? n : 3;
-        bytes += n ? n : 1;
-    }
-    *to = 0;
-    return text;
-}
-
 void
 qv_text_seconds(struct qv_text *t, double seconds)
 {
@@ -141,7 +122,7 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
                        "the key %s begins with \"__\", which caches keep for "
                        "themselves",
                        qv_json_quote(bytes, quoted));
-    char *text = qv_text_utf8(bytes);
+    char *text = qv_utf8_text(bytes);
     if (!text)
         return qv_fail(err, QV_ENOMEM, "no memory for a key");
     const size_t n = strlen(text);

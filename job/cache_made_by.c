@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What qwenvit-cache.json says of a model and its clips, the same whoever writes the cache. */
+/* What a cache says of its model, its sampling and its clips' files, the same whoever writes it. */
+#define _DEFAULT_SOURCE /* st_mtim */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
 #include "cache.h"
 #include "error.h"
 #include "files/json.h"
@@ -24,9 +30,8 @@ preprocess_json(const qv_preprocess *p)
 static json_t *
 sampling_json(const qv_clip_options *c)
 {
-    const char *like = c->like == QV_LIKE_QWEN_VL_UTILS ? "qwen-vl-utils" : "transformers";
-    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", like, "fps", c->fps,
-                     "num_frames", (json_int_t)c->num_frames, "min_frames",
+    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
+                     "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
                      (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames,
                      "min_pixels", (json_int_t)c->min_pixels, "max_pixels",
                      (json_int_t)c->max_pixels, "total_pixels", (json_int_t)c->total_pixels,
@@ -50,4 +55,32 @@ qv_cache_made_by(const qv_model_info *model, int64_t capacity, const qv_clip_opt
         return qv_fail(err, QV_ENOMEM, "no memory for what a cache is made by");
     *out = text;
     return QV_OK;
+}
+
+#ifdef __APPLE__
+#define MTIME(st) (st).st_mtimespec
+#else
+#define MTIME(st) (st).st_mtim
+#endif
+
+qv_cache_source
+qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES])
+{
+    static const qv_clip_options nothing;
+    const qv_clip_options *o = own ? own : &nothing;
+    qv_cache_source s = { .path = path, .start_s = o->start_s, .end_s = o->end_s };
+    struct stat st;
+    if (!stat(path, &st)) {
+        s.bytes = st.st_size;
+        s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
+    }
+    if (o->fps > 0 || o->max_frames || o->max_pixels || o->offset || o->length) {
+        const int64_t fps = llround(o->fps < 1e9 ? o->fps * 1e6 : 0); /* whatever the locale */
+        snprintf(text, QV_CACHE_OPTIONS_BYTES,
+                 "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64
+                 ",\"max_pixels\":%" PRId64 ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
+                 fps / 1000000, fps % 1000000, o->max_frames, o->max_pixels, o->offset, o->length);
+        s.options = text;
+    }
+    return s;
 }

@@ -21,6 +21,7 @@
 #include "cache_scan.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/utf8.h"
 
 #define MAX_KEYS ((size_t)UINT32_MAX / 2)
 
@@ -620,8 +621,8 @@ qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *sour
     if (!k)
         return QV_CACHE_MISSING;
     struct qv_text start = { 0 }, end = { 0 };
-    char *path = qv_text_utf8(source->path);
-    char *options = source->options ? qv_text_utf8(source->options) : NULL;
+    char *path = qv_utf8_text(source->path);
+    char *options = source->options ? qv_utf8_text(source->options) : NULL;
     if (source->start_s > 0)
         qv_text_seconds(&start, source->start_s);
     if (source->end_s > 0)

@@ -5,6 +5,7 @@
  * written at once, by whoever puts it, outside of the lock.
  */
 #define _POSIX_C_SOURCE 200809L
+#include <float.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "cache_part.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/utf8.h"
 
 enum {
     MOST_SEALING = 2,      /* parts that are full and not sealed, before begin waits */
@@ -363,8 +365,8 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     e->rows = rows;
     e->source = *source;
     e->key = malloc(QV_CACHE_MAX_KEY + 1);
-    e->path = qv_text_utf8(source->path);
-    e->options = source->options ? qv_text_utf8(source->options) : NULL;
+    e->path = qv_utf8_text(source->path);
+    e->options = source->options ? qv_utf8_text(source->options) : NULL;
     qv_status s = QV_OK;
     for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++) {
         e->hashes[i] = XXH3_createState();
@@ -547,7 +549,7 @@ static void
 add_failure(struct qv_text *t, const qv_cache_result *r)
 {
     qv_text_say(t, ",\"status\":\"failed\",\"code\":\"%s\"", qv_status_name(r->status));
-    char *error = qv_text_utf8(r->error ? r->error : "");
+    char *error = qv_utf8_text(r->error ? r->error : "");
     if (!error) {
         t->lost = true;
         return;
@@ -559,6 +561,31 @@ add_failure(struct qv_text *t, const qv_cache_result *r)
     error[n] = 0;
     add_string(t, "error", error);
     free(error);
+}
+
+/* A number above 0 as all metadata of ours has it: the same value when it is read. */
+static void
+add_real(struct qv_text *t, const char *name, double value)
+{
+    json_t *json = json_real(value);
+    char *text = json ? qv_json_text(json, JSON_ENCODE_ANY) : NULL;
+    json_decref(json);
+    t->lost = t->lost || !text;
+    if (text)
+        qv_text_say(t, ",\"%s\":%s", name, text);
+    free(text);
+}
+
+/* What there is to say of one that is ok. */
+static void
+add_result(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *r)
+{
+    qv_text_say(t, ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64,
+                r->damaged_frames, r->frames);
+    qv_text_say(t, ",\"picture\":%s", r->picture ? "true" : "false");
+    if (r->sampled_fps > 0)
+        add_real(t, "sampled_fps", r->sampled_fps);
+    qv_text_say(t, ",\"xxh3\":\"%016" PRIx64 "\"", digest(e, r));
 }
 
 static void
@@ -583,10 +610,7 @@ print_record(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *
     if (r->status)
         add_failure(t, r);
     else
-        qv_text_say(t,
-                    ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64
-                    ",\"xxh3\":\"%016" PRIx64 "\"",
-                    r->damaged_frames, r->frames, digest(e, r));
+        add_result(t, e, r);
     qv_text_add(t, "}", 1);
 }
 
@@ -619,11 +643,17 @@ static qv_status
 check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
-    if (r->status || (e->block.rows > 0 && r->n_timestamps >= 0 && r->n_timestamps <= UINT32_MAX))
+    if (r->status)
         return QV_OK;
-    return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
-                   qv_json_quote(e->key, quoted), (long long)e->block.rows,
-                   (long long)r->n_timestamps);
+    if (e->block.rows <= 0 || r->n_timestamps < 0 || r->n_timestamps > UINT32_MAX)
+        return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
+                       qv_json_quote(e->key, quoted), (long long)e->block.rows,
+                       (long long)r->n_timestamps);
+    if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->picture && r->sampled_fps > 0))
+        return qv_fail(err, QV_EINVAL,
+                       "key %s: sampled_fps is %g; a number from 0 up is right, 0 of a picture",
+                       qv_json_quote(e->key, quoted), r->sampled_fps);
+    return QV_OK;
 }
 
 qv_status

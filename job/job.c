@@ -654,9 +654,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     if (status)
         return status;
     const bool packs = !options->alone || options->chunk_rows;
-    const struct qv_model *model = models[0];
-    const int64_t pack_rows =
-        packs ? qv_capacity_pack(&model->ctx->caps, &model->config, options->chunk_rows).rows : 0;
+    const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
     int64_t tokens;
     status = count_usual_tokens(&job, models[0], pack_rows, &tokens, err);
     if (status)

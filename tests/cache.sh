@@ -8,18 +8,9 @@ set -eu
 [ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
     exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 golden=$2 work=$3
+. "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
-n=0
 
-fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
-# expect CODE WORDS COMMAND...
-expect() {
-    code=$1 words=$2; shift 2
-    n=$((n + 1)) got=0
-    "$@" > out.txt 2> err.txt < /dev/null || got=$?
-    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
-    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
-}
 # picture FILE WIDTH SEED
 picture() {
     { printf 'P6\n%d 64\n255\n' "$2"; yes "$3 $1 pixels" | head -c $(($2 * 64 * 3)); } > "$1"
@@ -28,6 +19,10 @@ picture() {
 data() {
     header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
     tail -c +$((header + 9)) "$1"
+}
+# value NAME FILE: of a field of JSON in the metadata of a safetensors file
+value() {
+    head -c 8192 "$2" | grep -ao "\\\\\"$1\\\\\":[^,}]*" | sed 's/.*://; s/\\//g'
 }
 # same KEY CACHE CACHE: both have the same bytes for it
 same() {
@@ -69,7 +64,14 @@ for key in p3.ppm v.mp4 'an odd/key é'; do
     "$qwenvit" cache --out first --get "$key" -o k.safetensors
     data k.safetensors > k.data
     data "encoded/$key.safetensors" | cmp - k.data || fail "$key is not what encode makes"
+    # and of each what it is, and at which rate it was sampled
+    kind=$(value kind "encoded/$key.safetensors") picture=false
+    [ "$kind" = '"video"' ] || picture=true
+    [ "$(value picture k.safetensors)" = $picture ] || fail "$key is a picture or not"
+    [ "$(value sampled_fps k.safetensors)" = "$(value sampled_fps "encoded/$key.safetensors")" ] ||
+        fail "$key: another sampled_fps than encode says"
 done
+[ "$(value sampled_fps k.safetensors)" = 1.0 ] || fail 'no sampled_fps of a clip'
 
 # ---- any order, any sharding, any interruption
 sort -r list.txt > reversed.txt

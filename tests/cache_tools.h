@@ -78,7 +78,8 @@ try_finish(qv_cache_entry **e, qv_status status, const char *error, qv_error *er
                                 .damaged_frames = 1,
                                 .grid_thw = { 2, 4, 6 },
                                 .timestamps_s = some_times,
-                                .n_timestamps = 3 };
+                                .n_timestamps = 3,
+                                .sampled_fps = 60000 / 1001.0 };
     return qv_cache_finish(e, &r, err);
 }
 

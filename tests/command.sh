@@ -5,18 +5,8 @@
 set -eu
 qwenvit=$1 golden=$2 work=$3
 model=$golden/qwen3_vl
+. "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
-n=0
-
-fail() { echo "FAILED: $*"; exit 1; }
-# expect CODE WORDS COMMAND...: runs it, checks the exit code and that its output says WORDS
-expect() {
-    code=$1 words=$2; shift 2
-    n=$((n + 1)) got=0
-    "$@" > out.txt 2> err.txt < /dev/null || got=$?
-    [ "$got" = "$code" ] || { cat out.txt err.txt; fail "exit $got, not $code: $*"; }
-    cat out.txt err.txt | grep -qF -- "$words" || { cat out.txt err.txt; fail "no \"$words\": $*"; }
-}
 
 # a picture and a clip, made by the command's own libraries (a PPM is a picture FFmpeg reads)
 { printf 'P6\n96 64\n255\n'; head -c 18432 /dev/zero | tr '\0' '\152'; } > grey.ppm

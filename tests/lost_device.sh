@@ -7,21 +7,12 @@
 # that are none (fake_backend.c)
 set -eu
 qwenvit=$1 model=$2 driver=$3 QWENVIT_BACKENDS=$4 work=$5
+. "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/driver" && cd "$work"
 ln -s "$driver" driver/libcuda.so.1
 LD_LIBRARY_PATH=$PWD/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export QWENVIT_BACKENDS LD_LIBRARY_PATH
-n=0
 
-fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
-# expect CODE WORDS COMMAND...
-expect() {
-    code=$1 words=$2; shift 2
-    n=$((n + 1)) got=0
-    "$@" > out.txt 2> err.txt < /dev/null || got=$?
-    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
-    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
-}
 # run COMMAND...: true if it was done, false if its device was lost, which it is to say once
 run() {
     n=$((n + 1)) got=0

@@ -9,27 +9,22 @@ set -eu
 [ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
     exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 model=$2/qwen3_vl work=$3
+. "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/disk" && cd "$work"
-n=0
 
-fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
-# expect CODE WORDS COMMAND...
-expect() {
-    code=$1 words=$2; shift 2
-    n=$((n + 1)) got=0
-    "$@" > out.txt 2> err.txt < /dev/null || got=$?
-    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
-    cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
+# whole CODE WORDS COMMAND...: as expect, and no temporary file stays
+whole() {
+    expect "$@"
     [ -z "$(ls . disk | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
 }
 # fails CODE WORDS FILE COMMAND...: and neither makes FILE, nor changes the one that is there
 fails() {
     code=$1 words=$2 file=$3; shift 3
     rm -rf "$file"
-    expect "$code" "$words" "$@"
+    whole "$code" "$words" "$@"
     [ ! -e "$file" ] || fail "left $file: $*"
     echo 'what was there' > "$file"
-    expect "$code" "$words" "$@"
+    whole "$code" "$words" "$@"
     [ "$(cat "$file")" = 'what was there' ] || fail "changed $file: $*"
 }
 # limited COMMAND...: files of 512 bytes at most (no clip can be decoded then)
@@ -46,16 +41,16 @@ if [ -n "${QV_OWN_MOUNTS:-}" ] && mount -t tmpfs -o size=8k none disk; then
         write="-o disk/$file"
         [ $file = o.safetensors ] || write="-o /dev/null --picture disk/$file"
         fill 0
-        expect 3 "disk/$file: cannot" $encode $write
+        whole 3 "disk/$file: cannot" $encode $write
         [ "$(ls disk)" = fill ] || fail "left $(ls disk)"
         fill 1
         echo 'what was there' > disk/$file
-        expect 3 "disk/$file: cannot" $encode $write
+        whole 3 "disk/$file: cannot" $encode $write
         [ "$(cat disk/$file)" = 'what was there' ] || fail "changed disk/$file"
     done
     fill 1
     head -c 4000 /dev/zero > disk/records.json # room for the begin of a line
-    expect 3 'records.json: cannot append' $encode -o /dev/null --json=disk/records.json
+    whole 3 'records.json: cannot append' $encode -o /dev/null --json=disk/records.json
     [ "$(wc -c < disk/records.json)" = 4000 ] || fail 'half a record stays'
 else
     echo 'no disk can be mounted here: encode met /dev/full alone'
@@ -65,34 +60,34 @@ fails 3 'model.safetensors: cannot' s/model.safetensors sh -c 'mkdir -p s; ulimi
     "$qwenvit" synth --config "$model" -o s
 [ "$(ls s)" = model.safetensors ] || fail "synth left $(ls s)"
 if [ -e /dev/full ]; then
-    expect 3 '/dev/full: cannot write: No space' $encode -o /dev/full
+    whole 3 '/dev/full: cannot write: No space' $encode -o /dev/full
     fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
         --picture /dev/full
-    expect 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
-    expect 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
+    whole 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
+    whole 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
     [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'
 fi
 
 # no such place
 mkdir -p folder.png many/grey.ppm.safetensors
-expect 3 'no/o: cannot create' $encode -o no/o
-expect 3 '/proc/o: cannot create' $encode -o /proc/o
-expect 3 'folder.png: is a folder' $encode -o /dev/null --picture folder.png
-expect 3 'grey.ppm.safetensors: is a folder' $encode -o many
+whole 3 'no/o: cannot create' $encode -o no/o
+whole 3 '/proc/o: cannot create' $encode -o /proc/o
+whole 3 'folder.png: is a folder' $encode -o /dev/null --picture folder.png
+whole 3 'grey.ppm.safetensors: is a folder' $encode -o many
 if [ "$(id -u)" != 0 ]; then
     mkdir -p locked && chmod 555 locked
-    expect 3 'locked/o: cannot create' $encode -o locked/o
+    whole 3 'locked/o: cannot create' $encode -o locked/o
 fi
 # a symbolic link stays one
 echo 'what was there' > target.safetensors && ln -s target.safetensors link.safetensors
-expect 0 tokens $encode -o link.safetensors
+whole 0 tokens $encode -o link.safetensors
 [ -L link.safetensors ] && [ "$(wc -c < target.safetensors)" -gt 1000 ] || fail 'a link was replaced'
 
 # a pipe gets the same bytes
 mkfifo pipe.png
 cat pipe.png > read.png &
-expect 0 tokens $encode -o /dev/null --picture whole.png
-expect 0 tokens $encode -o /dev/null --picture pipe.png
+whole 0 tokens $encode -o /dev/null --picture whole.png
+whole 0 tokens $encode -o /dev/null --picture pipe.png
 wait $!
 cmp whole.png read.png || fail 'a pipe got other bytes'
 
@@ -108,11 +103,11 @@ interrupted() {
         done
         kill -s "$signal" "$(echo o.safetensors.tmp.* | cut -d . -f 4)"
     ) &
-    expect "$code" 'interrupted: unfinished output was removed' "$@"
+    whole "$code" 'interrupted: unfinished output was removed' "$@"
     wait $!
     [ ! -e o.safetensors ] || fail "an interrupted command left its output: $*"
 }
-expect 0 seconds "$qwenvit" synth --clip motion.mp4
+whole 0 seconds "$qwenvit" synth --clip motion.mp4
 mkfifo nobody.png # nobody reads from it: at the latest there the command waits
 interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
     --max-pixels 100000000 --quiet --picture nobody.png
@@ -125,7 +120,7 @@ esac
 # frames that were damaged are counted at the end, and the file says how many
 cp motion.mp4 damaged.mp4
 head -c 3000 /dev/zero | dd of=damaged.mp4 bs=1 seek=40000 conv=notrunc 2> /dev/null
-expect 0 tokens "$qwenvit" encode damaged.mp4 --model "$model" -o damaged.safetensors --json --quiet
+whole 0 tokens "$qwenvit" encode damaged.mp4 --model "$model" -o damaged.safetensors --json --quiet
 count=$(sed -n 's/.*"damaged_frames":\([0-9]*\).*/\1/p' out.txt)
 [ "$count" -gt 0 ] || fail 'no frame is damaged'
 head -c 2000 damaged.safetensors | grep -aqF "\\\"damaged_frames\\\":$count}" ||

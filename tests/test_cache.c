@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 
 #include "cache_tools.h"
@@ -324,6 +325,78 @@ test_compare(void **state)
     qv_cache_close(&c);
 }
 
+/* What a file and its options make of a source. */
+static void
+test_source_of(void **state)
+{
+    (void)state;
+    const struct {
+        qv_clip_options own;
+        const char *options;
+    } cases[] = {
+        { { .start_s = 1.5, .end_s = 2.5, .num_frames = 7, .like = QV_LIKE_QWEN_VL_UTILS }, NULL },
+        { { .fps = 2 },
+          "fps\":2.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0" },
+        { { .fps = 1e300, .max_frames = INT64_MAX, .max_pixels = 3, .offset = 4, .length = 5 },
+          "fps\":0.000000,\"max_frames\":9223372036854775807,\"max_pixels\":3,\"offset\":4,"
+          "\"bytes\":5" },
+        { { .fps = 999999999.999999,
+            .max_frames = INT64_MIN,
+            .max_pixels = INT64_MIN,
+            .offset = INT64_MIN,
+            .length = INT64_MIN }, /* the longest text */
+          "fps\":999999999.999999,\"max_frames\":-9223372036854775808,\"max_pixels\":-"
+          "9223372036854775808,"
+          "\"offset\":-9223372036854775808,\"bytes\":-9223372036854775808" },
+    };
+    const char *path = temp_file("clip", "12345", 5);
+    const struct timespec times[2] = { { .tv_sec = 3 },
+                                       { .tv_sec = 1234567890, .tv_nsec = 987654321 } };
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[QV_CACHE_OPTIONS_BYTES], wanted[QV_CACHE_OPTIONS_BYTES];
+        const qv_cache_source s = qv_cache_source_of(path, &cases[i].own, text);
+        assert_ptr_equal(s.path, path);
+        assert_int_equal(s.bytes, 5);
+        assert_int_equal(s.mtime_ns, 1234567890987654321);
+        assert_true(s.start_s == cases[i].own.start_s && s.end_s == cases[i].own.end_s);
+        assert_ptr_equal(s.options, cases[i].options ? text : NULL);
+        if (cases[i].options) {
+            snprintf(wanted, sizeof wanted, "{\"%s}", cases[i].options);
+            assert_string_equal(s.options, wanted);
+        }
+    }
+    const qv_cache_source none = qv_cache_source_of(temp_path("none"), NULL, NULL);
+    assert_int_equal(none.bytes, 0);
+    assert_int_equal(none.mtime_ns, 0);
+    assert_null(none.options);
+}
+
+/* A record says what its clip is: a rate to the bit, a picture without one. */
+static void
+test_kinds(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    const qv_cache_result picture = { .picture = true, .frames = 1, .grid_thw = { 1, 2, 2 } };
+    qv_cache_entry *e = NULL;
+    qv_error err = { 0 };
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    write_key(w, &tiny, "clip", 3);
+    assert_int_equal(qv_cache_begin(w, "picture", &some_source, 1, &e, &err), QV_OK);
+    put_rows(e, &tiny, "picture", 0, 1);
+    assert_int_equal(qv_cache_finish(&e, &picture, &err), QV_OK);
+    write_source(w, &tiny, "failed", &some_source, QV_EFORMAT);
+    close_writer(&w);
+    qv_cache *c = open_cache(dir);
+    expect_record(c, "clip",
+                  "\"frames\":3,\"picture\":false,\"sampled_fps\":59.940059940059939,\"xxh3\"");
+    expect_record(c, "picture", "\"frames\":1,\"picture\":true,\"xxh3\"");
+    expect_record(c, "failed", "\"code\":\"QV_EFORMAT\",\"error\":\"failed\"}");
+    check_all(c);
+    qv_cache_close(&c);
+}
+
 /* ---- what is no cache, or another ------------------------------------------------------------ */
 
 static void
@@ -542,6 +615,16 @@ test_wrong_calls(void **state)
     const qv_cache_result nothing = { .status = QV_OK };
     expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
     assert_null(e);
+    const qv_cache_result rates[] = { { .sampled_fps = -1 },
+                                      { .sampled_fps = NAN },
+                                      { .sampled_fps = INFINITY },
+                                      { .sampled_fps = 2, .picture = true } };
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
+        assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);
+        expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &rates[i], &err),
+                       &err);
+    }
     close_writer(&w);
     assert_int_equal(temp_entries(dir), 1);
     const qv_cache_writer_options bad = { .layout = tiny, .shard = 2, .n_shards = 2 };
@@ -595,7 +678,7 @@ main(void)
         TEST(test_round_trip),   TEST(test_by_turns),   TEST(test_parts),       TEST(test_sealing),
         TEST(test_keys),         TEST(test_precedence), TEST(test_later),       TEST(test_compare),
         TEST(test_other_caches), TEST(test_made_by),    TEST(test_two_make_it), TEST(test_damage),
-        TEST(test_wrong_calls),  TEST(test_threads),
+        TEST(test_wrong_calls),  TEST(test_threads),    TEST(test_source_of),   TEST(test_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

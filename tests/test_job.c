@@ -1018,10 +1018,30 @@ a_soak_leaves_nothing_behind(void **state)
     tiny_close(&t);
 }
 
+/* The capacity that a model says before there is a job is the one that a job packs in. */
+static void
+packs_are_as_large_as_a_model_says(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        if (!backend_is_here(test_backends[on]))
+            continue;
+        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+        for (int64_t rows = 0; rows <= 4 * ROWS; rows += 37) {
+            struct collector *c = collector_make(&t);
+            qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = rows }, c);
+            assert_int_equal(job_end(&job).pack_rows, qv_model_pack_rows(t.model, rows));
+            collector_free(c);
+        }
+        tiny_close(&t);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packs_are_as_large_as_a_model_says),
         cmocka_unit_test(any_order_gives_the_same_bits),
         cmocka_unit_test(several_devices_share_the_work),
         cmocka_unit_test(sources_are_checked_when_they_are_added),

@@ -266,13 +266,28 @@ pixels_are_the_packages(void **state)
     }
 }
 
+static void
+names_go_both_ways(void **state)
+{
+    (void)state;
+    qv_like like = QV_LIKE_MAX;
+    for (qv_like i = QV_LIKE_TRANSFORMERS; i <= QV_LIKE_QWEN_VL_UTILS; i++) {
+        assert_true(qv_like_parse(qv_like_name(i), &like));
+        assert_int_equal(like, i);
+    }
+    assert_string_equal(qv_like_name(QV_LIKE_QWEN_VL_UTILS), "qwen-vl-utils");
+    for (int i = -1; i < 4; i += 3)
+        assert_false(qv_like_parse(qv_like_name((qv_like)i), &like));
+    assert_false(qv_like_parse("", &like));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clips_are_the_packages),    cmocka_unit_test(cuts_are_the_packages),
-        cmocka_unit_test(pictures_are_the_packages), cmocka_unit_test(words_say_what_is_wrong),
-        cmocka_unit_test(pixels_are_the_packages),
+        cmocka_unit_test(names_go_both_ways),      cmocka_unit_test(clips_are_the_packages),
+        cmocka_unit_test(cuts_are_the_packages),   cmocka_unit_test(pictures_are_the_packages),
+        cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(pixels_are_the_packages),
     };
     return cmocka_run_group_tests_name("like", tests, NULL, NULL);
 }

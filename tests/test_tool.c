@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "command/tool.h"
+#include "files/utf8.h"
 
 static void
 names_become_text(void **state)
@@ -33,7 +34,7 @@ names_become_text(void **state)
         { "\x80\xc3\xa9\xff", "%80\xc3\xa9%FF" } /* between characters */
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *text = tool_utf8(names[i][0]);
+        char *text = qv_utf8_text(names[i][0]);
         json_t *json = tool_json_text(names[i][0]);
         assert_string_equal(text, names[i][1]);
         assert_string_equal(json_string_value(json), names[i][1]);

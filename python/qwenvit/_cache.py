@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Reads what `qwenvit cache` makes (docs/cache.md), with mmap: no library of ours runs here."""
 
+import collections
 import collections.abc
 import glob
 import json
@@ -8,11 +9,16 @@ import math
 import mmap
 import os
 import struct
+import sys
 
 from ._arrays import as_bf16, error, numpy
 from ._doors import Doors
 
 MOST_HEADER = 32 << 20
+# Where a key lies, in the order of parts and of keys in them: `begins` of its tensors in the part's file. What
+# its record says: picture, sampled_fps; None where it does not.
+Place = collections.namedtuple("Place", "part begins rows frames picture sampled_fps")
+FRAMES_OF_A_PAIR = 2
 DTYPES = {"bf16": ("BF16", "uint16"), "f16": ("F16", "float16"), "f32": ("F32", "float32")}
 
 
@@ -20,14 +26,23 @@ def _wrong(path, text):
     return error("QV_EFORMAT", f"{path}: {text}")
 
 
+def _check_record(record):
+    """(picture, sampled_fps) of a record; None where it does not say."""
+    picture, fps = record.get("picture"), record.get("sampled_fps")
+    if picture is not None and not isinstance(picture, bool):
+        raise ValueError(f"{record['key']}: picture is {picture!r}; must be true or false")
+    if fps is not None and not (type(fps) in (int, float) and 0 < fps <= sys.float_info.max):
+        raise ValueError(f"{record['key']}: sampled_fps is {fps!r}; must be a number above 0")
+    return picture, fps and float(fps)
+
+
 class Entry(Doors):
     """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
     views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
     from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits.
 
-    picture: whether it is one; a clip of one frame counts too, which a cache does not tell apart."""
-
-    second_per_grid_ts = None  # not in a cache
+    picture, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
+    caches had before, what has one frame is a picture, and the others are None."""
 
     def __init__(self, cache, key, place):
         self._cache, self._place, self.key = cache, place, key
@@ -52,10 +67,19 @@ class Entry(Doors):
     timestamps = property(lambda self: self._view("timestamps", "float64"))
     dtype = property(lambda self: self._cache.dtype)
     model_type = property(lambda self: self._cache.format.get("model_type"))
-    picture = property(lambda self: int(self.grid_thw[0, 0]) == 1 and self._place[2] < 2)
+    sampled_fps = property(lambda self: self._place.sampled_fps)
+
+    @property
+    def picture(self):
+        known = self._place.picture
+        return int(self.grid_thw[0, 0]) == 1 and self._place.frames < 2 if known is None else known
+
+    @property
+    def second_per_grid_ts(self):
+        return FRAMES_OF_A_PAIR / self.sampled_fps if self.sampled_fps else None
 
     def __len__(self):
-        return self._place[1]
+        return self._place.rows
 
     def packed(self):
         """[n, width * (1 + deepstack)]: mapped where the cache is packed, else a copy."""
@@ -135,7 +159,7 @@ class Cache(collections.abc.Mapping):
         if places is None:
             self.failed[key] = (record.get("code", ""), record.get("error", ""))
         else:
-            self._places[key] = (number, *places)
+            self._places[key] = Place(number, *places)
 
     def _read_part(self, path):
         size = os.stat(path).st_size
@@ -157,7 +181,7 @@ class Cache(collections.abc.Mapping):
         return ["tokens", *(f"deepstack.{i}" for i in range(self.n_deepstack))]
 
     def _places_of(self, header, record, begin, size):
-        """(rows, frames, where each tensor begins in the file); None of one that failed."""
+        """What stands in a Place behind the part; None of one that failed."""
         key = record["key"]
         if record["status"] != "ok":
             return None
@@ -177,7 +201,7 @@ class Cache(collections.abc.Mapping):
             if first < 0 or rows < 0 or frames < 0 or begin + last > size or (begin + first) % bytes_:
                 raise ValueError(f"{key}/{name}: lies outside of the file, or between numbers")
             places.append(begin + first)
-        return (rows, frames, *places)
+        return (tuple(places), rows, frames, *_check_record(record))
 
     # ---- reading -----------------------------------------------------------------------------------
 
@@ -190,15 +214,15 @@ class Cache(collections.abc.Mapping):
 
     def _tensor(self, place, name):
         """(shape, where it begins in its part's file)."""
-        _, rows, frames, *begins = place
         i = [*self._names(), "grid_thw", "timestamps"].index(name)
         width = self.width * (1 + self.n_deepstack if self.packed else 1)
-        return {"grid_thw": (1, 3), "timestamps": (frames,)}.get(name, (rows, width)), begins[i]
+        shapes = {"grid_thw": (1, 3), "timestamps": (place.frames,)}
+        return shapes.get(name, (place.rows, width)), place.begins[i]
 
     def _view(self, place, name, dtype, writable):
         np = numpy()
         shape, begin = self._tensor(place, name)
-        array = np.frombuffer(self._map(place[0]), dtype, math.prod(shape), begin).reshape(shape)
+        array = np.frombuffer(self._map(place.part), dtype, math.prod(shape), begin).reshape(shape)
         array.flags.writeable = writable
         return array
 
@@ -221,7 +245,7 @@ class Cache(collections.abc.Mapping):
 
     def part_of(self, key):
         """The number of the part that has the key: keys of one part are read fastest together."""
-        return self._places[key][0]
+        return self._places[key].part
 
     # ---- for others' readers -------------------------------------------------------------------------
 
@@ -236,7 +260,7 @@ class Cache(collections.abc.Mapping):
                 dtype, size = dtypes.get(name, own)
                 tensors.append({"name": name, "dtype": dtype, "shape": shape, "offset": begin,
                                 "bytes": math.prod(shape) * size})
-            part = os.path.basename(self._parts[place[0]])
+            part = os.path.basename(self._parts[place.part])
             yield {"key": key, "status": "ok", "part": part, "tensors": tensors}
         for key, (code, words) in self.failed.items():
             yield {"key": key, "status": "failed", "code": code, "error": words}

@@ -31,20 +31,13 @@ class CacheWriter:
 
     def __init__(self, model, folder, *, tokens="bf16", deepstack=True, packed=False, retry_failed=False,
                  part_bytes=0, part_seconds=0, decoders=0, **options):
-        from . import _decoder
-
         self.model, self.folder = model, os.fspath(folder)
         self._retry, self._decoders, self._common = retry_failed, decoders, options
         self._dtype = "bf16" if tokens == "bf16" else "f32"
-        job = _core.Job(model._core, _decoder.start(), self._dtype, 1, False)
-        try:
-            made_by = job.made_by(_options(options))
-        finally:
-            job.close()
         info = model.info
         self._core = _core.CacheWriter(
-            self.folder, made_by, tokens, info["out_hidden"], info["n_deepstack"] if deepstack else 0,
-            packed, part_bytes, part_seconds,
+            self.folder, model._core.made_by(_options(options)), tokens, info["out_hidden"],
+            info["n_deepstack"] if deepstack else 0, packed, part_bytes, part_seconds,
         )
         self.damaged = self._core.damaged()
 
@@ -119,7 +112,7 @@ class CacheWriter:
 
 
 class _Row:
-    """key: as caches write it; path: bytes; options: of encode(); source: what its record says of it."""
+    """key: as caches write it; path: bytes; options: of encode(); source: both as the binding has them."""
 
     __slots__ = ("key", "path", "options", "source")
 
@@ -154,7 +147,7 @@ def _take_row(row):
     one = _Row()
     one.path = os.fsencode(row["path"])
     one.key = _core.cache_key(os.fsencode(row.get("key", one.path)))
-    one.options, own = _own(row)
+    one.options = _own(row)
     cut = {name: row[name] for name in ("start", "end") if name in row}
     for name, value in cut.items():
         if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
@@ -162,27 +155,22 @@ def _take_row(row):
     if "end" in cut and cut["end"] <= cut.get("start", 0):
         raise error("QV_EINVAL", f"end is {cut['end']!r}; must be above start, {cut.get('start', 0)!r}")
     one.options.update({name: float(value) for name, value in cut.items()})
-    one.source = _core.CacheSource(one.path, cut.get("start", 0), cut.get("end", 0), own)
+    one.source = _core.CacheSource(one.path, one.options)
     return one
 
 
 def _own(row):
-    """What a row asks of its clip alone: (options of encode(), their text in a record)."""
+    """What a row asks of its clip alone, as options of encode()."""
     fps = row.get("fps", 0)
     if "fps" in row and not (isinstance(fps, (int, float)) and fps > 0):
         raise error("QV_EINVAL", f"fps is {fps!r}; must be a number above 0")
-    counts = {}
+    options = {}
     for name, least in (("max_frames", 1), ("max_pixels", 1), ("offset", 0), ("bytes", 1)):
-        value = counts[name] = row.get(name, 0)
+        value = row.get(name, 0)
         if name in row and (not isinstance(value, int) or value < least):
             raise error("QV_EINVAL", f"{name} is {value!r}; must be an integer from {least} up")
-    if not fps and not any(counts.values()):
-        return {}, ""
-    options = {k: v for k, v in counts.items() if v}
-    if "bytes" in options:
-        options["length"] = options.pop("bytes")
+        if value:
+            options["length" if name == "bytes" else name] = value
     if fps:
         options.update(fps=float(fps), num_frames=0)
-    millionths = math.floor(fps * 1e6 + 0.5) if fps < 1e9 else 0
-    text = f'{{"fps":{millionths // 10**6}.{millionths % 10**6:06d}'
-    return options, text + "".join(f',"{k}":{v}' for k, v in counts.items()) + "}"
+    return options

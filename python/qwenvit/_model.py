@@ -12,7 +12,6 @@ from . import _core
 from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
 from ._doors import Doors
 
-LIKE = {"transformers": False, "qwen-vl-utils": True}
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
 
 
@@ -94,8 +93,8 @@ class Tokens(Doors):
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
     int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
     of the sampled frames, or None; key: of encode(), which source. picture: whether it is one; None of
-    forward(), which does not know. second_per_grid_ts: seconds of a frame pair of a clip's file, as
-    Qwen2.5-VL's processor has it, or None.
+    forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
+    that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
     installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
@@ -112,6 +111,7 @@ class Tokens(Doors):
     key = property(lambda self: self._core.key)
     dtype = property(lambda self: self._core.dtype)
     picture = property(lambda self: self._core.picture if self._core.key else None)
+    sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
     tokens = property(lambda self: self._matrix(0))
@@ -286,9 +286,7 @@ def _is_pil(x):
 def _options(options):
     options = {k: v for k, v in options.items() if v is not None}
     if "like" in options:
-        if options["like"] not in LIKE:
-            raise error("QV_EINVAL", f"like is {options['like']!r}; must be one of {', '.join(LIKE)}")
-        options["like"] = LIKE[options["like"]]
+        options["like"] = _core.parse_like(options["like"])
     return options
 
 

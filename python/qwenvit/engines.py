@@ -30,9 +30,9 @@ def to_vllm(
     frame pair; of Qwen2.5's with "second_per_grid_ts". embeddings: False leaves the tokens out, for an
     instance that gets them by its EC connector.
 
-    picture, timestamps: of one result that does not know. second_per_grid_ts: of the clips of a cache, one
-    number or one for each. version: of vLLM, None: the one that is installed here, else the one that was
-    tried.
+    picture, timestamps: of one result that does not know. second_per_grid_ts: one number or one for each
+    clip, in place of what they know; None: that. version: of vLLM, None: the one that is installed here,
+    else the one that was tried.
 
     Raises Error: a version older than those known (a newer one is a warning), a cache without DeepStack
     of a model that has it, a clip without what its family needs.
@@ -237,8 +237,8 @@ def _clip_fields(items, second_per_grid_ts):
         if not value:
             raise wrong(
                 item.result,
-                "Qwen2.5-VL needs the seconds of a frame pair, which a cache does not keep: give "
-                "second_per_grid_ts=, 2 over the frames a second that were sampled",
+                "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
+                "give second_per_grid_ts=, 2 over the frames a second that were sampled",
             )
     return {"second_per_grid_ts": torch.tensor(seconds)}
 

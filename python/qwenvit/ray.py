@@ -47,6 +47,8 @@ SCHEMA = pa.schema(
         ("grid_thw", pa.list_(pa.int64())),  # frame pairs, patch rows, patch columns
         ("timestamps", pa.list_(pa.float64())),  # seconds of the sampled frames
         ("damaged_frames", pa.int64()),
+        ("picture", pa.bool_()),
+        ("sampled_fps", pa.float64()),  # of a clip; None of a picture, and of caches that do not say
     ]
 )
 MOST_BYTES = 64 << 20  # of tokens in a table
@@ -81,6 +83,10 @@ def _load(model, load_options):
 def _row_of(tokens, deepstack, dtype):
     return {"status": "ok", "dtype": dtype, "shape": list(tokens.shape), "tokens": tokens.tobytes(),
             "deepstack": [m.tobytes() for m in deepstack]}
+
+
+def _kind_of(result):
+    return {"picture": result.picture, "sampled_fps": result.sampled_fps}
 
 
 def _tables(rows, schema):
@@ -156,7 +162,7 @@ class Encoder:
         row = _row_of(result.tokens, result.deepstack if self.deepstack else [], self.dtype)
         seconds = result.timestamps
         return {**row, "grid_thw": result.grid_thw[0].tolist(), "damaged_frames": result.damaged_frames,
-                "timestamps": None if seconds is None else seconds.tolist()}
+                "timestamps": None if seconds is None else seconds.tolist(), **_kind_of(result)}
 
 
 # ---- clips to a cache ------------------------------------------------------------------------------
@@ -247,7 +253,7 @@ class CacheDatasource(Datasource):
     def _bytes(self, keys):
         cache = self.cache
         row = cache.width * (1 + cache.n_deepstack) * (4 if cache.dtype == "f32" else 2)
-        return sum(cache._places[key][1] for key in keys) * row
+        return sum(cache._places[key].rows for key in keys) * row
 
     def estimate_inmemory_data_size(self):
         return self._bytes(self.keys)
@@ -261,7 +267,7 @@ class CacheDatasource(Datasource):
     def _task(self, keys, limit):
         share = copy.copy(self.cache)  # what goes to another process: the places of these keys alone
         share._places, share.failed = {key: self.cache._places[key] for key in keys}, {}
-        share._parts = {place[0]: self.cache._parts[place[0]] for place in share._places.values()}
+        share._parts = {p.part: self.cache._parts[p.part] for p in share._places.values()}
         facts = BlockMetadata(
             num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None
         )
@@ -275,4 +281,5 @@ def _read(cache):
 
 def _read_row(key, entry, dtype):
     row = _row_of(entry.tokens, entry.deepstack, dtype)
-    return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist()}
+    return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist(),
+            **_kind_of(entry)}

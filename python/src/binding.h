@@ -42,8 +42,8 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    double pair_seconds =
-        0; /* second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0: unknown */
+    /* qv_clip_info's, and second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0: unknown */
+    double sampled_fps = 0, pair_seconds = 0;
     bool has_timestamps = false, picture = false, cancelled = false;
     std::string key, error;
     qv_status status = QV_OK;
@@ -88,6 +88,8 @@ class Model
     void forward_at(uintptr_t rows, int64_t n_rows, bool bf16, const std::vector<int64_t> &grid_thw,
                     const std::vector<uintptr_t> &outs, const std::string &dtype);
     Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
+    /* What stands in a cache of its tokens, of clips with these options. */
+    std::string made_by(nb::dict options);
 
     /* For jobs, which have the model to themselves. */
     qv_model *lend();
@@ -108,6 +110,8 @@ class Model
 };
 
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
+/* Options by the names that encode() gives them. */
+void take_clip_options(nb::dict options, qv_clip_options *o);
 
 void bind_model(nb::module_ &m);
 void bind_tokens(nb::module_ &m);

@@ -57,10 +57,10 @@ to_f16(const float *from, size_t n)
     return to;
 }
 
-/* What a key is made of: its file, the piece of it, and what the row asks of this clip alone. */
-struct Source {
-    std::string path, own;
-    double start_s, end_s;
+/* Where a key's tokens come from: a file, and what a row asks of it alone. */
+struct CacheSource {
+    std::string path;
+    qv_clip_options own;
 };
 
 /* ---- the writer ------------------------------------------------------------------------------ */
@@ -72,9 +72,9 @@ class CacheWriter
                 int64_t width, int n_deepstack, bool packed, int64_t part_bytes,
                 double part_seconds);
     ~CacheWriter();
-    std::string compare(const std::string &key, const Source &of);
-    void add(const std::string &key, const Source &of, const Tokens &tokens);
-    void add_failure(const std::string &key, const Source &of, const std::string &status,
+    std::string compare(const std::string &key, const CacheSource &of);
+    void add(const std::string &key, const CacheSource &of, const Tokens &tokens);
+    void add_failure(const std::string &key, const CacheSource &of, const std::string &status,
                      const std::string &words);
     void seal();
     void close();
@@ -154,37 +154,16 @@ CacheWriter::must_be_open() const
         fail(QV_ESTATE, "this cache was closed");
 }
 
-/* As `qwenvit cache` has it: a file that is not there has no size and no time. */
-static qv_cache_source
-source_of(const Source &of)
-{
-    qv_cache_source s = {};
-    struct stat st;
-    s.path = of.path.c_str();
-    s.options = of.own.empty() ? nullptr : of.own.c_str();
-    s.start_s = of.start_s;
-    s.end_s = of.end_s;
-    if (!stat(s.path, &st)) {
-        s.bytes = st.st_size;
-#ifdef __APPLE__
-        const struct timespec at = st.st_mtimespec;
-#else
-        const struct timespec at = st.st_mtim;
-#endif
-        s.mtime_ns = (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-    }
-    return s;
-}
-
 /* "missing", "done", "failed" or "changed", by what was there when this was opened. */
 std::string
-CacheWriter::compare(const std::string &key, const Source &of)
+CacheWriter::compare(const std::string &key, const CacheSource &of)
 {
     must_be_open();
     nb::gil_scoped_release released;
     if (!there)
         return "missing";
-    const qv_cache_source source = source_of(of);
+    char options[QV_CACHE_OPTIONS_BYTES];
+    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
     switch (qv_cache_compare(there, key.c_str(), &source)) {
     case QV_CACHE_DONE: return "done";
     case QV_CACHE_FAILED: return "failed";
@@ -212,7 +191,7 @@ CacheWriter::put(qv_cache_entry *entry, const Tokens &t, qv_error *err)
 }
 
 void
-CacheWriter::add(const std::string &key, const Source &of, const Tokens &t)
+CacheWriter::add(const std::string &key, const CacheSource &of, const Tokens &t)
 {
     must_be_open();
     if (t.status || !t.data || t.grid_thw.size() != 3 || t.width != layout.width ||
@@ -221,13 +200,16 @@ CacheWriter::add(const std::string &key, const Source &of, const Tokens &t)
         fail(QV_EINVAL, "%s: these tokens are not what this cache holds", key.c_str());
     qv_cache_result done = {};
     done.damaged_frames = t.damaged_frames;
+    done.sampled_fps = t.sampled_fps;
+    done.picture = t.picture;
     memcpy(done.grid_thw, t.grid_thw.data(), sizeof done.grid_thw);
     done.frames = done.n_timestamps = (int64_t)t.timestamps.size();
     done.timestamps_s = t.timestamps.data();
     qv_cache_entry *entry = nullptr;
     qv_error err = {};
     nb::gil_scoped_release released;
-    const qv_cache_source source = source_of(of);
+    char options[QV_CACHE_OPTIONS_BYTES];
+    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
     check(qv_cache_begin(writer, key.c_str(), &source, t.n, &entry, &err), err);
     qv_status status;
     try {
@@ -244,7 +226,7 @@ CacheWriter::add(const std::string &key, const Source &of, const Tokens &t)
 }
 
 void
-CacheWriter::add_failure(const std::string &key, const Source &of, const std::string &status,
+CacheWriter::add_failure(const std::string &key, const CacheSource &of, const std::string &status,
                          const std::string &words)
 {
     must_be_open();
@@ -254,7 +236,8 @@ CacheWriter::add_failure(const std::string &key, const Source &of, const std::st
     qv_cache_entry *entry = nullptr;
     qv_error err = {};
     nb::gil_scoped_release released;
-    const qv_cache_source source = source_of(of);
+    char options[QV_CACHE_OPTIONS_BYTES];
+    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
     check(qv_cache_begin(writer, key.c_str(), &source, 0, &entry, &err), err);
     check(qv_cache_finish(&entry, &done, &err), err);
 }
@@ -291,17 +274,19 @@ CacheWriter::damaged()
     return words;
 }
 
-static Source
-make_source(nb::bytes path, double start_s, double end_s, const std::string &own)
+static CacheSource
+make_source(nb::bytes path, nb::dict own)
 {
-    return { text_of(path, "path"), own, start_s, end_s };
+    CacheSource s = { text_of(path, "path"), {} };
+    take_clip_options(own, &s.own);
+    return s;
 }
 
 void
 bind_cache(nb::module_ &m)
 {
     m.def("cache_key", cache_key);
-    nb::class_<Source>(m, "CacheSource").def(nb::new_(&make_source));
+    nb::class_<CacheSource>(m, "CacheSource").def(nb::new_(&make_source));
     nb::class_<CacheWriter>(m, "CacheWriter")
         .def(nb::init<const std::string &, const std::string &, const std::string &, int64_t, int,
                       bool, int64_t, double>())

@@ -7,7 +7,6 @@
 #include <deque>
 
 #include "binding.h"
-#include "qwenvit_cache.h"
 
 namespace qvpy
 {
@@ -63,7 +62,6 @@ class Job
     void cancel();
     void close();
     nb::dict progress();
-    std::string made_by(nb::dict options);
 
   private:
     nb::object model_object, decoder_object;
@@ -148,8 +146,9 @@ Job::take(const qv_job_result *r, qv_error *)
     if (r->clip && r->timestamps_s) {
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
         t.has_timestamps = true;
-        if (r->clip->sampled_fps > 0)
-            t.pair_seconds = model->facts.temporal_patch_size / r->clip->sampled_fps;
+        t.sampled_fps = r->clip->sampled_fps;
+        if (t.sampled_fps > 0)
+            t.pair_seconds = model->facts.temporal_patch_size / t.sampled_fps;
     }
     std::unique_lock<std::mutex> hold(lock);
     changed.wait(hold, [&] { return cancelled || r->cancelled || ready.size() < MOST_WAITING; });
@@ -159,7 +158,19 @@ Job::take(const qv_job_result *r, qv_error *)
     return QV_OK;
 }
 
-static void
+/* Of a name, as a number. */
+static int
+parse_like(nb::handle name)
+{
+    qv_like like;
+    const char *text = nullptr;
+    if (!nb::isinstance<nb::str>(name) || !nb::try_cast(name, text) || !qv_like_parse(text, &like))
+        fail(QV_EINVAL, "like is %.80s; must be '%s' or '%s'", nb::repr(name).c_str(),
+             qv_like_name(QV_LIKE_TRANSFORMERS), qv_like_name(QV_LIKE_QWEN_VL_UTILS));
+    return like;
+}
+
+void
 take_clip_options(nb::dict options, qv_clip_options *o)
 {
     const struct {
@@ -189,7 +200,7 @@ take_clip_options(nb::dict options, qv_clip_options *o)
             else if (name == "threads")
                 o->threads = nb::cast<int>(value);
             else if (name == "like")
-                o->like = nb::cast<bool>(value) ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
+                o->like = (qv_like)nb::cast<int>(value);
             else {
                 known = false;
                 for (const auto &number : numbers)
@@ -343,26 +354,10 @@ Job::progress()
     return d;
 }
 
-/* What stands in a cache of this job's tokens, of sources with these options. */
-std::string
-Job::made_by(nb::dict options)
-{
-    qv_clip_options clip = {};
-    qv_job_progress p;
-    qv_error err = {};
-    char *text = nullptr;
-    take_clip_options(options, &clip);
-    if (!job)
-        fail(QV_ESTATE, "this job was closed");
-    qv_job_get_progress(job, &p);
-    check(qv_cache_made_by(&model->facts, p.pack_rows, &clip, &text, &err), err);
-    const std::unique_ptr<char, decltype(&free)> owned(text, free);
-    return text;
-}
-
 void
 bind_job(nb::module_ &m)
 {
+    m.def("parse_like", parse_like);
     nb::class_<Decoder>(m, "Decoder").def(nb::init<const std::string &>());
     nb::class_<Job>(m, "Job")
         .def(nb::init<nb::object, nb::object, const std::string &, int, bool>(), nb::arg("model"),
@@ -372,8 +367,7 @@ bind_job(nb::module_ &m)
         .def("next", &Job::next)
         .def("cancel", &Job::cancel)
         .def("close", &Job::close)
-        .def("progress", &Job::progress)
-        .def("made_by", &Job::made_by);
+        .def("progress", &Job::progress);
 }
 
 } // namespace qvpy

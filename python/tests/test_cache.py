@@ -23,8 +23,9 @@ def make_format(folder, model_type="qwen3_vl", **changes):
         json.dump({"format": "qwenvit-cache", "version": "1", "model_type": model_type, "tokens": tokens}, f)
 
 
-def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3):
-    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16."""
+def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3,
+               **about):
+    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16. about: what else records say."""
     header, data, records = {}, b"", []
     for key, matrices in clips.items():
         names = ["packed"] if packed else ["tokens", *(f"deepstack.{i}" for i in range(len(matrices) - 1))]
@@ -36,7 +37,7 @@ def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 
             header[f"{key}/{name}"] = {"dtype": dtype, "shape": list(a.shape),
                                        "data_offsets": [len(data), len(data) + a.nbytes]}
             data += a.tobytes()
-        records.append({"key": key, "path": key, "status": "ok"})
+        records.append({"key": key, "path": key, "status": "ok", **about})
     records += [{"key": k, "path": k, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"} for k in failed]
     header["__metadata__"] = {"format": "qwenvit-cache", "version": "1", "sealed": str(sealed),
                               "records": json.dumps(records)}
@@ -90,6 +91,30 @@ def test_packed(tmp_path):
     entry = qwenvit.Cache(tmp_path)["a"]
     assert (entry.tokens == 1).all() and (entry.deepstack[1] == 3).all()
     assert np.shares_memory(entry.packed(), entry.tokens)
+
+
+@pytest.mark.parametrize(
+    "about, frames, found",
+    [({}, 1, (True, None)), ({}, 2, (False, None)), ({"picture": False, "sampled_fps": 7.5}, 1, (False, 7.5)),
+     ({"picture": False, "sampled_fps": 1}, 9, (False, 1)), ({"picture": True}, 1, (True, None))])
+def test_what_a_record_says_of_its_clip(tmp_path, about, frames, found):
+    """Of one that does not, as in caches of before, a single frame is a picture."""
+    make_format(tmp_path)
+    write_part(tmp_path, 1, {"a": clip_of(1)}, 1, frames=frames, **about)
+    entry = qwenvit.Cache(tmp_path)["a"]
+    assert (entry.picture, entry.sampled_fps) == found
+    assert entry.second_per_grid_ts == (2 / found[1] if found[1] else None)
+    assert pickle.loads(pickle.dumps(qwenvit.Cache(tmp_path)))["a"].sampled_fps == found[1]
+
+
+@pytest.mark.parametrize("name, value", [("picture", 1), ("picture", "false"), ("sampled_fps", 0), ("sampled_fps", -1),
+                                         ("sampled_fps", float("nan")), ("sampled_fps", float("inf")),
+                                         ("sampled_fps", "2"), ("sampled_fps", True), ("sampled_fps", 10**400)])
+def test_a_record_that_says_nonsense_of_its_clip(folder, name, value):
+    part = write_part(folder, 3, {"odd": clip_of(6)}, 40, **{name: value})
+    cache = qwenvit.Cache(folder)
+    assert "odd" not in cache and len(cache) == 4
+    assert list(cache.damaged) == [part.name] and f"odd: {name} is " in cache.damaged[part.name]
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, 4096, 4200])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import contents
+from conftest import contents, read_safetensors
 
 
 def command(golden, listed, out, *options):
@@ -42,6 +42,43 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
     read = qwenvit.Cache(tmp_path / "ours")
     assert counts == {"done": len(read), "failed": len(failed), "there": 0, "failed_before": 0,
                       "tokens": sum(len(entry.tokens) for entry in read.values())}
+
+
+def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
+    """And an entry what Tokens say: to the bit, as qwenvit encode's metadata."""
+    with qwenvit.CacheWriter(model, tmp_path / "cache", fps=3) as cache:
+        cache.add(rows[:-2])
+    cache = qwenvit.Cache(tmp_path / "cache")
+    keys = {row.get("key", row["path"]) for row in rows[:-2]}
+    assert set(cache) == keys and {e.picture for e in cache.values()} == {False, True}
+    for row in rows[:-2]:
+        entry = cache[row.get("key", row["path"])]
+        tokens = model.encode({{"bytes": "length"}.get(k, k): v for k, v in row.items()}, fps=row.get("fps", 3))
+        for name in ("picture", "sampled_fps", "second_per_grid_ts"):
+            assert getattr(entry, name) == getattr(tokens, name), (entry.key, name)
+        assert entry.picture == (entry.sampled_fps is None)
+    clip = str(rows[6]["path"])
+    run = subprocess.run(
+        [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--fps",
+         "3", clip, "-o", str(tmp_path / "k.safetensors")], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    about = json.loads(read_safetensors(tmp_path / "k.safetensors")[1]["preprocessing"])
+    for name in ("sampled_fps", "second_per_grid_ts"):
+        assert getattr(cache[clip], name) == about[name] > 0
+
+
+def test_a_model_at_work_can_have_a_cache_and_one_that_was_closed_none(golden, clip, tmp_path):
+    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=2)
+    results = model.encode([clip, clip])
+    next(results)
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        with pytest.raises(qwenvit.Error, match="at work"):
+            cache.add([clip])
+        results.close()
+        assert cache.add([clip])["done"] == 1
+    model.close()
+    with pytest.raises(qwenvit.Error, match="was closed"):
+        qwenvit.CacheWriter(model, tmp_path)
 
 
 def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_path):
@@ -95,7 +132,8 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
      ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": 0}, "fps is 0"),
      ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
      ({"path": "a", "max_frames": 0}, "max_frames is 0"), ({"path": "a", "offset": -1}, "offset is -1"),
-     ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
+     ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
+     ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
      ({"path": "a", "key": "k" * 4097}, "4096"), ({"path": "first"}, "key 'first' was in row 0 before")],
 )
 def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
@@ -124,7 +162,7 @@ def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
     tokens.tokens[0, 0] = 1e5
     with qwenvit.CacheWriter(model, tmp_path, tokens="f16") as cache:
         with pytest.raises(qwenvit.Error, match="100000.*f16 does not hold") as e:
-            cache._core.add("k", qwenvit._core.CacheSource(b"k", 0, 0, ""), tokens._core)
+            cache._core.add("k", qwenvit._core.CacheSource(b"k", {}), tokens._core)
         assert e.value.status == "QV_EUNSUPPORTED"
         assert cache.add([clip])["done"] == 1
     assert list(qwenvit.Cache(tmp_path)) == [str(clip)]

@@ -22,8 +22,8 @@ def torch(monkeypatch):
     return fake_torch
 
 
-def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, **changes):
-    """Clips a and b of 5 frames, a picture p."""
+def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, clips=None, **changes):
+    """Clips a and b of 5 frames, a picture p. clips: what records say of a and b, which else say nothing."""
     make_format(folder, model_type, n_deepstack=matrices - 1, **changes)
     number = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[changes.get("dtype", "f32")]
     packed = changes.get("packed", False)
@@ -31,7 +31,7 @@ def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, **changes)
     def of(value, n):
         return [m.astype(number) for m in clip_of(value, n)[:matrices]]
 
-    write_part(folder, 1, {"a": of(0, 3), "b": of(1, 3)}, 1, (), packed, (3, 2, 2), 5)
+    write_part(folder, 1, {"a": of(0, 3), "b": of(1, 3)}, 1, (), packed, (3, 2, 2), 5, **clips or {})
     write_part(folder, 2, {"p": of(9, 4)}, 2, (), packed, (1, 4, 4), 1)
     return qwenvit.Cache(folder)
 
@@ -100,6 +100,26 @@ def test_the_seconds_of_qwen2_5(torch, tmp_path):
             engines.to_vllm(three, second_per_grid_ts=wrong)
     with pytest.raises(qwenvit.Error, match="b: .*second_per_grid_ts="):
         engines.to_vllm(three, second_per_grid_ts=[0.5, None])
+
+
+def test_the_seconds_of_a_cache_and_what_is_said_instead(torch, tmp_path):
+    cache = cache_of(tmp_path, "qwen2_5_vl", 1, {"picture": False, "sampled_fps": 8})
+    for call in ("to_vllm", "to_sglang", "to_transformers"):
+        for said, found in ((None, 0.25), (0.5, 0.5)):
+            data = plain(getattr(cache["a"], call)(second_per_grid_ts=said))
+            flat = {**data, **data.get("video", {}), **data.get("video_data", [{}])[0]}
+            assert flat["second_per_grid_ts"].tolist() == [found]
+    three = [cache[k] for k in "apb"]
+    data = plain(engines.to_vllm(three, second_per_grid_ts=[None, 2]))
+    assert data["video"]["second_per_grid_ts"].tolist() == [0.25, 2] and "image" in data
+
+
+def test_a_clip_of_one_frame_is_a_clip_where_its_record_says_so(torch, tmp_path):
+    make_format(tmp_path, "qwen2_5_vl", n_deepstack=0)
+    write_part(tmp_path, 1, {"a": clip_of(0)[:1]}, 1, (), False, (1, 4, 5), 1, picture=False, sampled_fps=2)
+    entry = qwenvit.Cache(tmp_path)["a"]
+    assert plain(entry.to_vllm())["video"]["second_per_grid_ts"].tolist() == [1]
+    assert list(entry.to_vllm(picture=True)) == ["image"]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])

@@ -23,4 +23,7 @@ qv_utf8_bytes(const char *text)
     return right ? (size_t)more + 1 : 0;
 }
 
+/* A file's name as text, for free(): bytes that are not UTF-8 become %XX. NULL for lack of memory. */
+char *qv_utf8_text(const char *bytes);
+
 #endif

@@ -52,6 +52,12 @@ qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3], qv_plan_op
     return QV_OK;
 }
 
+int64_t
+qv_model_pack_rows(const qv_model *model, int64_t rows)
+{
+    return qv_capacity_pack(&model->ctx->caps, &model->config, rows).rows;
+}
+
 static qv_status
 check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *err)
 {

@@ -60,9 +60,11 @@ put_key(qv_cache_writer *w, int64_t i, const qv_tokens *row, qv_error *err)
     key_name(i, key);
     const qv_cache_source source = { .path = key }; /* there is no such file: no size, no time */
     const double time_s = 0;
-    const qv_cache_result result = {
-        .frames = 1, .grid_thw = { 1, 2, 2 }, .timestamps_s = &time_s, .n_timestamps = 1
-    };
+    const qv_cache_result result = { .frames = 1,
+                                     .grid_thw = { 1, 2, 2 },
+                                     .timestamps_s = &time_s,
+                                     .n_timestamps = 1,
+                                     .picture = true };
     qv_cache_entry *entry = NULL;
     qv_status s = qv_cache_begin(w, key, &source, row->n, &entry, err);
     if (!s)

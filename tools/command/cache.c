@@ -1,43 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit cache: what is asked of it, and what all of it needs. */
-#define _DEFAULT_SOURCE /* st_mtim */
 #include "cache.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "error.h"
 
-#ifdef __APPLE__
-#define MTIME(st) (st).st_mtimespec
-#else
-#define MTIME(st) (st).st_mtim
-#endif
-
-/* A file that is not there has no size and no time: that it is not stands in its record. */
 qv_cache_source
-tool_cache_source(const struct tool_entry *entry, char options[TOOL_CACHE_OPTIONS_BYTES])
+tool_cache_source(const struct tool_entry *entry, char options[QV_CACHE_OPTIONS_BYTES])
 {
-    const struct tool_entry_own *own = entry->own;
-    qv_cache_source s = { .path = entry->path, .start_s = own->start_s, .end_s = own->end_s };
-    struct stat st;
-    if (!stat(entry->path, &st)) {
-        s.bytes = st.st_size;
-        s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
-    }
-    if (own->fps > 0 || own->max_frames || own->max_pixels || own->offset || own->bytes) {
-        const int64_t fps = llround(own->fps < 1e9 ? own->fps * 1e6 : 0); /* whatever the locale */
-        snprintf(options, TOOL_CACHE_OPTIONS_BYTES,
-                 "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64
-                 ",\"max_pixels\":%" PRId64 ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
-                 fps / 1000000, fps % 1000000, own->max_frames, own->max_pixels, own->offset,
-                 own->bytes);
-        s.options = options;
-    }
-    return s;
+    static const qv_clip_options nothing;
+    const qv_clip_options own = tool_entry_options(entry, &nothing);
+    return qv_cache_source_of(entry->path, &own, options);
 }
 
 static qv_status

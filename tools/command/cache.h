@@ -7,11 +7,9 @@
 #include "qwenvit_cache.h"
 #include "tool.h"
 
-/* Where a line's tokens come from; its file is looked at. `options`: of this line, as JSON. What it
- * points to belongs to the entry and to `options`. */
-enum { TOOL_CACHE_OPTIONS_BYTES = 192 };
+/* qv_cache_source_of a line, whose file is looked at. */
 qv_cache_source tool_cache_source(const struct tool_entry *entry,
-                                  char options[TOOL_CACHE_OPTIONS_BYTES]);
+                                  char options[QV_CACHE_OPTIONS_BYTES]);
 /* The list of the options, if there is one, with keys that caches can have; those of other shards are
  * taken out. */
 qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err);

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "files/utf8.h"
 
 /* ---- --status -------------------------------------------------------------------------------- */
 
@@ -47,7 +48,7 @@ count_list(const struct tool_options *o, const qv_cache *c, struct status *st, q
 {
     struct tool_list list = { 0 };
     const qv_status s = tool_cache_list(o, &list, err);
-    char options[TOOL_CACHE_OPTIONS_BYTES];
+    char options[QV_CACHE_OPTIONS_BYTES];
     for (size_t i = 0; i < list.n && !s; i++) {
         const qv_cache_source source = tool_cache_source(&list.at[i], options);
         switch (qv_cache_compare(c, list.at[i].key, &source)) {
@@ -214,7 +215,7 @@ get(const struct tool_options *o, const qv_cache *c, qv_error *err)
     char quoted[QV_QUOTE_SIZE];
     qv_cache_info info;
     int64_t i = 0;
-    char *key = tool_utf8(o->cache_get), *record = NULL;
+    char *key = qv_utf8_text(o->cache_get), *record = NULL;
     if (!key)
         return qv_fail(err, QV_ENOMEM, "no memory for a key");
     qv_cache_get_info(c, &info);

@@ -127,7 +127,7 @@ put_f16(struct run *r, struct clip *clip, const qv_tokens *t, qv_error *err)
 static qv_status
 put(struct run *r, struct clip *clip, const qv_job_result *result, qv_error *err)
 {
-    char options[TOOL_CACHE_OPTIONS_BYTES];
+    char options[QV_CACHE_OPTIONS_BYTES];
     if (!clip->cached) {
         const qv_cache_source source = tool_cache_source(clip->entry, options);
         const qv_status s =
@@ -155,6 +155,8 @@ finish(struct run *r, struct clip *clip, const qv_job_result *result, qv_status 
     const qv_cache_result done = { .status = status,
                                    .error = words,
                                    .frames = result->clip ? result->clip->n_frames : 0,
+                                   .sampled_fps = result->clip ? result->clip->sampled_fps : 0,
+                                   .picture = result->picture,
                                    .damaged_frames = result->damaged_frames,
                                    .grid_thw = { result->grid_thw[0], result->grid_thw[1],
                                                  result->grid_thw[2] },
@@ -203,7 +205,7 @@ take_result(void *user, const qv_job_result *result, qv_error *err)
 static bool
 is_wanted(struct run *r, const qv_cache *there, const struct tool_entry *entry)
 {
-    char options[TOOL_CACHE_OPTIONS_BYTES];
+    char options[QV_CACHE_OPTIONS_BYTES];
     if (!there)
         return true;
     const qv_cache_source source = tool_cache_source(entry, options);
@@ -265,10 +267,9 @@ open_job(struct run *r, qv_error *err)
 static qv_status
 open_writer(struct run *r, int64_t after, qv_error *err)
 {
-    qv_job_progress p;
     char *by = NULL;
-    qv_job_get_progress(r->job, &p);
-    qv_status s = qv_cache_made_by(&r->model, p.pack_rows, &r->o->clip, &by, err);
+    const int64_t rows = qv_model_pack_rows(r->devices->models[0], r->o->chunk_rows);
+    qv_status s = qv_cache_made_by(&r->model, rows, &r->o->clip, &by, err);
     if (s)
         return s;
     const qv_cache_writer_options options = { .layout = r->layout,

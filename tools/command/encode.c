@@ -10,6 +10,7 @@
 
 #include "encode.h"
 #include "error.h"
+#include "files/utf8.h"
 #include "list.h"
 
 enum { SINKS = 4 };
@@ -30,7 +31,7 @@ free_outputs(struct tool_output *outputs, size_t n)
 static char *
 name_in(const char *folder, const char *name)
 {
-    char *text = tool_utf8(name), *path = NULL;
+    char *text = qv_utf8_text(name), *path = NULL;
     size_t size = text ? strlen(folder) + strlen(text) + sizeof "/.safetensors" : 0;
     if (text && (path = malloc(size)) != NULL)
         snprintf(path, size, "%s/%s.safetensors", folder, text);

@@ -320,7 +320,7 @@ print_clip(const char *path, const qv_clip_info *c)
     printf("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
            (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
            (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
-           tool_like_name(c->like));
+           qv_like_name(c->like));
 }
 
 /* What a clip by itself takes: chunks of so many frame pairs. */
@@ -367,7 +367,7 @@ clip_json(const char *path, const qv_clip_info *c)
         "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
         "s:i, s:[I,I,I]}",
         "clip", tool_json_text(path), "kind", c->picture ? "picture" : "clip", "like",
-        tool_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
+        qv_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
         c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
         c->source_fps, "sampled_fps", c->sampled_fps, "duration_s", c->duration_s, "source_frames",
         (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame, "cut_frames",

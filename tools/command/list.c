@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "files/utf8.h"
 #include "tool.h"
 
 /* Where in which list; for error texts. */
@@ -61,7 +62,7 @@ keep_text(struct tool_list *list, const char *text)
 static const char *
 key_of(struct tool_list *list, const char *path)
 {
-    char *text = tool_utf8(path);
+    char *text = qv_utf8_text(path);
     const char *key = text && strcmp(text, path) ? keep_text(list, text) : text ? path : NULL;
     free(text);
     return key;

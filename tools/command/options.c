@@ -259,28 +259,6 @@ parse_dtype(const char *text, qv_dtype *out)
            (*out == QV_DTYPE_AUTO || *out == QV_F32 || *out == QV_BF16);
 }
 
-static const char *const likes[] = {
-    [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils"
-};
-enum { N_LIKES = sizeof likes / sizeof *likes };
-
-const char *
-tool_like_name(qv_like like)
-{
-    return (size_t)like < N_LIKES ? likes[like] : "unknown";
-}
-
-static bool
-parse_like(const char *text, qv_like *out)
-{
-    for (int i = 0; i < N_LIKES; i++)
-        if (!strcmp(text, likes[i])) {
-            *out = (qv_like)i;
-            return true;
-        }
-    return false;
-}
-
 /* "3/8" */
 static bool
 parse_shard(const char *text, int64_t out[2])
@@ -329,7 +307,8 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case DEVICES:
         return parse_devices(text, out) ? NULL : "an index from 0 up, several with commas, or all";
     case LIKE:
-        return parse_like(text, (qv_like *)(void *)field) ? NULL : "transformers or qwen-vl-utils";
+        return qv_like_parse(text, (qv_like *)(void *)field) ? NULL
+                                                             : "transformers or qwen-vl-utils";
     case SHARD:
         return parse_shard(text, (int64_t *)(void *)field)
                    ? NULL
@@ -504,29 +483,10 @@ tool_is_folder(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-char *
-tool_utf8(const char *bytes)
-{
-    char *text = malloc(3 * strlen(bytes) + 1), *to = text;
-    if (!text)
-        return NULL;
-    while (*bytes) {
-        size_t n = qv_utf8_bytes(bytes);
-        if (n)
-            memcpy(to, bytes, n);
-        else
-            snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*bytes);
-        to += n ? n : 3;
-        bytes += n ? n : 1;
-    }
-    *to = 0;
-    return text;
-}
-
 json_t *
 tool_json_text(const char *bytes)
 {
-    char *text = tool_utf8(bytes);
+    char *text = qv_utf8_text(bytes);
     json_t *json = text ? json_string(text) : NULL;
     free(text);
     return json;

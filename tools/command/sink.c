@@ -8,6 +8,7 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
+#include "files/utf8.h"
 
 qv_dtype
 tool_output_dtype(const struct tool_encoder *e)
@@ -22,7 +23,7 @@ preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
 {
     const qv_clip_info *c = r->clip;
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}",
-                          "kind", c->picture ? "picture" : "video", "like", tool_like_name(c->like),
+                          "kind", c->picture ? "picture" : "video", "like", qv_like_name(c->like),
                           "codec", c->codec, "format", c->format, "source_width", c->source_width,
                           "source_height", c->source_height, "rotation", c->rotation, "source_fps",
                           c->source_fps, "source_frames", (json_int_t)c->source_frames,
@@ -46,7 +47,7 @@ static qv_status
 open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
           qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r), *source = tool_utf8(output->clip);
+    char *preprocessing = preprocessing_text(e, r), *source = qv_utf8_text(output->clip);
     const char *const metadata[][2] = {
         { "format", "qwenvit" },
         { "qwenvit_version", qv_version() },

@@ -137,12 +137,8 @@ void tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool qu
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
 
-const char *tool_like_name(qv_like like); /* as --like has it */
 bool tool_is_folder(const char *path);
-/* A file's name as text, for free(): bytes that are not UTF-8 are written %XX. NULL for lack of
- * memory. */
-char *tool_utf8(const char *bytes);
-/* The same as a JSON string; NULL for lack of memory. */
+/* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 double tool_seconds(void);     /* monotonic */
 int64_t tool_peak_bytes(void); /* of memory that this process had at its most */

@@ -51,6 +51,9 @@ def check_key(f, record, description):
     assert found["grid_thw"].shape == (1, 3) and found["grid_thw"].dtype == torch.int64, key
     assert found["timestamps"].dtype == torch.float64, key
     assert record["frames"] == found["timestamps"].shape[0], key
+    if "picture" in record:
+        assert isinstance(record["picture"], bool) and record.get("sampled_fps", 1) > 0, key
+        assert ("sampled_fps" in record) != record["picture"], key
     if xxhash:
         each = b"".join(xxhash.xxh3_64_digest(raw(found[name])) for name in names)
         assert xxhash.xxh3_64_hexdigest(each) == record["xxh3"], (key, "checksum")

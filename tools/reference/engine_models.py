@@ -10,14 +10,10 @@ import numpy as np
 import common
 import prompts
 import qwenvit
+import tiny_models
 
 IDS = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>",
        "vision_end": "<|vision_end|>"}
-# model_type: transformers' class, and what its text config needs beside the sizes
-WHOLE = {
-    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", {}),
-    "qwen3_vl": ("Qwen3VLForConditionalGeneration", {"head_dim": 12}),
-}
 
 
 def arguments(doc, clips=True):
@@ -32,24 +28,10 @@ def arguments(doc, clips=True):
 
 def make_folder(golden, folder):
     """A checkpoint's folder without weights; returns (config, processor)."""
-    import transformers
-
-    family, processor = prompts.make_processor(golden)
-    name, text = WHOLE[family]
-    vision = common.read_json(golden, "config.json")["vision_config"]
-    vision = {k: v for k, v in vision.items() if k != "dtype"}
-    hidden = vision.get("out_hidden_size") or vision["hidden_size"]
+    _, processor = prompts.make_processor(golden)
     tokenizer = processor.tokenizer
-    text = {"hidden_size": hidden, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
-            "intermediate_size": 48, "vocab_size": len(tokenizer) + 3, "bos_token_id": 1, "eos_token_id": 2,
-            "pad_token_id": 0, "max_position_embeddings": 32768,
-            "rope_theta": 1e4, **text}
-    rope = "rope_parameters" if transformers.__version__ >= "5" else "rope_scaling"
-    half = text.get("head_dim", hidden // 2) // 2
-    text[rope] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, half - 3]}
     ids = {f"{kind}_token_id": tokenizer.convert_tokens_to_ids(token) for kind, token in IDS.items()}
-    config_class = getattr(transformers, name).config_class
-    config = config_class(text_config=text, vision_config=vision, architectures=[name], **ids)
+    config = tiny_models.make_config(common.read_json(golden, "config.json"), len(tokenizer) + 3, ids)
     os.makedirs(folder, exist_ok=True)
     config.save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -19,13 +19,13 @@ import common
 import engine_models
 import prompts
 import qwenvit
+import tiny_models
 from qwenvit import engines
 
 
 def load_whole(golden, config):
     """Random weights, but for the tower's, which are the folder's."""
-    torch.manual_seed(3)
-    whole = getattr(transformers, config.architectures[0])(config).eval()
+    whole = tiny_models.make_model(config)
     tower = whole.model.visual
     tower.load_state_dict({k: v.float() for k, v in common.read_weights(golden, tower.config).items()})
     return whole
@@ -59,14 +59,13 @@ def main():
         theirs = their_inputs(processor, text, entries)
         ids = processor.tokenizer(qwenvit.prompt(entries, text, outer=prompts.OUTER), return_tensors="pt")["input_ids"]
         same_ids = torch.equal(ids, theirs["input_ids"])
-        pair = {"second_per_grid_ts": None}
-        if config.model_type == "qwen2_5_vl":
-            pair = {"second_per_grid_ts": [float(s) for s in theirs["second_per_grid_ts"]]}
         options = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        seconds = [float(s) for s in theirs.get("second_per_grid_ts", [])]
+        assert seconds == [e.second_per_grid_ts for e in entries if not e.picture][: len(seconds)], seconds
         expected = whole.generate(**theirs, **options)
         engines.accept_tokens(whole)
         ours = {k: v for k, v in theirs.items() if k in ("attention_mask", "mm_token_type_ids")}
-        ours.update(input_ids=ids, **engines.to_transformers(entries, **pair))
+        ours.update(input_ids=ids, **engines.to_transformers(entries))
         found = whole.generate(**ours, **options)
         for key in ("pixel_values", "pixel_values_videos"):
             ours[key] = -ours[key] if key in ours else None

@@ -39,11 +39,7 @@ def apply(folder, ids, data, uuids=None, **config):
 
 def check_processor(folder, tokenizer, entries):
     text = engine_models.chat(entries)
-    if entries[0].model_type == "qwen2_5_vl":
-        data = engines.to_vllm(entries, second_per_grid_ts=0.5)  # a cache does not know it
-    else:
-        data = engines.to_vllm(entries)
-    out = apply(folder, tokenizer(text)["input_ids"], data)
+    out = apply(folder, tokenizer(text)["input_ids"], engines.to_vllm(entries))
     wanted = tokenizer(qwenvit.prompt(entries, text))["input_ids"]
     assert out["prompt_token_ids"] == wanted, "the prompt's ids"
     counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
@@ -133,8 +129,9 @@ def main():
         entries = [cache[path] for path in paths]
         out = check_processor(model, processor.tokenizer, entries)
         if config.model_type == "qwen2_5_vl":
-            (field,) = {float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]}
-            print(f"second_per_grid_ts arrives: {field}")
+            found = [float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]]
+            assert found == [e.second_per_grid_ts for e in entries if not e.picture], found
+            print(f"second_per_grid_ts arrives: {found}")
             return
         check_parser(entries)
         check_model(out, entries)

@@ -14,6 +14,7 @@ import transformers
 
 import common
 import qwenvit
+import tiny_models
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -59,50 +60,7 @@ def check(folder):
         assert all(torch.equal(a, b) for a, b in zip(outputs(theirs), outputs(again)))
 
 
-# model_type: transformers' class, and what its text config needs beside the sizes
-MOE = {"head_dim": 10, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-       "mlp_only_layers": [], "decoder_sparse_step": 1}
-HYBRID = {"head_dim": 20, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-          "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2,
-          "num_experts": 4,
-          "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
-INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 20, "indexer_budget": 64,
-           "indexer_compress_ratio": 4}
-WHOLE = {
-    "qwen2_vl": ("Qwen2VLForConditionalGeneration", {}),
-    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", {}),
-    "qwen2_5_omni": ("Qwen2_5OmniThinkerForConditionalGeneration", {}),
-    "qwen3_vl": ("Qwen3VLForConditionalGeneration", {"head_dim": 10}),
-    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", MOE),
-    "qwen3_omni_moe": ("Qwen3OmniMoeThinkerForConditionalGeneration", MOE),
-    "qwen3_5": ("Qwen3_5ForConditionalGeneration", HYBRID),
-    "glm4v": ("Glm4vForConditionalGeneration", {}),
-    "qwen4_exp": ("Qwen4ExpForConditionalGeneration", {**HYBRID, **INDEXER}),
-}
-
-
-def whole_model(config):
-    """A model of random weights around the tower that a config describes."""
-    name, extra = WHOLE[config["model_type"]]
-    config = config.get("thinker_config", config)
-    vision = {k: v for k, v in config["vision_config"].items() if k != "dtype"}
-    hidden = vision.get("out_hidden_size") or vision["hidden_size"]
-    text = {"hidden_size": hidden, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
-            "intermediate_size": 48, "vocab_size": 200, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-            **extra}
-    partial = 0.5 if "layer_types" in extra else 1
-    angles = int(partial * text.get("head_dim", hidden // 2)) // 2
-    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": partial,
-                               "mrope_section": [angles - 2 * (angles // 3), angles // 3, angles // 3]}
-    names = "image_token_id video_token_id vision_start_token_id vision_end_token_id".split()
-    ids = dict(zip(names, (190, 191, 192, 193)))
-    ids.update({k.replace("_id", "_index"): v for k, v in ids.items()})  # as the Omni models call them
-    if "Omni" in name:  # with as small a tower for sound as can be
-        ids["audio_config"] = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
-                               "encoder_ffn_dim": 16, "output_dim": hidden}
-    torch.manual_seed(3)
-    model_class = getattr(transformers, name)
-    return model_class(model_class.config_class(text_config=text, vision_config=vision, **ids)).eval()
+IDS = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 192, "vision_end_token_id": 193}
 
 
 def a_picture(whole, seed, sign=1):
@@ -124,10 +82,10 @@ def check_generate(folder):
     """A tiny model of random weights writes the same text with a picture, patched and not, in f32; in
     bf16 its logits are as near to those of f32 as transformers' own are."""
     config = common.read_json(folder, "config.json")
-    if config["model_type"] not in WHOLE:
+    if config["model_type"] not in tiny_models.WHOLE:
         print("  no class for", config["model_type"])
         return
-    whole = whole_model(config)
+    whole = tiny_models.make_model(tiny_models.make_config(config, 200, IDS))
     inputs, other = a_picture(whole, 4), a_picture(whole, 4, -1)
     options = {"max_new_tokens": 24, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     theirs, blind = whole.generate(**inputs, **options), whole.generate(**other, **options)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: MIT
+# What the tests of the command share; for them to include (.) before they go to their folder.
+n=0 # commands that were run
+
+fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
+# expect CODE WORDS COMMAND...: runs it, checks the exit code and that its output says WORDS
+expect() {
+    code=$1 words=$2; shift 2
+    n=$((n + 1)) got=0
+    "$@" > out.txt 2> err.txt < /dev/null || got=$?
+    [ "$got" = "$code" ] || fail "exit $got, not $code: $*"
+    [ -z "$words" ] || cat out.txt err.txt | grep -qF -- "$words" || fail "no \"$words\": $*"
+}
