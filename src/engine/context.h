@@ -12,6 +12,9 @@ struct qv_context {
     struct qv_caps caps;
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
+    /* of the host, for what is done beside the device; 1, the caller's, where the device has several
+     * of its own, which wait by spinning: in their way more would cost more than they give */
+    int threads;
     bool in_order; /* on a stream of the caller's: work on its device memory is not waited for */
     char passed_over[512]; /* as in qv_context_info */
 };
