@@ -26,6 +26,10 @@ struct staging_cuda {
     unsigned next;
 };
 
+/* What takes long to start, and is started when it is first needed, or before (device.c). */
+enum library_cuda { CUBLASLT, CUDNN, LIBRARIES };
+struct warmer_cuda;
+
 struct qv_device_cuda {
     struct qv_device base;
     int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
@@ -41,6 +45,7 @@ struct qv_device_cuda {
     cublasLtHandle_t lt; /* these two: NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
     const struct qv_keeper *keeper; /* of cuDNN's plans; NULL: none */
+    struct warmer_cuda *warmers[LIBRARIES]; /* that are at it; NULL: none */
     char name[64], warning[240];
     char lost[300]; /* what broke the device for good; "" */
 };

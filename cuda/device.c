@@ -1,11 +1,38 @@
 /* SPDX-License-Identifier: MIT */
 /* The CUDA backend's table: opening a device, and which file does what. */
+#define _POSIX_C_SOURCE 200809L
 #include "cuda.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
+
+/* Starts a library by preparing a kernel, which is thrown away, on a copy of the device: so the thread
+ * shares nothing with its owner. */
+struct warmer_cuda {
+    pthread_t thread;
+    struct qv_device_cuda dev;
+    struct qv_op op;
+};
+
+/* Takes over what it has started. */
+static void
+join_warmer(struct qv_device_cuda *dev, int library)
+{
+    struct warmer_cuda *warmer = dev->warmers[library];
+    if (!warmer)
+        return;
+    dev->warmers[library] = NULL;
+    pthread_join(warmer->thread, NULL);
+    if (library == CUBLASLT)
+        dev->lt = warmer->dev.lt;
+    else
+        dev->cudnn = warmer->dev.cudnn;
+    free(warmer);
+}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -16,6 +43,8 @@ close_cuda(struct qv_device *device)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
+    for (int i = 0; i < LIBRARIES; i++)
+        join_warmer(dev, i);
     cudaSetDevice(dev->ordinal);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
@@ -285,12 +314,22 @@ open_cudnn(struct qv_device_cuda *dev, qv_error *err)
     return status;
 }
 
+static int
+library_of(enum qv_op_kind kind)
+{
+    return kind == QV_OP_gemm                              ? CUBLASLT
+           : kind == QV_OP_attention || kind == QV_OP_conv ? CUDNN
+                                                           : LIBRARIES;
+}
+
 static qv_status
 open_library(struct qv_device_cuda *dev, enum qv_op_kind kind, qv_error *err)
 {
-    if (kind == QV_OP_gemm)
-        return open_cublas(dev, err);
-    return kind == QV_OP_attention || kind == QV_OP_conv ? open_cudnn(dev, err) : QV_OK;
+    const int library = library_of(kind);
+    if (library == LIBRARIES)
+        return QV_OK;
+    join_warmer(dev, library);
+    return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
 }
 
 static qv_status
@@ -343,6 +382,40 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     return status;
 }
 
+static void *
+start_library(void *p)
+{
+    struct warmer_cuda *warmer = p;
+    struct qv_kernel *kernel = NULL;
+    size_t scratch;
+    if (!prepare_cuda(&warmer->dev.base, &warmer->op, 0, &kernel, &scratch, NULL))
+        release_cuda(&warmer->dev.base, kernel);
+    return NULL;
+}
+
+static void
+warm_cuda(struct qv_device *device, const struct qv_op *op)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    const int library = library_of(op->kind);
+    const void *const started[LIBRARIES] = { dev->lt, dev->cudnn };
+    if (library == LIBRARIES || started[library] || dev->warmers[library])
+        return;
+    struct warmer_cuda *warmer = malloc(sizeof *warmer);
+    if (!warmer)
+        return;
+    *warmer = (struct warmer_cuda){ .dev = *dev, .op = *op };
+    memset(warmer->dev.warmers, 0, sizeof warmer->dev.warmers);
+    sigset_t all, before; /* signals are for the program's own threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&warmer->thread, NULL, start_library, warmer))
+        free(warmer);
+    else
+        dev->warmers[library] = warmer;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 static void
 describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 {
@@ -381,6 +454,7 @@ const struct qv_backend qv_backend_cuda = {
     .prepare = prepare_cuda,
     .release = release_cuda,
     .describe = describe_cuda,
+    .warm = warm_cuda,
     .run = qv_run_cuda,
     .record = qv_record_cuda,
     .replay = qv_replay_cuda,

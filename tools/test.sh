@@ -123,8 +123,8 @@ run release -E '^faults_(alloc|onednn)' # what these find, sanitizers show
 check build clang
 units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
 run clang -R "^($units|checkop_cpu_2|symbols.*|consumer)\$"
-check build tsan --target test_threads test_copier test_backend_library test_media_threads test_isolation
-run tsan -R '^(threads|copier|backend_library|media_threads|isolation)$'
+check build tsan --target test_threads test_copier test_prefetch test_backend_library test_media_threads test_isolation
+run tsan -R '^(threads|copier|prefetch|backend_library|media_threads|isolation)$'
 check build min # the core and ref, with jansson alone
 check build metal-dev
 run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'

@@ -16,6 +16,7 @@ class Dtype:
 
 float32, float16, uint8 = Dtype("float32", "f4"), Dtype("float16", "f2"), Dtype("uint8", "u1")
 int64, float64 = Dtype("int64", "i8"), Dtype("float64", "f8")
+bfloat16, strided = Dtype("bfloat16", "u2"), "strided"
 DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, uint8, int64, float64)}
 
 
@@ -37,6 +38,7 @@ class Tensor:
 
     shape = property(lambda self: self.array.shape)
     ndim = property(lambda self: self.array.ndim)
+    layout = strided
     dtype = property(lambda self: DTYPES[self.array.dtype])
 
     @property
@@ -49,6 +51,12 @@ class Tensor:
 
     def numel(self):
         return self.array.size
+
+    def is_contiguous(self):
+        return self.array.flags.c_contiguous
+
+    def data_ptr(self):
+        return self.array.ctypes.data
 
     def element_size(self):
         return self.array.itemsize
@@ -96,7 +104,7 @@ class Tensor:
 
 
 def empty(*shape, dtype, device=None):
-    return Tensor(np.empty(shape, dtype.numpy))
+    return Tensor(np.empty(shape[0] if isinstance(shape[0], tuple) else shape, dtype.numpy))
 
 
 def from_numpy(array):

@@ -146,6 +146,10 @@ struct qv_backend {
     /* Which routine runs it ("oneDNN brg_matmul:avx512_core"), and where that is not the fast one
      * it could be, why. */
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
+    /* Kernels like this will be prepared soon: what takes long to start for them starts, beside what
+     * the caller does meanwhile. What fails there fails again in prepare, in words. NULL: nothing
+     * takes long. */
+    void (*warm)(struct qv_device *dev, const struct qv_op *op);
     qv_status (*run)(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 
     /* work. record: the calls as one, to be enqueued by replay; their operands stay where they

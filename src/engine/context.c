@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "context.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "cores.h"
 #include "error.h"
 #include "options.h"
 
@@ -72,6 +74,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     }
     ctx->backend = ctx->dev->backend; /* not *b where that opened a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
+    ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
     ctx->in_order = o->stream != NULL;
     if (device.naive && !ctx->caps.has_naive)
         status =

@@ -15,6 +15,9 @@ struct qv_context {
     struct qv_tune tune;
     struct qv_kernel_files kernel_files;
     struct qv_keeper keeper; /* over these */
+    /* of the host, for what is done beside the device; 1, the caller's, where the device has several
+     * of its own, which wait by spinning: in their way more would cost more than they give */
+    int threads;
     bool in_order; /* on a stream of the caller's: work on its device memory is not waited for */
     char passed_over[512]; /* as in qv_context_info */
 };

@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
 #include "options.h"
 #include "plan.h"
+
+/* A plan will follow, and whatever its capacity is, it has products and attention of this kind. */
+static void
+warm(const qv_model *model)
+{
+    const struct qv_config *c = &model->config;
+    const int64_t rows = 1024, head_dim = qv_config_head_dim(c), width = c->heads * head_dim;
+    struct qv_op ops[] = { { .kind = QV_OP_gemm }, { .kind = QV_OP_attention } };
+    ops[0].u.gemm =
+        (struct qv_op_gemm){ .m = rows, .n = 3 * width, .k = c->hidden, .alpha = 1, .bias = true };
+    ops[1].u.attention = (struct qv_op_attention){ .rows = rows,
+                                                   .segments = 1,
+                                                   .segment_rows = rows,
+                                                   .heads = c->heads,
+                                                   .head_dim = head_dim,
+                                                   .scale = 1 / sqrt((double)head_dim),
+                                                   .q_stride = 3 * width,
+                                                   .k_stride = 3 * width,
+                                                   .v_stride = 3 * width };
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        qv_op_set_dtype(&ops[i], model->dtype);
+        model->ctx->backend->warm(model->ctx->dev, &ops[i]);
+    }
+}
 
 qv_status
 qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options, qv_model **out,
@@ -33,9 +58,11 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
         model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
     if (!status)
         status = qv_tower_open(&model->config, &model->tower, err);
+    if (!status && !model->describe && ctx->backend->warm)
+        warm(model);
     if (!status)
         status = qv_weights_load(ctx->dev, &model->config, &model->tower, dir, model->dtype,
-                                 o->describe, &model->weights, err);
+                                 o->describe, ctx->threads, &model->weights, err);
     if (status) {
         qv_tower_close(&model->tower);
         free(model);

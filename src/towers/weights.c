@@ -8,20 +8,48 @@
 #include "error.h"
 #include "geometry.h"
 #include "part.h"
+#include "prefetch.h"
 
 #ifdef QV_WITH_XXHASH
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 #endif
 
-/* Bytes of a slice as read; with its converted copy it stays far below the 64 MiB promised. */
-enum { SLICE_BYTES = 8 << 20 };
+/* Of slices as read, by one thread and by several, which need more of them. Each has a place of three
+ * times so many bytes (a row may be longer), all of which stay below the 64 MiB promised. A thread is
+ * worth its while for so many bytes of weights. */
+enum {
+    SLICE_BYTES = 8 << 20,
+    AHEAD_BYTES = 2 << 20,
+    MOST_PLACES = 10,
+    BYTES_PER_THREAD = 16 << 20
+};
 
 /* One tensor on its way from the file to the device. */
 struct source {
     struct qv_tensor_spec spec;
     struct qv_tensor_part parts[QV_MOST_PARTS];
     struct qv_layout layout; /* on the device */
+};
+
+/* Rows of a tensor as the device has it. */
+struct slice {
+    const struct source *source;
+    int64_t row, rows;
+};
+
+/* Rows of a part as the file has them, for the digest. */
+struct stored {
+    const void *values;
+    size_t bytes;
+    const char *name, *dtype; /* NULL: not its first rows */
+};
+
+/* A slice in memory. */
+struct place {
+    char *raw, *canonical, *converted;
+    struct stored stored[QV_MOST_PARTS];
+    int n_stored;
 };
 
 struct loader {
@@ -32,7 +60,11 @@ struct loader {
     const char *dir, *prefix;
     qv_dtype dtype;
     struct source *sources;
-    void *raw, *canonical, *converted; /* slices */
+    int threads;          /* that read */
+    struct slice *slices; /* of all sources, in their order */
+    size_t n_slices, slice_bytes;
+    struct place places[MOST_PLACES]; /* slice i is in places[i % n_places] */
+    int n_places;
 #ifdef QV_WITH_XXHASH
     XXH3_state_t *hash;
 #endif
@@ -140,36 +172,27 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-static void
-digest_slice(struct loader *l, const struct source *s, int part, int64_t row, const void *data,
-             size_t bytes)
-{
-#ifdef QV_WITH_XXHASH
-    const char *name = s->spec.names[part], *dtype = s->parts[part].weight.tensor->dtype_name;
-    if (row == 0) {
-        XXH3_128bits_update(l->hash, name, strlen(name) + 1);
-        XXH3_128bits_update(l->hash, dtype, strlen(dtype) + 1);
-    }
-    XXH3_128bits_update(l->hash, data, bytes);
-#else
-    (void)l, (void)s, (void)part, (void)row, (void)data, (void)bytes;
-#endif
-}
-
-/* Rows row .. row+rows of a part as [rows, spec.k] in `to`. */
+/* Rows row .. row+rows of a part as [rows, spec.k] in `to`, which is where row `at` of the place is.
+ * What is in the file as it is on the device is not copied. */
 static qv_status
-read_slice(struct loader *l, const struct source *s, int part, int64_t row, int64_t rows,
-           qv_dtype dtype, void *to, qv_error *err)
+read_part(const struct loader *l, const struct source *s, int part, int64_t row, int64_t rows,
+          qv_dtype dtype, struct place *place, int64_t at, void *to, qv_error *err)
 {
     const struct qv_tensor_part *from = &s->parts[part];
-    int64_t n = rows * s->spec.k;
+    const int64_t n = rows * s->spec.k, before = at * s->spec.k * 4;
+    const bool in_place = from->dtype == dtype && !s->spec.pad_k;
     void *values;
     qv_status status =
-        qv_part_read(from, l->config, s->spec.k, row, rows, l->raw, l->canonical, &values, err);
+        qv_part_read(from, l->config, s->spec.k, row, rows, in_place ? to : place->raw + before,
+                     place->canonical + before, &values, err);
     if (status)
         return status;
-    digest_slice(l, s, part, row, values, (size_t)n * qv_dtype_bytes(from->dtype));
-    convert(values, from->dtype, to, dtype, n);
+    place->stored[place->n_stored++] =
+        (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
+                         row ? NULL : s->spec.names[part],
+                         row ? NULL : from->weight.tensor->dtype_name };
+    if (values != to)
+        convert(values, from->dtype, to, dtype, n);
     int64_t bad = first_not_finite(to, dtype, n);
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s",
@@ -190,81 +213,156 @@ pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
     }
 }
 
-/* Rows row .. row+rows as the device has them, [rows, k + pad_k], in l->converted: of one part, or of
- * the next ones too, and the zeros between. */
+static qv_dtype
+dtype_of(const struct loader *l, const struct source *s)
+{
+    return s->spec.form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
+}
+
+/* A slice's rows as the device has them, [rows, k + pad_k], in its place: of one part, or of the next
+ * ones too, and the zeros between. */
 static qv_status
-read_rows(struct loader *l, const struct source *s, int64_t row, int64_t rows, qv_dtype dtype,
+read_slice(void *loader, size_t i, qv_error *err)
+{
+    const struct loader *l = loader;
+    const struct slice *slice = &l->slices[i];
+    const struct qv_tensor_spec *spec = &slice->source->spec;
+    struct place *place = &((struct loader *)loader)->places[i % (size_t)l->n_places];
+    const qv_dtype dtype = dtype_of(l, slice->source);
+    const int64_t apart = spec->n + spec->pad_n;
+    const size_t element = qv_dtype_bytes(dtype);
+    const size_t row_bytes = (size_t)longest_row(slice->source) * element;
+    qv_status status = QV_OK;
+    place->n_stored = 0;
+    for (int64_t at = 0, n; at < slice->rows && !status; at += n) {
+        const int64_t row = slice->row + at, part = row / apart, in = row % apart;
+        const int64_t left = in < spec->n ? spec->n - in : apart - in;
+        char *to = place->converted + (size_t)at * row_bytes;
+        n = slice->rows - at < left ? slice->rows - at : left;
+        if (in < spec->n) {
+            status = read_part(l, slice->source, (int)part, in, n, dtype, place, at, to, err);
+            pad_rows(to, element, n, spec->k, spec->pad_k);
+        } else {
+            memset(to, 0, (size_t)n * row_bytes);
+        }
+    }
+    return status;
+}
+
+/* In the order of the slices. */
+static void
+digest_slice(void *loader, size_t i)
+{
+#ifdef QV_WITH_XXHASH
+    const struct loader *l = loader;
+    const struct place *place = &l->places[i % (size_t)l->n_places];
+    for (const struct stored *s = place->stored; s < place->stored + place->n_stored; s++) {
+        if (s->name) {
+            XXH3_128bits_update(l->hash, s->name, strlen(s->name) + 1);
+            XXH3_128bits_update(l->hash, s->dtype, strlen(s->dtype) + 1);
+        }
+        XXH3_128bits_update(l->hash, s->values, s->bytes);
+    }
+#else
+    (void)loader, (void)i;
+#endif
+}
+
+/* ---- slices ---------------------------------------------------------------------------------- */
+
+/* Rows of zeros behind the last are there: alloc'ed memory is zero. Only counts where l->slices is
+ * not there. */
+static void
+cut_slices(struct loader *l, size_t n_sources)
+{
+    l->n_slices = 0;
+    for (const struct source *s = l->sources; s < l->sources + n_sources; s++) {
+        int64_t multiple = s->layout.row_multiple, all = qv_tensor_rows(&s->spec) - s->spec.pad_n;
+        int64_t step = (int64_t)l->slice_bytes / (longest_row(s) * 4) / multiple * multiple;
+        if (step < multiple)
+            step = multiple;
+        for (int64_t row = 0; row < all; row += step, l->n_slices++)
+            if (l->slices)
+                l->slices[l->n_slices] =
+                    (struct slice){ s, row, all - row < step ? all - row : step };
+    }
+}
+
+/* One, or as many as the longest slice allows. */
+static qv_status
+make_places(struct loader *l, size_t n_sources, qv_error *err)
+{
+    size_t bytes = l->slice_bytes;
+    for (const struct source *s = l->sources; s < l->sources + n_sources; s++) {
+        const size_t least = (size_t)(longest_row(s) * s->layout.row_multiple) * 4;
+        bytes = least > bytes ? least : bytes;
+    }
+    const size_t most = (size_t)MOST_PLACES * AHEAD_BYTES / bytes;
+    l->n_places = l->threads == 1 || !most ? 1 : (int)most;
+    bool made = true;
+    for (struct place *p = l->places; p < l->places + l->n_places && made; p++) {
+        p->raw = malloc(bytes);
+        p->canonical = malloc(bytes);
+        p->converted = malloc(bytes);
+        made = p->raw && p->canonical && p->converted;
+    }
+    return made ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for slices of %zu bytes", bytes);
+}
+
+static void
+free_slices(struct loader *l)
+{
+    for (int i = 0; i < l->n_places; i++) {
+        free(l->places[i].raw);
+        free(l->places[i].canonical);
+        free(l->places[i].converted);
+    }
+    free(l->slices);
+}
+
+static qv_status
+put_slice(struct loader *l, const struct slice *slice, const void *rows, struct qv_weights *w,
           qv_error *err)
 {
-    const struct qv_tensor_spec *spec = &s->spec;
-    const int64_t apart = spec->n + spec->pad_n;
-    const size_t element = qv_dtype_bytes(dtype), row_bytes = (size_t)longest_row(s) * element;
-    char *at = l->converted;
-    qv_status status = QV_OK;
-    for (int64_t n; rows && !status; row += n, rows -= n, at += (size_t)n * row_bytes) {
-        const int64_t part = row / apart, in = row % apart;
-        const int64_t left = in < spec->n ? spec->n - in : apart - in;
-        n = rows < left ? rows : left;
-        if (in < spec->n) {
-            status = read_slice(l, s, (int)part, in, n, dtype, at, err);
-            pad_rows(at, element, n, spec->k, spec->pad_k);
-        } else {
-            memset(at, 0, (size_t)n * row_bytes);
-        }
-    }
-    return status;
-}
-
-/* Rows of zeros behind the last are there: alloc'ed memory is zero. */
-static qv_status
-load_tensor(struct loader *l, const struct source *s, struct qv_buffer dst, qv_error *err)
-{
     const struct qv_backend *be = l->dev->backend;
-    const struct qv_tensor_spec *spec = &s->spec;
-    qv_dtype to = spec->form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
-    struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype, NULL };
-    qv_status status = QV_OK;
-    int64_t multiple = s->layout.row_multiple, all = qv_tensor_rows(spec) - spec->pad_n;
-    int64_t step = SLICE_BYTES / (longest_row(s) * 4) / multiple * multiple;
-    if (step < multiple)
-        step = multiple;
-    for (int64_t row = 0; row < all && !status; row += step) {
-        int64_t rows = all - row < step ? all - row : step;
-        status = read_rows(l, s, row, rows, to, err);
-        if (status)
-            break;
-        if (spec->form == QV_TENSOR_MATRIX) {
-            status = be->pack(l->dev, &matrix, row, rows, l->converted, dst, err);
-        } else {
-            size_t row_bytes = (size_t)spec->k * qv_dtype_bytes(to);
-            struct qv_buffer at = { dst.memory, dst.offset + (size_t)row * row_bytes };
-            status = be->upload(l->dev, at, l->converted, (size_t)rows * row_bytes, err);
-        }
+    const struct qv_tensor_spec *spec = &slice->source->spec;
+    struct qv_buffer dst = w->buffers[slice->source - l->sources];
+    if (spec->form == QV_TENSOR_MATRIX) {
+        const struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype,
+                                          NULL };
+        return be->pack(l->dev, &matrix, slice->row, slice->rows, rows, dst, err);
     }
-    return status;
+    const size_t row_bytes = (size_t)spec->k * qv_dtype_bytes(dtype_of(l, slice->source));
+    dst.offset += (size_t)slice->row * row_bytes;
+    return be->upload(l->dev, dst, rows, (size_t)slice->rows * row_bytes, err);
 }
 
+/* Slices are read, converted and digested ahead by other threads, if there are any. */
 static qv_status
-load_all(struct loader *l, struct qv_weights *w, qv_error *err)
+load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
 {
-    int64_t longest = 1, multiple = 1;
-    for (size_t id = 0; id < w->n; id++) {
-        const struct source *s = &l->sources[id];
-        longest = longest_row(s) > longest ? longest_row(s) : longest;
-        multiple = s->layout.row_multiple > multiple ? s->layout.row_multiple : multiple;
-    }
-    size_t bytes = (size_t)(longest * multiple) * 4;
-    bytes = bytes > SLICE_BYTES ? bytes : SLICE_BYTES;
-    l->raw = malloc(bytes);
-    l->canonical = malloc(bytes);
-    l->converted = malloc(bytes);
-    if (!l->raw || !l->canonical || !l->converted)
-        return qv_fail(err, QV_ENOMEM, "no memory for slices of %zu bytes", bytes);
-    qv_status status = l->dev->backend->alloc(l->dev, w->bytes, &w->memory, err);
-    for (size_t id = 0; id < w->n && !status; id++) {
+    const size_t worth = 1 + w->bytes / BYTES_PER_THREAD;
+    l->threads = (size_t)threads < worth ? threads : (int)worth;
+    l->slice_bytes = l->threads == 1 ? SLICE_BYTES : AHEAD_BYTES;
+    cut_slices(l, w->n);
+    l->slices = calloc(l->n_slices, sizeof *l->slices);
+    if (!l->slices)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu slices", l->n_slices);
+    cut_slices(l, w->n);
+    qv_status status = make_places(l, w->n, err);
+    if (status)
+        return status;
+    const struct qv_prefetch_work work = { l->n_slices, l->n_places, l->threads,
+                                           l,           read_slice,  digest_slice };
+    struct qv_prefetch *ahead = NULL;
+    status = qv_prefetch_open(&work, &ahead, err);
+    if (!status)
+        status = l->dev->backend->alloc(l->dev, w->bytes, &w->memory, err);
+    for (size_t id = 0; id < w->n; id++)
         w->buffers[id].memory = w->memory;
-        status = load_tensor(l, &l->sources[id], w->buffers[id], err);
-    }
+    for (size_t i; !status && !(status = qv_prefetch_next(ahead, &i, err)) && i < l->n_slices;)
+        status = put_slice(l, &l->slices[i], l->places[i % (size_t)l->n_places].converted, w, err);
+    qv_prefetch_close(ahead);
     return status;
 }
 
@@ -317,7 +415,7 @@ digest_end(struct loader *l, char *text, size_t size)
 
 qv_status
 qv_weights_load(struct qv_device *dev, const struct qv_config *config, const struct qv_tower *tower,
-                const char *dir, qv_dtype dtype, bool describe, struct qv_weights *out,
+                const char *dir, qv_dtype dtype, bool describe, int threads, struct qv_weights *out,
                 qv_error *err)
 {
     struct loader l = { .dev = dev, .config = config, .tower = tower, .dir = dir, .dtype = dtype };
@@ -334,7 +432,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
     if (!status && !describe) {
         status = digest_begin(&l, err);
         if (!status)
-            status = load_all(&l, &w, err);
+            status = load_all(&l, &w, threads, err);
         if (!status)
             status = load_angles(&l, &w, err);
         if (!status)
@@ -343,9 +441,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
 #ifdef QV_WITH_XXHASH
     XXH3_freeState(l.hash);
 #endif
-    free(l.raw);
-    free(l.canonical);
-    free(l.converted);
+    free_slices(&l);
     free(l.sources);
     qv_checkpoint_close(&l.checkpoint);
     if (status)

@@ -17,11 +17,12 @@ struct qv_weights {
 /*
  * Finds every tensor of the tower in the checkpoint folder `dir`, checks its shape and dtype, and
  * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A
- * value that is not finite, in the file or after conversion, is QV_EFORMAT.
+ * value that is not finite, in the file or after conversion, is QV_EFORMAT. Up to `threads` threads
+ * do the reading, and the caller's alone what is the device's.
  */
 qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
                           const struct qv_tower *tower, const char *dir, qv_dtype dtype,
-                          bool describe, struct qv_weights *out, qv_error *err);
+                          bool describe, int threads, struct qv_weights *out, qv_error *err);
 void qv_weights_free(struct qv_device *dev, struct qv_weights *weights);
 
 #endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reading ahead: items prepared by several threads are taken and followed in their order, in no more
+ * places than there are, and the first failure in that order is what is said; a tower that is large
+ * enough for several threads is the same to the bit as by one. Under the thread sanitizer too.
+ * pread() is ours here (LINKER:--wrap).
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "dtype.h"
+#include "files/safetensors.h"
+#include "model/model.h"
+#include "tempdir.h"
+#include "towers/prefetch.h"
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+enum { MOST_ITEMS = 300, MOST_SLOTS = 12 };
+
+struct ring {
+    int slots;
+    size_t bad, worse;                    /* items that fail */
+    atomic_size_t begun, taken, followed; /* taken: that the caller is done with */
+    atomic_int wrong;                     /* what no thread but the test's may assert */
+    size_t places[MOST_SLOTS];            /* not atomic: the thread sanitizer watches them */
+};
+
+static qv_status
+prepare(void *user, size_t i, qv_error *err)
+{
+    struct ring *r = user;
+    const size_t slots = (size_t)r->slots;
+    atomic_fetch_add(&r->begun, 1);
+    /* its place's last item was followed, and another is the caller's by now */
+    r->wrong += i >= slots && (r->followed < i - slots + 1 || r->taken < i - slots + 1);
+    for (size_t n = i * 2654435761u % 7; n; n--)
+        sched_yield();
+    r->places[i % slots] = i + 1;
+    if (i != r->bad && i != r->worse)
+        return QV_OK;
+    snprintf(err->text, sizeof err->text, "item %zu", i);
+    return err->status = QV_EIO;
+}
+
+static void
+follow(void *user, size_t i)
+{
+    struct ring *r = user;
+    r->wrong += r->places[i % (size_t)r->slots] != i + 1;
+    r->wrong += atomic_fetch_add(&r->followed, 1) != i;
+}
+
+static struct qv_prefetch *
+open_ring(struct ring *r, size_t n, int slots, int threads)
+{
+    struct qv_prefetch *p = NULL;
+    qv_error err;
+    *r = (struct ring){ .slots = slots, .bad = MOST_ITEMS, .worse = MOST_ITEMS };
+    const struct qv_prefetch_work work = { n, slots, threads, r, prepare, follow };
+    assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+    return p;
+}
+
+static void
+items_come_in_their_order(void **state)
+{
+    (void)state;
+    static const size_t counts[] = { 0, 1, 2, 13, MOST_ITEMS };
+    struct ring r;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int slots = 1; slots <= MOST_SLOTS; slots += 1 + slots / 4)
+            for (int threads = 1; threads <= 9; threads += 1 + threads / 3) {
+                struct qv_prefetch *p = open_ring(&r, counts[c], slots, threads);
+                for (size_t i, n = 0; n <= counts[c]; n++) {
+                    r.taken = n;
+                    assert_int_equal(qv_prefetch_next(p, &i, NULL), QV_OK);
+                    assert_int_equal(i, n);
+                    if (i < counts[c])
+                        assert_int_equal(r.places[i % (size_t)slots], i + 1);
+                }
+                assert_int_equal(r.followed, counts[c]);
+                qv_prefetch_close(p);
+                assert_int_equal(r.wrong, 0);
+                assert_int_equal(r.begun, counts[c]);
+            }
+}
+
+/* Of two that fail the first by number is told, whichever fails first by the clock. */
+static void
+the_first_failure_is_told(void **state)
+{
+    (void)state;
+    enum { SLOTS = 8 };
+    for (size_t bad = 0; bad < 40; bad += 3)
+        for (int threads = 1; threads <= 8; threads++) {
+            struct ring r = { .slots = SLOTS, .bad = bad, .worse = bad + 1 };
+            const struct qv_prefetch_work work = {
+                MOST_ITEMS, SLOTS, threads, &r, prepare, follow
+            };
+            struct qv_prefetch *p = NULL;
+            qv_error err = { 0 };
+            qv_status status;
+            char words[16];
+            size_t i = 0, n = 0;
+            assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+            while (!(status = qv_prefetch_next(p, &i, &err))) {
+                assert_int_equal(i, n);
+                r.taken = ++n;
+            }
+            qv_prefetch_close(p);
+            snprintf(words, sizeof words, "item %zu", bad);
+            assert_int_equal(status, QV_EIO);
+            assert_string_equal(err.text, words);
+            assert_int_equal(n, bad);
+            assert_true(r.begun <= bad + SLOTS);
+            assert_int_equal(r.wrong, 0);
+        }
+}
+
+static void
+it_can_be_left_at_any_item(void **state)
+{
+    (void)state;
+    struct ring r;
+    for (size_t most = 0; most < 20; most++) {
+        struct qv_prefetch *p = open_ring(&r, MOST_ITEMS, 5, 4);
+        for (size_t i, n = 0; n < most; r.taken = ++n)
+            assert_int_equal(qv_prefetch_next(p, &i, NULL), QV_OK);
+        qv_prefetch_close(p);
+        assert_int_equal(r.wrong, 0);
+        assert_true(r.begun <= most + 5);
+    }
+    qv_prefetch_close(NULL);
+}
+
+/* ---- a tower --------------------------------------------------------------------------------- */
+
+static atomic_int reads, fail_read; /* fail_read: the read that fails, from 1 on; 0: none */
+
+ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
+ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
+
+ssize_t
+__wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    errno = EIO;
+    return atomic_fetch_add(&reads, 1) + 1 == fail_read ? -1
+                                                        : __real_pread(fd, data, bytes, offset);
+}
+
+/* 44 MB in bf16: enough for three threads, and matrices of several slices. */
+static const char config[] =
+    "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\",\"depth\":1,"
+    "\"hidden_size\":512,\"num_heads\":8,\"intermediate_size\":16384,\"patch_size\":16,"
+    "\"out_hidden_size\":512,\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[]}}";
+
+/* Of tensor i: every fourth is stored as f32. A value of those in `spoilt` is not finite. */
+static void
+put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoilt[2])
+{
+    const bool f32 = i % 4 == 1;
+    float *wide = malloc((size_t)n * sizeof *wide);
+    uint16_t *half = malloc((size_t)n * sizeof *half);
+    qv_error err = { 0 };
+    uint32_t seed = (uint32_t)i;
+    assert_true(wide && half);
+    for (int64_t j = 0; j < n; j++) {
+        seed = seed * 1664525 + 1013904223;
+        wide[j] = (float)(int32_t)seed * 0x1p-31f;
+        half[j] = qv_f32_to_bf16(wide[j]);
+    }
+    for (int k = 0; k < 2; k++)
+        if (spoilt[k] == (int)i) {
+            wide[n - 1] = NAN;
+            half[n - 1] = qv_f32_to_bf16(NAN);
+        }
+    if (qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half, (size_t)n * (f32 ? 4 : 2),
+                                  &err))
+        fail_msg("%s", err.text);
+    free(wide);
+    free(half);
+}
+
+static void
+write_tower(const int spoilt[2])
+{
+    enum { MOST = 40 };
+    static struct qv_safetensor tensors[MOST];
+    static char names[MOST][128];
+    struct qv_config c;
+    struct qv_tower tower = { 0 };
+    struct qv_safetensors_writer *w = NULL;
+    qv_error err = { 0 };
+    temp_text("config.json", config);
+    if (qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err))
+        fail_msg("%s", err.text);
+    assert_true(tower.n > 10 && tower.n <= MOST);
+    for (size_t i = 0; i < tower.n; i++) {
+        const struct qv_tensor_spec *s = &tower.tensors[i];
+        const bool flat = s->form == QV_TENSOR_VECTOR || s->form == QV_TENSOR_BIAS;
+        snprintf(names[i], sizeof names[i], "model.visual.%s", s->names[0]);
+        tensors[i] = (struct qv_safetensor){ .name = names[i],
+                                             .n_dims = flat ? 1 : 2,
+                                             .shape = { s->n, s->k } };
+        strcpy(tensors[i].dtype_name, i % 4 == 1 ? "F32" : "BF16");
+    }
+    if (qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0, &w,
+                                   &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < tower.n; i++)
+        put_tensor(w, i, tower.tensors[i].n * tower.tensors[i].k, spoilt);
+    if (qv_safetensors_writer_finish(&w, &err))
+        fail_msg("%s", err.text);
+    qv_tower_close(&tower);
+}
+
+static qv_status
+load(qv_dtype dtype, int threads, qv_context **ctx, qv_model **model, qv_error *err)
+{
+    const qv_context_options o = { .backend = "ref", .threads = threads };
+    if (qv_context_open(&o, ctx, err))
+        fail_msg("%s", err->text);
+    reads = 0;
+    return qv_model_load(*ctx, tempdir, &(qv_model_options){ .dtype = dtype }, model, err);
+}
+
+static void
+threads_load_the_same_weights(void **state)
+{
+    (void)state;
+    static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
+    write_tower((const int[2]){ -1, -1 });
+    for (size_t d = 0; d < 2; d++) {
+        qv_context *ctx[2] = { NULL };
+        qv_model *models[2] = { NULL };
+        qv_error err = { 0 };
+        for (int i = 0; i < 2; i++)
+            if (load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err))
+                fail_msg("%s", err.text);
+        const struct qv_weights *one = &models[0]->weights, *many = &models[1]->weights;
+        assert_true(one->bytes > 40 << 20);
+        assert_int_equal(one->bytes, many->bytes);
+        assert_memory_equal(one->memory->base, many->memory->base, one->bytes);
+        assert_string_equal(one->digest, many->digest);
+        for (int i = 0; i < 2; i++) {
+            qv_model_free(&models[i]);
+            qv_context_close(&ctx[i]);
+        }
+    }
+}
+
+/* The tensor that comes first is named, however many threads there are. */
+static void
+the_first_bad_tensor_is_named(void **state)
+{
+    (void)state;
+    write_tower((const int[2]){ 8, 9 });
+    char words[sizeof(qv_error)];
+    for (int threads = 1; threads <= 4; threads++) {
+        qv_context *ctx = NULL;
+        qv_model *model = NULL;
+        qv_error err = { 0 };
+        assert_int_equal(load(QV_BF16, threads, &ctx, &model, &err), QV_EFORMAT);
+        assert_null(model);
+        assert_non_null(strstr(err.text, "is not finite in"));
+        if (threads == 1)
+            strcpy(words, err.text);
+        assert_string_equal(err.text, words);
+        qv_context_close(&ctx);
+    }
+}
+
+static void
+a_read_that_fails_in_a_thread_is_an_error(void **state)
+{
+    (void)state;
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_error err = { 0 };
+    write_tower((const int[2]){ -1, -1 });
+    if (load(QV_BF16, 4, &ctx, &model, &err))
+        fail_msg("%s", err.text);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    const int n = reads;
+    assert_true(n > 40);
+    for (int at = n; at > 0; at -= 1 + n / 6) {
+        fail_read = at;
+        assert_int_equal(load(QV_BF16, 4, &ctx, &model, &err), QV_EIO);
+        fail_read = 0;
+        assert_null(model);
+        assert_non_null(strstr(err.text, strerror(EIO)));
+        qv_context_close(&ctx);
+    }
+}
+
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_come_in_their_order),
+        cmocka_unit_test(the_first_failure_is_told),
+        cmocka_unit_test(it_can_be_left_at_any_item),
+        IN_FOLDER(threads_load_the_same_weights),
+        IN_FOLDER(the_first_bad_tensor_is_named),
+        IN_FOLDER(a_read_that_fails_in_a_thread_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
