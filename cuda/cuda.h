@@ -44,7 +44,7 @@ struct qv_device_cuda {
     bool uploads;        /* since the last run: the work waits for them */
     cublasLtHandle_t lt; /* these two: NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
-    const struct qv_keeper *keeper; /* of cuDNN's plans; NULL: none */
+    const struct qv_keeper *keeper;         /* of cuDNN's plans; NULL: none */
     struct warmer_cuda *warmers[LIBRARIES]; /* that are at it; NULL: none */
     char name[64], warning[240];
     char lost[300]; /* what broke the device for good; "" */
