@@ -18,15 +18,15 @@ warm(const qv_model *model)
     struct qv_op ops[] = { { .kind = QV_OP_gemm }, { .kind = QV_OP_attention } };
     ops[0].u.gemm =
         (struct qv_op_gemm){ .m = rows, .n = 3 * width, .k = c->hidden, .alpha = 1, .bias = true };
-    ops[1].u.attention = (struct qv_op_attention){ .rows = rows,
-                                                   .segments = 1,
-                                                   .segment_rows = rows,
-                                                   .heads = c->heads,
-                                                   .head_dim = head_dim,
-                                                   .scale = 1 / sqrt((double)head_dim),
-                                                   .q_stride = 3 * width,
-                                                   .k_stride = 3 * width,
-                                                   .v_stride = 3 * width };
+    ops[1].u.attention =
+        (struct qv_op_attention){ .rows = rows,
+                                  .segments = 8, /* as on the ladder's lower rungs */
+                                  .heads = c->heads,
+                                  .head_dim = head_dim,
+                                  .scale = 1 / sqrt((double)head_dim),
+                                  .q_stride = 3 * width,
+                                  .k_stride = 3 * width,
+                                  .v_stride = 3 * width };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         qv_op_set_dtype(&ops[i], model->dtype);
         model->ctx->backend->warm(model->ctx->dev, &ops[i]);
