@@ -444,6 +444,49 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     tiny_close(&t);
 }
 
+/* pixel_values that bf16 holds exactly give the same bits in f32 and in bf16, of several items and of a clip
+ * that is cut into chunks. */
+static void
+patches_in_bf16_are_those_in_f32(void **state)
+{
+    (void)state;
+    static const char *const families[] = { QV_GOLDEN "/qwen3_vl", QV_GOLDEN "/qwen2_5_vl" };
+    const int64_t grids[][3] = { { 3, 6, 10 }, { 1, 4, 4 } };
+    for (int i = 0; i < N_TEST_BACKENDS * 2 * N_TEST_DTYPES; i++) {
+        const char *backend = test_backends[i / (2 * N_TEST_DTYPES)];
+        const qv_dtype dtype = test_dtypes[i % N_TEST_DTYPES];
+        if (!backend_is_here(backend) || !dtype_is_here(backend, dtype))
+            continue;
+        struct tiny t = tiny_open_family(families[i / N_TEST_DTYPES % 2], backend, dtype, 2);
+        const int64_t n = (3 * 60 + 16) * t.info.row_dim;
+        float *wide = malloc((size_t)n * sizeof *wide);
+        uint16_t *narrow = malloc((size_t)n * sizeof *narrow);
+        assert_true(wide && narrow);
+        for (int64_t v = 0; v < n; v++) {
+            qv_store(narrow, QV_BF16, v, (double)(v * 7919 % 511 - 255) / 255);
+            wide[v] = (float)qv_load(narrow, QV_BF16, v);
+        }
+        const int64_t second = 3 * 60 * t.info.row_dim;
+        for (int items = 1; items <= 2; items++) {
+            qv_item f32[2] = { { .data = wide }, { .data = wide + second } };
+            qv_item bf16[2] = { { .data = narrow }, { .data = narrow + second } };
+            for (int item = 0; item < 2; item++) {
+                memcpy(f32[item].grid_thw, grids[item], sizeof grids[item]);
+                memcpy(bf16[item].grid_thw, grids[item], sizeof grids[item]);
+            }
+            size_t bytes;
+            void *a = tiny_encode(&t, QV_INPUT_PATCHES, f32, (size_t)items, NULL, &bytes);
+            void *b = tiny_encode(&t, QV_INPUT_PATCHES_BF16, bf16, (size_t)items, NULL, &bytes);
+            assert_memory_equal(a, b, bytes);
+            free(a);
+            free(b);
+        }
+        free(wide);
+        free(narrow);
+        tiny_close(&t);
+    }
+}
+
 int
 main(void)
 {
@@ -456,6 +499,7 @@ main(void)
         cmocka_unit_test(rows_beyond_the_fill_stay_inside),
         cmocka_unit_test(plans_take_turns_in_one_memory),
         cmocka_unit_test(a_plan_that_was_freed_is_ready_at_once),
+        cmocka_unit_test(patches_in_bf16_are_those_in_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
