@@ -290,7 +290,7 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
 }
 
 /* The libraries take long to start, and who only asks what there is has no use for them: they are
- * opened for the first kernel that is theirs. */
+ * opened for the first kernel that is theirs, or beside what comes before it, by a warmer. */
 static qv_status
 open_cublas(struct qv_device_cuda *dev, qv_error *err)
 {

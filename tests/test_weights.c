@@ -326,12 +326,57 @@ what_does_not_fit_is_refused_by_name(void **state)
     }
 }
 
+static struct qv_op warmed[4];
+static int n_warmed;
+
+static void
+note_warm(struct qv_device *dev, const struct qv_op *op)
+{
+    (void)dev;
+    assert_true(n_warmed < 4);
+    warmed[n_warmed++] = *op;
+}
+
+/* A device hears what kernels will follow when weights are loaded, not when a model is described; these
+ * are operations that it prepares. */
+static void
+a_device_hears_what_will_follow(void **state)
+{
+    (void)state;
+    struct qv_backend backend = qv_backend_ref;
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), 0);
+    backend.warm = note_warm;
+    ctx->backend = &backend;
+    for (int describe = 1; describe >= 0; describe--) {
+        const qv_model_options o = { .dtype = QV_BF16, .describe = describe };
+        if (qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err))
+            fail_msg("%s", err.text);
+        assert_int_equal(n_warmed, describe ? 0 : 2);
+        qv_model_free(&model);
+    }
+    assert_int_equal(warmed[0].kind, QV_OP_gemm);
+    assert_int_equal(warmed[1].kind, QV_OP_attention);
+    for (int i = 0; i < n_warmed; i++) {
+        struct qv_kernel *kernel = NULL;
+        size_t scratch;
+        if (qv_op_check(&warmed[i], &err) ||
+            backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, &err))
+            fail_msg("%s", err.text);
+        backend.release(ctx->dev, kernel);
+    }
+    qv_context_close(&ctx);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_model_however_it_is_stored),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(a_device_hears_what_will_follow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,19 +153,23 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
             qv_store(dst, to, i, qv_load(src, from, i));
 }
 
-/* Its index, or n. */
+/* Its index, or n. The loops over all values have no branch and one width, so that compilers make
+ * vectors of them. */
 static int64_t
 first_not_finite(const void *values, qv_dtype dtype, int64_t n)
 {
     const float *f = values;
     const qv_bf16 *h = values;
     bool finite = dtype == QV_F32 || dtype == QV_BF16; /* else not known before the loop below */
+    int beyond = 0;
+    uint16_t carry = 0; /* of an exponent of ones, into the sign's place */
     if (dtype == QV_F32)
         for (int64_t i = 0; i < n; i++)
-            finite &= fabsf(f[i]) <= 3.4028235e38f;
+            beyond |= !(fabsf(f[i]) <= 3.4028235e38f);
     if (dtype == QV_BF16)
         for (int64_t i = 0; i < n; i++)
-            finite &= (h[i] & 0x7f80) != 0x7f80;
+            carry |= (uint16_t)((h[i] & 0x7f80) + 0x80);
+    finite &= !beyond && !(carry & 0x8000);
     int64_t i = finite ? n : 0;
     while (i < n && isfinite(qv_load(values, dtype, i)))
         i++;
