@@ -58,6 +58,9 @@ class Tensor:
     def data_ptr(self):
         return self.array.ctypes.data
 
+    def unbind(self):
+        return tuple(Tensor(a) for a in self.array)
+
     def element_size(self):
         return self.array.itemsize
 
