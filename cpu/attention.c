@@ -2,10 +2,11 @@
 /*
  * attention over segments of any lengths. A thread takes a piece: some queries of one (segment,
  * head). It goes through the segment's keys block by block, packs a block of k and v once, and for
- * each block of its queries computes the scores with one matmul, their exponentials in place, and
- * the weighted values with another, which are added up while the greatest score so far rises (Milakov
- * and Gimelshein, arXiv:1805.02867). Everything that is touched again stays in the second-level
- * cache, however long the segment is.
+ * each block of its queries computes the scores with one matmul and their exponentials, and adds the
+ * weighted values with another. Exponentials are of differences from a score near the greatest; only
+ * where sums become large are they begun again from a greater one, and what was added up is brought
+ * down (Milakov and Gimelshein, arXiv:1805.02867). Everything that is touched again stays in the
+ * second-level cache, however long the segment is.
  *
  * Blocks are of a few sizes and begin at their segment's first row, ends are filled up with zeros:
  * a segment's bits are a function of its rows alone. How queries are divided into pieces is not
@@ -23,17 +24,25 @@ enum {
     KEYS = 512,
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
     MOST_BLOCKS =
-        8,       /* of queries in a piece: what they sum up is read once for each block of keys */
-    PACKING = 16 /* packing a block of keys takes as long as so many more queries */
+        8,        /* of queries in a piece: what they sum up is read once for each block of keys */
+    PACKING = 16, /* packing a block of keys takes as long as so many more queries */
+    SAMPLE = 64   /* scores of which the greatest is near enough to that of all, mostly */
 };
-static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
+/* Of a block's exponentials: far from where f32 ends, and more is seldom met. */
+static const float most_sum = 0x1p24f;
 
-/* What the queries `left` in a segment are begun with: nowhere more than 31 rows are computed in
- * vain. */
+static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
+enum { SMALLEST = ATTENTION_QUERY_KINDS - 1 };
+
+/* What the queries `left` in a segment are begun with: nowhere are as many as the smallest kind has
+ * computed in vain. */
 static int
 query_kind(int64_t left)
 {
-    return left > 96 ? 0 : left > 32 ? 1 : 2;
+    int kind = 0;
+    while (kind < SMALLEST && left <= query_rows[kind] - query_rows[SMALLEST])
+        kind++;
+    return kind;
 }
 
 static int64_t
@@ -83,6 +92,23 @@ open_product(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
+/* A product that is added to what is there. */
+static dnnl_status_t
+open_sum(dnnl_primitive_attr_t *attr)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t s = dnnl_primitive_attr_create(attr);
+    if (!s)
+        s = dnnl_post_ops_create(&ops);
+    if (!s)
+        s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
+    if (!s)
+        s = dnnl_primitive_attr_set_post_ops(*attr, ops);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
+    return s;
+}
+
 /* All sources are dense: from those that are not oneDNN 3.2 packs weights itself. */
 static qv_status
 open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
@@ -102,7 +128,13 @@ open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64
                                   .dst_type = dnnl_f32 };
     int first = query_kind(longest(op));
     qv_status status = open_product(dev, &qk, first, out->scores, &out->k, err);
-    return status ? status : open_product(dev, &pv, first, out->values, &out->v, err);
+    if (!status)
+        status = qv_dnnl_check_cpu(open_sum(&pv.attr), "attention's sum", err);
+    if (!status)
+        status = open_product(dev, &pv, first, out->values, &out->v, err);
+    if (pv.attr)
+        dnnl_primitive_attr_destroy(pv.attr);
+    return status;
 }
 
 /* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
@@ -121,23 +153,24 @@ open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
     return status;
 }
 
-/* What a thread computes in, in the order in which it is written. */
+/* What a thread computes in, in the order in which it is written. Exponentials begin a row of theirs
+ * before the scores: so none of a row's overwrite its scores. */
 static void
 lay_out(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
     const struct qv_op_attention *op = &kernel->op.u.attention;
     size_t element = qv_dtype_bytes(op->q_dtype), hd = (size_t)op->head_dim;
-    size_t queries = (size_t)round_up(least(longest(op), MOST_BLOCKS * QUERIES), query_rows[2]);
+    size_t queries =
+        (size_t)round_up(least(longest(op), MOST_BLOCKS * QUERIES), query_rows[SMALLEST]);
     size_t block = queries < QUERIES ? queries : QUERIES;
+    size_t keys = (size_t)round_up(least(longest(op), KEYS), KEY_STEP);
     size_t bytes[ATTENTION_PARTS] = {
         [ATTENTION_Q] = queries * (size_t)op->head_dim * element,
         [ATTENTION_OUT] = queries * hd * sizeof(float),
         [ATTENTION_MAX] = queries * sizeof(float),
         [ATTENTION_SUM] = queries * sizeof(float),
-        [ATTENTION_SCORES] =
-            block * (size_t)round_up(least(longest(op), KEYS), KEY_STEP) * sizeof(float),
-        [ATTENTION_MORE] = longest(op) > KEYS ? block * hd * sizeof(float) : 0,
+        [ATTENTION_SCORES] = keys * (element + block * sizeof(float)),
     };
     for (int i = 0; i < ATTENTION_KEY_KINDS; i++) {
         const struct products_cpu *p = &a->products[0][i];
@@ -161,7 +194,7 @@ qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, si
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
     a->threads = dev->threads;
-    a->softmax = qv_lanes_have_avx512_cpu() ? qv_lanes_softmax_avx512_cpu : qv_lanes_softmax_cpu;
+    a->exps = qv_lanes_have_avx512_cpu() ? qv_lanes_exps_avx512_cpu : qv_lanes_exps_cpu;
     a->segments = calloc((size_t)op->segments, sizeof *a->segments);
     if (!a->segments)
         return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");
@@ -277,7 +310,32 @@ copy_queries(const struct piece *piece)
     char *q = part(piece, ATTENTION_Q);
     for (int64_t i = 0; i < piece->rows; i++, q += bytes)
         memcpy(q, row_of(piece, &piece->call->q, piece->first + i), bytes);
-    memset(q, 0, (size_t)(round_up(piece->rows, query_rows[2]) - piece->rows) * bytes);
+    memset(q, 0, (size_t)(round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
+}
+
+/* Of a query's scores x for n keys, `stride` with zeros. Their sum is added to that of earlier blocks,
+ * which with out[head_dim] is brought down where another maximum is needed. */
+static void
+exponentials(const struct piece *piece, const float *x, void *y, int64_t n, int64_t stride,
+             bool more, float *max, float *sum, float *out)
+{
+    const struct qv_op_attention *op = &piece->kernel->op.u.attention;
+    const struct attention_cpu *a = &piece->kernel->attention;
+    float scale = (float)op->scale;
+    if (!more)
+        *max = qv_lanes_max_cpu(x, least(n, SAMPLE), -FLT_MAX);
+    float some = a->exps(x, y, op->q_dtype, n, stride, scale, *max);
+    if (!(some <= most_sum)) {
+        float before = *max;
+        *max = qv_lanes_max_cpu(x, n, before);
+        some = a->exps(x, y, op->q_dtype, n, stride, scale, *max);
+        if (more) {
+            float down = expf((before - *max) * scale);
+            *sum *= down;
+            qv_lanes_scale_cpu(out, down, op->head_dim);
+        }
+    }
+    *sum = more ? *sum + some : some;
 }
 
 /* The queries from `query` on, `rows` of them, against a block of n packed keys: the first block,
@@ -288,11 +346,13 @@ attend_block(const struct piece *piece, const struct products_cpu *products, int
 {
     const struct qv_op_attention *op = &piece->kernel->op.u.attention;
     int64_t hd = op->head_dim, stride = products->k.n;
-    char *q = (char *)part(piece, ATTENTION_Q) +
-              (size_t)(query * op->head_dim) * qv_dtype_bytes(op->q_dtype);
-    float *scores = part(piece, ATTENTION_SCORES), *out = part(piece, ATTENTION_OUT);
-    float *max = part(piece, ATTENTION_MAX), *sum = part(piece, ATTENTION_SUM), scale[QUERIES];
-    float *values = more ? part(piece, ATTENTION_MORE) : out + query * hd;
+    size_t element = qv_dtype_bytes(op->q_dtype);
+    char *q = (char *)part(piece, ATTENTION_Q) + (size_t)(query * hd) * element;
+    char *exps = part(piece, ATTENTION_SCORES);
+    float *scores = (float *)(exps + (size_t)stride * element);
+    float *max = (float *)part(piece, ATTENTION_MAX) + query;
+    float *sum = (float *)part(piece, ATTENTION_SUM) + query;
+    float *out = (float *)part(piece, ATTENTION_OUT) + query * hd;
     void *matmul = part(piece, ATTENTION_MATMUL);
 
     qv_status status =
@@ -300,22 +360,15 @@ attend_block(const struct piece *piece, const struct products_cpu *products, int
                           (void *[]){ q, part(piece, ATTENTION_K), NULL, scores, matmul }, err);
     if (status)
         return status;
-    for (int64_t i = 0; i < rows; i++) { /* bf16 goes to where earlier rows of f32 were */
-        float before = more ? max[query + i] : -FLT_MAX;
-        void *y = (char *)scores + (size_t)(i * stride) * qv_dtype_bytes(op->q_dtype);
+    if (!more)
+        memset(out, 0, (size_t)(query_rows[kind] * hd) * sizeof *out);
+    for (int64_t i = 0; i < rows; i++) {
         fetch_ahead(piece);
-        max[query + i] = before;
-        float some = piece->kernel->attention.softmax(scores + i * stride, y, op->q_dtype, n,
-                                                      stride, (float)op->scale, &max[query + i]);
-        scale[i] = more ? expf((before - max[query + i]) * (float)op->scale) : 0;
-        sum[query + i] = more ? sum[query + i] * scale[i] + some : some;
+        exponentials(piece, scores + i * stride, exps + (size_t)(i * stride) * element, n, stride,
+                     more, &max[i], &sum[i], out + i * hd);
     }
-    status = qv_matmul_run_cpu(piece->dev, &products->values[kind],
-                               (void *[]){ scores, part(piece, ATTENTION_V), NULL, values, matmul },
-                               err);
-    for (int64_t i = 0; i < rows && more && !status; i++)
-        qv_lanes_scale_add_cpu(out + (query + i) * hd, scale[i], values + i * hd, hd);
-    return status;
+    return qv_matmul_run_cpu(piece->dev, &products->values[kind],
+                             (void *[]){ exps, part(piece, ATTENTION_V), NULL, out, matmul }, err);
 }
 
 static void
@@ -373,7 +426,8 @@ piece_begin(int64_t rows, int64_t pieces, int64_t i)
 }
 
 /* How many blocks of queries a piece has at most: few pieces pack less, many divide better. It is
- * as if all pieces were as long as the longest. */
+ * as if all pieces were as long as the longest, and threads came to their last one up to a piece
+ * apart: they are not equally fast. */
 static int64_t
 choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *call)
 {
@@ -388,8 +442,8 @@ choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *c
             longest = fmax(longest, piece);
         }
         double rounds = ceil(all / longest / kernel->attention.threads * (1 - 1e-9));
-        if (rounds * longest < best) {
-            best = rounds * longest;
+        if ((rounds + 0.5) * longest < best) {
+            best = (rounds + 0.5) * longest;
             choice = blocks;
         }
     }

@@ -70,7 +70,6 @@ enum {
     ATTENTION_MAX, /* and sums of exponentials, and weighted values, of the blocks so far */
     ATTENTION_SUM,
     ATTENTION_OUT,
-    ATTENTION_MORE, /* weighted values of one more block */
     ATTENTION_MATMUL,
     ATTENTION_PARTS
 };
@@ -85,8 +84,8 @@ struct attention_cpu {
     struct segment_cpu *segments;                         /* of an operation that names them */
     int threads;
     size_t offset[ATTENTION_PARTS], thread_bytes; /* of scratch */
-    float (*softmax)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
-                     float *max);
+    float (*exps)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
+                  float max);
 };
 
 /* What one run of attention is over: row i, head h of a view is at base[i * stride + h * head_dim].
@@ -219,16 +218,16 @@ void qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t
                        bool rms);
 /* a, b = a cos - b sin, b cos + a sin */
 void qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
-/* Raises *max to the greatest of x; y[i] = exp((x[i] - *max) * scale) in dtype, and zeros up to
- * `padded`; y may be x; returns the sum of the rounded y */
-float qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
-                           float scale, float *max);
-float qv_lanes_softmax_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
-                                  float scale, float *max);
+/* The greatest of x and `least` */
+float qv_lanes_max_cpu(const float *x, int64_t n, float least);
+/* y[i] = exp((x[i] - max) * scale) in dtype, and zeros up to `padded`; returns the sum of the rounded
+ * y: at least 2^126, or NaN, where one is too large. y does not overlap x. */
+float qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
+                        float scale, float max);
+float qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
+                               float scale, float max);
 bool qv_lanes_have_avx512_cpu(void);
 void qv_lanes_scale_cpu(float *x, float scale, int64_t n);
-/* y = scale * y + x */
-void qv_lanes_scale_add_cpu(float *y, float scale, const float *x, int64_t n);
 void qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift */
 void qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,

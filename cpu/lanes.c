@@ -41,12 +41,12 @@ round_bf16(float f)
 }
 
 /*
- * exp for x <= 0 within 2 ulp: 2^n * e^r with n = round(x / ln 2), |r| <= ln(2)/2, by the Taylor
+ * exp for x < 88 within 2 ulp: 2^n * e^r with n = round(x / ln 2), |r| <= ln(2)/2, by the Taylor
  * polynomial of degree 6 (remainder 1e-7 relative). NaN stays NaN because the scale is multiplied,
  * not added to the exponent.
  */
 static inline float
-exp_nonpositive(float x)
+exp_below_88(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     x = x < -87.0f ? -87.0f : x;
@@ -135,17 +135,31 @@ qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines
     }
 }
 
-CLONES static float
-softmax_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, float *greatest)
+/* NaN in x is lost. */
+CLONES float
+qv_lanes_max_cpu(const float *x, int64_t n, float least)
 {
-    float max = *greatest, sum = 0;
+    float max = least;
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    *greatest = max;
+    return max;
+}
+
+/* What is too large becomes e^88, of which a sum is infinite or nearly so. */
+static inline float
+exp_any(float x)
+{
+    return exp_below_88(x > 88.0f ? 88.0f : x);
+}
+
+CLONES static float
+exps_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, float max)
+{
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
-        float e = exp_nonpositive((x[i] - max) * scale);
+        float e = exp_any((x[i] - max) * scale);
         y[i] = e;
         sum += e;
     }
@@ -153,21 +167,16 @@ softmax_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, fl
     return sum;
 }
 
-/* y[i] ends before x[i + 1] begins, so that a block of x is read before y overwrites it. */
 CLONES static float
-softmax_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale, float *greatest)
+exps_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale, float max)
 {
-    float max = *greatest, sum = 0;
-#pragma omp simd reduction(max : max)
-    for (int64_t i = 0; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    *greatest = max;
+    float sum = 0;
     for (int64_t first = 0; first < n; first += 64) {
         float e[64];
         int64_t count = n - first < 64 ? n - first : 64;
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            e[i] = exp_nonpositive((x[first + i] - max) * scale);
+            e[i] = exp_any((x[first + i] - max) * scale);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; i++) {
             qv_bf16 r = round_bf16(e[i]);
@@ -180,12 +189,12 @@ softmax_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale,
 }
 
 float
-qv_lanes_softmax_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
-                     float *greatest)
+qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
+                  float max)
 {
     switch (real_cpu(dtype)) {
-    case REAL_F32: return softmax_f32(x, y, n, padded, scale, greatest);
-    case REAL_BF16: return softmax_bf16(x, y, n, padded, scale, greatest);
+    case REAL_F32: return exps_f32(x, y, n, padded, scale, max);
+    case REAL_BF16: return exps_bf16(x, y, n, padded, scale, max);
     case REAL_NONE: break;
     }
     return NAN;
@@ -197,14 +206,6 @@ qv_lanes_scale_cpu(float *x, float scale, int64_t n)
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         x[i] *= scale;
-}
-
-CLONES void
-qv_lanes_scale_add_cpu(float *y, float scale, const float *x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = scale * y[i] + x[i];
 }
 
 CLONES void
@@ -254,7 +255,7 @@ qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, flo
 static inline float
 by_sigmoid(float x, float t)
 {
-    float e = t < -87.0f ? 0.0f : exp_nonpositive(t);
+    float e = t < -87.0f ? 0.0f : exp_below_88(t);
     return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
 }
 
@@ -274,7 +275,7 @@ gelu_erf(float x)
     p = p * t + 1.421413741f;
     p = p * t - 0.284496736f;
     p = p * t + 0.254829592f;
-    float e = z > 9.3f ? 0.0f : 0.5f * p * t * exp_nonpositive(-z * z);
+    float e = z > 9.3f ? 0.0f : 0.5f * p * t * exp_below_88(-z * z);
     return x * (x < 0 ? e : 1.0f - e);
 }
 

@@ -245,6 +245,31 @@ check_nan(int head_dim, qv_dtype dtype)
     close_kernel(&k);
 }
 
+/* Each score of the longest segment is greater than the one before, by 400 from the first to the last:
+ * exponentials begin from one that is too small, in each block of keys. */
+static void
+check_rising(int head_dim, qv_dtype dtype)
+{
+    struct kernel k = open_kernel(2, head_dim, dtype);
+    const struct qv_op_attention *op = &k.kernel->op.u.attention;
+    const struct segment_cpu *longest = &segments[8];
+    int64_t width = HEADS * head_dim;
+    char *qkv = make_qkv(op), *y = calloc(ROWS * (size_t)width, qv_dtype_bytes(dtype));
+    assert_non_null(y);
+    for (int64_t row = 0; row < longest->rows; row++)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t at = (longest->first + row) * 3 * width + i;
+            double rise = 400 * (double)row / (double)longest->rows;
+            qv_store(qkv, dtype, at, 1);
+            qv_store(qkv, dtype, at + width, (float)(rise / op->scale / head_dim));
+        }
+    attend(&k, qkv, y, segments, N_SEGMENTS);
+    check_truth(op, qkv, longest, y + (size_t)(longest->first * width) * qv_dtype_bytes(dtype));
+    free(y);
+    free(qkv);
+    close_kernel(&k);
+}
+
 static bool
 have_bf16(void)
 {
@@ -275,10 +300,19 @@ test_nan(void **state)
         check_nan(72, QV_BF16);
 }
 
+static void
+test_rising(void **state)
+{
+    (void)state;
+    check_rising(64, QV_F32);
+    if (have_bf16())
+        check_rising(64, QV_BF16);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments),
-                                        cmocka_unit_test(test_nan) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments), cmocka_unit_test(test_nan),
+                                        cmocka_unit_test(test_rising) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
