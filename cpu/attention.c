@@ -92,23 +92,6 @@ open_product(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
-/* A product that is added to what is there. */
-static dnnl_status_t
-open_sum(dnnl_primitive_attr_t *attr)
-{
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t s = dnnl_primitive_attr_create(attr);
-    if (!s)
-        s = dnnl_post_ops_create(&ops);
-    if (!s)
-        s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
-    if (!s)
-        s = dnnl_primitive_attr_set_post_ops(*attr, ops);
-    if (ops)
-        dnnl_post_ops_destroy(ops);
-    return s;
-}
-
 /* All sources are dense: from those that are not oneDNN 3.2 packs weights itself. */
 static qv_status
 open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
@@ -128,13 +111,7 @@ open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64
                                   .dst_type = dnnl_f32 };
     int first = query_kind(longest(op));
     qv_status status = open_product(dev, &qk, first, out->scores, &out->k, err);
-    if (!status)
-        status = qv_dnnl_check_cpu(open_sum(&pv.attr), "attention's sum", err);
-    if (!status)
-        status = open_product(dev, &pv, first, out->values, &out->v, err);
-    if (pv.attr)
-        dnnl_primitive_attr_destroy(pv.attr);
-    return status;
+    return status ? status : open_product(dev, &pv, first, out->values, &out->v, err);
 }
 
 /* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
@@ -171,6 +148,7 @@ lay_out(struct qv_kernel *kernel)
         [ATTENTION_MAX] = queries * sizeof(float),
         [ATTENTION_SUM] = queries * sizeof(float),
         [ATTENTION_SCORES] = keys * (element + block * sizeof(float)),
+        [ATTENTION_MORE] = longest(op) > KEYS ? block * hd * sizeof(float) : 0,
     };
     for (int i = 0; i < ATTENTION_KEY_KINDS; i++) {
         const struct products_cpu *p = &a->products[0][i];
@@ -360,15 +338,18 @@ attend_block(const struct piece *piece, const struct products_cpu *products, int
                           (void *[]){ q, part(piece, ATTENTION_K), NULL, scores, matmul }, err);
     if (status)
         return status;
-    if (!more)
-        memset(out, 0, (size_t)(query_rows[kind] * hd) * sizeof *out);
     for (int64_t i = 0; i < rows; i++) {
         fetch_ahead(piece);
         exponentials(piece, scores + i * stride, exps + (size_t)(i * stride) * element, n, stride,
                      more, &max[i], &sum[i], out + i * hd);
     }
-    return qv_matmul_run_cpu(piece->dev, &products->values[kind],
-                             (void *[]){ exps, part(piece, ATTENTION_V), NULL, out, matmul }, err);
+    float *values = more ? part(piece, ATTENTION_MORE) : out;
+    status =
+        qv_matmul_run_cpu(piece->dev, &products->values[kind],
+                          (void *[]){ exps, part(piece, ATTENTION_V), NULL, values, matmul }, err);
+    if (more && !status)
+        qv_lanes_add_scaled_cpu(out, values, 1, rows * hd);
+    return status;
 }
 
 static void

@@ -70,6 +70,7 @@ enum {
     ATTENTION_MAX, /* and sums of exponentials, and weighted values, of the blocks so far */
     ATTENTION_SUM,
     ATTENTION_OUT,
+    ATTENTION_MORE, /* weighted values of one more block */
     ATTENTION_MATMUL,
     ATTENTION_PARTS
 };
