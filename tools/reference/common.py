@@ -350,6 +350,7 @@ def setting(args):
         cpu = next((x.split(":")[1].strip() for x in info.split("\n") if "model name" in x), cpu)
         cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" \
             if "avx512_bf16" in info else ""
-    return dict(cpu=cpu, threads=torch.get_num_threads(), commit=args.commit or commit,
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    return dict(cpu=cpu, gpu=gpu, threads=torch.get_num_threads(), commit=args.commit or commit,
                 model=os.path.basename(os.path.normpath(args.model)), torch=torch.__version__,
                 torchvision=torchvision.__version__, transformers=transformers.__version__)
