@@ -141,9 +141,8 @@ typedef struct qv_context_info {
     int threads;         /* 0 where it does not apply */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means here */
     char dtype_reason[128]; /* why, in words */
-    char warning
-        [512]; /* about the device, its libraries, the tune file or a kept kernel, so far; "" if
-                              all is well */
+    /* About the device, its libraries, the tune file or a kept kernel, so far; "" if all is well. */
+    char warning[512];
     char passed_over[512]; /* "auto": backends that it would rather have taken, and why it did not:
                               "cuda: there is no NVIDIA driver here"; "" where there are none */
 } qv_context_info;
