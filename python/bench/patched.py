@@ -333,7 +333,7 @@ def main():
     parser.add_argument("--library", metavar="FILE", help="libqwenvit.so, for the C call")
     parser.add_argument("--modes", metavar="LIST",
                         help='of torch.compile, the best is taken; "" for none (cpu: default; cuda: '
-                             "reduce-overhead, which peers.py found the best there)")
+                             "reduce-overhead,max-autotune-no-cudagraphs)")
     parser.add_argument("--rounds", type=int, default=30, metavar="N", help="timed runs of each way (30)")
     parser.add_argument("--warmup", type=int, default=5, metavar="N", help="runs before (5)")
     parser.add_argument("--limit-s", type=float, default=60, metavar="S",
@@ -343,7 +343,7 @@ def main():
     o = parser.parse_args()
     o.grid = o.grid or [[1, 20, 38], [8, 20, 38]]
     o.repeats = 7  # of peers.py, when it looks for the best mode
-    usual = "default" if o.device == "cpu" else "reduce-overhead"
+    usual = "default" if o.device == "cpu" else "reduce-overhead,max-autotune-no-cudagraphs"
     o.modes = [m for m in (usual if o.modes is None else o.modes).split(",") if m]
     if o.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("--device cuda: torch finds no CUDA device here")
