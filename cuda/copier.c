@@ -3,12 +3,12 @@
 #include "copier.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cores.h"
 #include "error.h"
+#include "threads.h"
 
 /* More threads than that gain nothing where the link is PCIe 5; a slice takes longer than to hand it
  * over. */
@@ -93,15 +93,11 @@ qv_copier_open(int threads, struct qv_copier **out, qv_error *err)
         threads = qv_usable_cores();
     if (threads > MOST_THREADS)
         threads = MOST_THREADS;
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (c->n_threads < threads - 1 && !failed) {
-        failed = pthread_create(&c->threads[c->n_threads], NULL, help, c);
+        failed = qv_thread_start(&c->threads[c->n_threads], help, c);
         c->n_threads += !failed;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         qv_copier_close(c);
         return qv_fail(err, QV_ENOMEM, "no thread can be made for copies (%s)", strerror(failed));

@@ -3,12 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cuda.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
+#include "threads.h"
 
 /* Starts a library by preparing a kernel, which is thrown away, on a copy of the device: so the thread
  * shares nothing with its owner. */
@@ -406,14 +405,10 @@ warm_cuda(struct qv_device *device, const struct qv_op *op)
         return;
     *warmer = (struct warmer_cuda){ .dev = *dev, .op = *op };
     memset(warmer->dev.warmers, 0, sizeof warmer->dev.warmers);
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&warmer->thread, NULL, start_library, warmer))
+    if (qv_thread_start(&warmer->thread, start_library, warmer))
         free(warmer);
     else
         dev->warmers[library] = warmer;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void

@@ -3,11 +3,11 @@
 #include "prefetch.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
+#include "threads.h"
 
 /* More do not read faster: memory is then busy, or the one thread that takes. */
 enum { MOST_THREADS = 8 };
@@ -138,15 +138,11 @@ qv_prefetch_open(const struct qv_prefetch_work *work, struct qv_prefetch **out, 
     int threads = work->threads < MOST_THREADS ? work->threads : MOST_THREADS;
     if (threads > work->slots)
         threads = work->slots;
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (p->n_threads < threads - 1 && !failed) {
-        failed = pthread_create(&p->threads[p->n_threads], NULL, help, p);
+        failed = qv_thread_start(&p->threads[p->n_threads], help, p);
         p->n_threads += !failed;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         qv_prefetch_close(p);
         return qv_fail(err, QV_ENOMEM, "no thread can be made to read ahead (%s)",

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Threads of ours: signals are for the program's own. Include with POSIX functions declared. */
+#ifndef QV_THREADS_H
+#define QV_THREADS_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+
+/* 0, or the error of pthread_create. */
+static inline int
+qv_thread_start(pthread_t *thread, void *(*run)(void *), void *user)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(thread, NULL, run, user);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+#endif
