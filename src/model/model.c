@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "model.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,23 +13,20 @@ static void
 warm(const qv_model *model)
 {
     const struct qv_config *c = &model->config;
-    const int64_t rows = 1024, head_dim = qv_config_head_dim(c), width = c->heads * head_dim;
-    struct qv_op ops[] = { { .kind = QV_OP_gemm }, { .kind = QV_OP_attention } };
-    ops[0].u.gemm =
-        (struct qv_op_gemm){ .m = rows, .n = 3 * width, .k = c->hidden, .alpha = 1, .bias = true };
-    ops[1].u.attention =
-        (struct qv_op_attention){ .rows = rows,
-                                  .segments = 8, /* as on the ladder's lower rungs */
-                                  .heads = c->heads,
-                                  .head_dim = head_dim,
-                                  .scale = 1 / sqrt((double)head_dim),
-                                  .q_stride = 3 * width,
-                                  .k_stride = 3 * width,
-                                  .v_stride = 3 * width };
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        qv_op_set_dtype(&ops[i], model->dtype);
+    const struct qv_tower_shape shape = { /* as on the ladder's lower rungs */
+                                          .rows = 1024,
+                                          .segments = 8,
+                                          .dtype = model->dtype
+    };
+    struct qv_op ops[] = { { .kind = QV_OP_gemm }, qv_steps_attention(c, &shape) };
+    ops[0].u.gemm = (struct qv_op_gemm){ .m = shape.rows,
+                                         .n = 3 * c->heads * qv_config_head_dim(c),
+                                         .k = c->hidden,
+                                         .alpha = 1,
+                                         .bias = true };
+    qv_op_set_dtype(&ops[0], model->dtype);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         model->ctx->backend->warm(model->ctx->dev, &ops[i]);
-    }
 }
 
 qv_status

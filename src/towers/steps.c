@@ -238,28 +238,37 @@ patch_embed(struct builder *b, const struct qv_conv3d_list *list)
     completes(b, "embeddings", -1, b->c->hidden);
 }
 
+struct qv_op
+qv_steps_attention(const struct qv_config *c, const struct qv_tower_shape *s)
+{
+    const int64_t head_dim = qv_config_head_dim(c), stride = 3 * c->heads * head_dim;
+    struct qv_op op = { .kind = QV_OP_attention };
+    op.u.attention = (struct qv_op_attention){ .rows = s->rows,
+                                               .segments = s->segments,
+                                               .segment_rows = s->segment_rows,
+                                               .heads = c->heads,
+                                               .head_dim = head_dim,
+                                               .scale = 1 / sqrt((double)head_dim),
+                                               .q_stride = stride,
+                                               .k_stride = stride,
+                                               .v_stride = stride };
+    qv_op_set_dtype(&op, s->dtype);
+    return op;
+}
+
 /* q, k and v are views of packed rows [3, heads, head_dim]; q and k of one view to rope. */
 static void
 attention(struct builder *b, const struct qv_block *block, bool within_windows)
 {
     const struct qv_config *c = b->c;
     int64_t head_dim = qv_config_head_dim(c), width = c->heads * head_dim;
-    struct qv_op rope = { .kind = QV_OP_rope }, attend = { .kind = QV_OP_attention };
+    struct qv_op rope = { .kind = QV_OP_rope }, attend = qv_steps_attention(c, b->s);
     rope.u.rope = (struct qv_op_rope){ .rows = b->rows,
                                        .heads = 2 * c->heads,
                                        .head_dim = head_dim,
                                        .positions = QV_MOST_POSITIONS,
                                        .x_stride = 3 * width };
     int64_t side = qv_config_window_cells(c) * c->merge;
-    attend.u.attention = (struct qv_op_attention){ .rows = b->rows,
-                                                   .segments = b->s->segments,
-                                                   .segment_rows = b->s->segment_rows,
-                                                   .heads = c->heads,
-                                                   .head_dim = head_dim,
-                                                   .scale = 1 / sqrt((double)head_dim),
-                                                   .q_stride = 3 * width,
-                                                   .k_stride = 3 * width,
-                                                   .v_stride = 3 * width };
     if (within_windows) {
         attend.u.attention.segments = b->s->windows;
         attend.u.attention.segment_rows = 0;
@@ -267,7 +276,6 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
     }
     int list = within_windows ? SLOT_WINDOWS : b->s->segment_rows ? QV_NO_OPERAND : SLOT_SEGMENTS;
     qv_op_set_dtype(&rope, b->s->dtype);
-    qv_op_set_dtype(&attend, b->s->dtype);
 
     norm(b, b->rows, c->hidden, b->x, block->norm1, SLOT_A);
     linear(b, b->rows, SLOT_A, block->qkv, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
