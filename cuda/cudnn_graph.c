@@ -468,12 +468,10 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
 {
     /* the second names what always works, slowly */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
-    struct search search = { .target = target,
-                             .graph = describe_graph(sketch, target),
-                             .dtype = dtype,
-                             .choice = choice,
-                             .status = sketch->status,
-                             .words = "its heuristics name none" };
+    struct search search = {
+        .target = target, .dtype = dtype, .choice = choice, .words = "its heuristics name none"
+    };
+    bool taken = false;
     char key[KEY_BYTES];
     write_key(sketch, target, dtype, choice, key);
     *out = (struct graph_cuda){ 0 };
@@ -481,7 +479,8 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
         *usable = choice + 1;
         return QV_OK;
     }
-    bool taken = false;
+    search.graph = describe_graph(sketch, target);
+    search.status = sketch->status;
     if (sketch->status)
         snprintf(search.words, sizeof search.words, "%s", sketch->words);
     for (int i = 0; i < LENGTH(modes) && !sketch->status && !search.usable; i++)
