@@ -10,7 +10,6 @@ before and are not counted (start_s): clips_per_s is from when all actors are re
 times_one is all devices' over one's. Tokens must be as many in each run, and no clip may fail.
 """
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 import qwenvit
 import qwenvit.ray
+from records import Records
 
 
 def loading(device):
@@ -160,27 +160,15 @@ def measure(o, devices, n):
             "machine": machine}
 
 
-class Bench:
+class Bench(Records):
     def __init__(self, o):
+        super().__init__("actors", o.json)
         self.o, self.name = o, os.path.basename(os.path.normpath(o.model))
         self.case = self.name
-        self.by = f"Ray {qwenvit.ray.ray.__version__}" if o.by == "ray" else "processes"
-        self.machine = {"backend": "cpu", "threads": 0, "device": "unknown"}
-
-    def write(self, way, **numbers):
-        line = json.dumps({"bench": "actors", "case": self.case, "way": way, "dtype": "bf16", "by": self.by, **numbers,
-                           "version": qwenvit.__version__, "commit": self.o.commit, "machine": self.machine})
-        print(line, flush=True)
-        if self.o.json:
-            with open(self.o.json, "a", encoding="utf-8") as f:
-                f.write(line + "\n")
-
-    def attempt(self, way, make, *arguments):
-        """What make gives; None where it fails, which is a record."""
-        try:
-            return make(*arguments)
-        except Exception as e:  # of whatever kind: the others are still to be timed
-            self.write(way, median_ms=None, failed=f"{type(e).__name__}: {str(e)[:400]}")
+        self.facts = {
+            "dtype": "bf16", "by": f"Ray {qwenvit.ray.ray.__version__}" if o.by == "ray" else "processes",
+            "version": qwenvit.__version__, "commit": o.commit,
+            "machine": {"backend": "cpu", "threads": 0, "device": "unknown"}}
 
     def summary(self, way, devices, n, runs, **more):
         """Of as many clips in a median run, so that a table has times too."""
@@ -197,7 +185,7 @@ class Bench:
             return 1
         whole = o.batch * len(o.devices)
         n = max(2 * whole, math.ceil(o.seconds * seen["clips_per_s"] / whole) * whole)
-        self.case, self.machine = f"{self.name} {n} clips", seen["machine"]
+        self.case, self.facts["machine"] = f"{self.name} {n} clips", seen["machine"]
         runs = {way: [] for way in ways}
         for _ in range(o.rounds):
             for way, devices in ways.items():

@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import ctypes
 import io
-import json
 import os
 import random
 import subprocess
@@ -34,6 +33,7 @@ import transformers
 from peers import common
 
 import qwenvit
+from records import Records
 
 WORST = 0.1  # of a token's distance to transformers', as in peers.py
 OWN = ", own stream"
@@ -131,9 +131,12 @@ class Way:
         self.run, self.setting, self.facts, self.times = run, setting, facts, []
 
 
-class Bench:
+class Bench(Records):
+    reason = staticmethod(peers.reason)
+
     def __init__(self, o):
-        self.o, self.grid, self.case = o, None, None
+        super().__init__("python", o.json)
+        self.o, self.grid = o, None
         cuda = o.device == "cuda"
         self.wait = torch.cuda.synchronize if cuda else lambda: None
         self.streams = {"": None, OWN: torch.cuda.Stream()} if cuda else {"": None}
@@ -145,23 +148,6 @@ class Bench:
             "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(),
             "torch": torch.__version__, "transformers": transformers.__version__,
             "machine": {"backend": o.device, "threads": self.threads, "device": f"{name}, {', '.join(libraries)}"}}
-
-    # ---- records ----
-
-    def write(self, way, **numbers):
-        record = {"bench": "python", "case": self.case, "way": way, **numbers, **self.facts}
-        line = json.dumps(record)
-        print(line, flush=True)
-        if self.o.json:
-            with open(self.o.json, "a", encoding="utf-8") as f:
-                f.write(line + "\n")
-
-    def attempt(self, way, make, *arguments):
-        """What make gives; None where it fails, which is a record."""
-        try:
-            return make(*arguments)
-        except Exception as error:  # of whatever kind: the others are still to be timed
-            self.write(way, median_ms=None, failed=peers.reason(error))
 
     # ---- models, once ----
 
