@@ -68,7 +68,7 @@ def _need_ray(what):
 
 def _share():
     """Cores that this actor was given; 0, which stands for all there are, where it was given none."""
-    if ray is None:
+    if ray is None or not ray.is_initialized():  # asking for its context would start it
         return 0
     context = ray.get_runtime_context()
     cpus = context.get_assigned_resources().get("CPU", 0) if context.get_actor_id() else 0
