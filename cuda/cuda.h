@@ -2,7 +2,7 @@
 /*
  * The CUDA backend's parts: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in our
  * own kernels. They lie in layers, each of which calls only those before it: status; copier; memory;
- * cudnn_graph and our kernels (launch.h); gemm, attention, conv; work; device.
+ * cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv; work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -89,8 +89,17 @@ qv_status qv_download_cuda(struct qv_device *dev, void *dst, struct qv_buffer sr
 qv_status qv_lock_pages_cuda(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
 void qv_unlock_pages_cuda(struct qv_device *dev, void *p);
 
-/* One product on cuBLASLt. The three sizes are of parts of scratch, in this order. */
+/* A cuDNN graph of one operation, ready to run. */
+struct graph_cuda {
+    cudnnBackendDescriptor_t plan;
+    size_t workspace_bytes;
+    int64_t engine;   /* cuDNN's number of it */
+    bool last_resort; /* its heuristics had no better one */
+};
+
+/* One product, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
+    struct graph_cuda graph; /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major bytes, which cuBLAS reads as column-major */
     cublasLtMatmulAlgo_t algo;
@@ -98,14 +107,6 @@ struct gemm_cuda {
     size_t sums_bytes;   /* f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is used */
     size_t workspace_bytes;
     const char *unfused; /* why it is not; NULL: it is */
-};
-
-/* A cuDNN graph of one operation, ready to run. */
-struct graph_cuda {
-    cudnnBackendDescriptor_t plan;
-    size_t workspace_bytes;
-    int64_t engine;   /* cuDNN's number of it */
-    bool last_resort; /* its heuristics had no better one */
 };
 
 struct attention_cuda {
@@ -129,7 +130,12 @@ struct qv_kernel {
     char naive[200]; /* why cuDNN does not run it; "" where it does, or is not asked */
 };
 
+/* cuda/gemm_graph.c: whether cuDNN is asked for a product; what it has no plan for is cuBLASLt's. */
+bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
+
 /* cuda/gemm.c, attention.c, conv.c: p are device addresses; choice is as in qv_backend.prepare. */
+/* Whether cuDNN is asked for a product; where it has none either, cuBLASLt is. */
+bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,

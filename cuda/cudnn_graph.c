@@ -10,7 +10,7 @@
 
 /* Configurations asked of a heuristic: for f32 it names about 30 that compute in TF32 before the
  * first that suits. */
-enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
+enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
 
 struct target_cuda
 qv_target_of_cuda(struct qv_device_cuda *dev)
@@ -75,6 +75,11 @@ number_of(const struct sketch_cuda *sketch, const struct attribute_cuda *a, int6
     switch (a->type) {
     case CUDNN_TYPE_INT64: return ((const int64_t *)a->values)[i];
     case CUDNN_TYPE_BOOLEAN: return ((const bool *)a->values)[i];
+    case CUDNN_TYPE_DOUBLE: {
+        int64_t bits;
+        memcpy(&bits, (const double *)a->values + i, sizeof bits);
+        return bits;
+    }
     case CUDNN_TYPE_BACKEND_DESCRIPTOR:
         return place_of(sketch, ((const cudnnBackendDescriptor_t *)a->values)[i]);
     case CUDNN_TYPE_HANDLE: return 0;
@@ -164,17 +169,13 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
                             LENGTH(attributes) - !tensor->offsets);
 }
 
-void
-qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
-                  cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
+/* y = what `how` says of x, and b where it is not NULL */
+static void
+add_pointwise(struct sketch_cuda *sketch, const struct attribute_cuda *how, int n,
+              cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
 {
-    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    const struct attribute_cuda how[] = {
-        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
-        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
-    };
     const cudnnBackendDescriptor_t pointwise =
-        qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, LENGTH(how));
+        qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, n);
     const struct attribute_cuda what[] = {
         { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &pointwise },
@@ -184,6 +185,32 @@ qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBa
     };
     qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
                       LENGTH(what) - !b);
+}
+
+void
+qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
+                  cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
+{
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    const struct attribute_cuda how[] = {
+        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
+        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
+    };
+    add_pointwise(sketch, how, LENGTH(how), x, b, y);
+}
+
+void
+qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescriptor_t x,
+              cudnnBackendDescriptor_t y)
+{
+    const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_SWISH_FWD;
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    const struct attribute_cuda how[] = {
+        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
+        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
+        { CUDNN_ATTR_POINTWISE_SWISH_BETA, CUDNN_TYPE_DOUBLE, 1, &beta },
+    };
+    add_pointwise(sketch, how, LENGTH(how), x, NULL, y);
 }
 
 static void
@@ -256,6 +283,30 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
     return all;
 }
 
+/* Its KERNEL_CFG, a number of cuDNN's own; 0: it has none. */
+static int64_t
+kernel_of(cudnnBackendDescriptor_t configuration)
+{
+    cudnnBackendDescriptor_t knobs[MOST_KNOBS] = { 0 };
+    int64_t n = 0, one, kernel = 0;
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < MOST_KNOBS && !s; i++)
+        s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs[i]);
+    if (!s)
+        s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_KNOBS, &n, knobs);
+    for (int64_t i = 0; i < n && i < MOST_KNOBS && !s; i++) {
+        cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
+        s = cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                     CUDNN_TYPE_KNOB_TYPE, 1, &one, &type);
+        if (!s && type == CUDNN_KNOB_TYPE_KERNEL_CFG)
+            s = cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
+                                         CUDNN_TYPE_INT64, 1, &one, &kernel);
+    }
+    destroy_all(knobs, MOST_KNOBS);
+    return s ? 0 : kernel;
+}
+
 /* What a heuristic answers, best first; the caller destroys all of them. */
 struct configurations {
     cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
@@ -279,11 +330,25 @@ ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
 struct search {
     const struct target_cuda *target;
     cudnnBackendDescriptor_t graph;
-    int64_t dtype;
-    int choice, usable;   /* configurations that became plans */
-    cudnnStatus_t status; /* of the last call that failed, and its words */
+    int64_t dtype, preferred; /* see sketch_cuda */
+    int choice, usable;       /* configurations that became plans */
+    cudnnStatus_t status;     /* of the last call that failed, and its words */
     char words[300];
 };
+
+/* The one with this KERNEL_CFG goes before the others. */
+static void
+put_first(struct configurations *found, int64_t preferred)
+{
+    int64_t at = 0;
+    while (at < found->n && kernel_of(found->all[at]) != preferred)
+        at++;
+    if (at == found->n)
+        return;
+    const cudnnBackendDescriptor_t first = found->all[at];
+    memmove(found->all + 1, found->all, (size_t)at * sizeof *found->all);
+    found->all[0] = first;
+}
 
 /* A heuristic that fails has nothing for this graph; the words say why. */
 static void
@@ -353,6 +418,8 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
     struct configurations found;
     bool taken = false;
     find_configurations(search, mode, &found);
+    if (search->preferred)
+        put_first(&found, search->preferred);
     for (int64_t i = 0; i < found.n && !taken; i++) {
         int64_t engine = -1;
         if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
@@ -411,8 +478,8 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
           int choice, char key[KEY_BYTES])
 {
     snprintf(key, KEY_BYTES, "cuDNN graph %016llx of %s%s, choice %d",
-             (unsigned long long)sketch->digest, qv_dtype_name((qv_dtype)dtype),
-             target->tf32 ? " with TF32" : "", choice);
+             (unsigned long long)fold(sketch->digest, sketch->preferred),
+             qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "", choice);
 }
 
 /* What another version of cuDNN refuses is made anew. */
@@ -469,7 +536,11 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     /* the second names what always works, slowly */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
     struct search search = {
-        .target = target, .dtype = dtype, .choice = choice, .words = "its heuristics name none"
+        .target = target,
+        .dtype = dtype,
+        .preferred = sketch->preferred,
+        .choice = choice,
+        .words = "its heuristics name none",
     };
     bool taken = false;
     char key[KEY_BYTES];

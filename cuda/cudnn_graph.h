@@ -30,6 +30,7 @@ struct sketch_cuda {
     cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
     uint64_t digest;      /* of all values that were set: the graph's name among those kept */
+    int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics' own */
     cudnnStatus_t status; /* of the first call that failed; then the sketch takes no more */
     char words[256];      /* which, and why */
 };
@@ -69,6 +70,9 @@ cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
 void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                        cudnnBackendDescriptor_t y);
+/* y = x / (1 + exp(-beta x)) in f32 */
+void qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescriptor_t x,
+                   cudnnBackendDescriptor_t y);
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
@@ -101,7 +105,14 @@ qv_status qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda 
 /* QV_EUNSUPPORTED if cuDNN has no such (*usable 0), or no further one. */
 qv_status qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
                                  int choice, struct graph_cuda *out, int *usable, qv_error *err);
+qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op,
+                            int choice, struct graph_cuda *out, int *usable, qv_error *err);
 qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
                             int choice, struct conv_cuda *out, int *usable, qv_error *err);
+
+/* A product's plan, with addresses as qv_gemm_run_cuda has them. */
+qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
+                                 const struct graph_cuda *graph, void *const *p, void *workspace,
+                                 qv_error *err);
 
 #endif

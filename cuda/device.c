@@ -322,13 +322,21 @@ library_of(enum qv_op_kind kind)
 }
 
 static qv_status
-open_library(struct qv_device_cuda *dev, enum qv_op_kind kind, qv_error *err)
+open_library(struct qv_device_cuda *dev, int library, qv_error *err)
 {
-    const int library = library_of(kind);
-    if (library == LIBRARIES)
-        return QV_OK;
     join_warmer(dev, library);
     return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
+}
+
+/* A product may be cuDNN's. */
+static qv_status
+open_libraries(struct qv_device_cuda *dev, const struct qv_op *op, qv_error *err)
+{
+    const int library = library_of(op->kind);
+    qv_status status = library == LIBRARIES ? QV_OK : open_library(dev, library, err);
+    if (!status && op->kind == QV_OP_gemm && qv_gemm_is_graph_cuda(&op->u.gemm))
+        status = open_library(dev, CUDNN, err);
+    return status;
 }
 
 static qv_status
@@ -371,7 +379,7 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *scratch_bytes = 0;
-    status = open_library(dev, op->kind, err);
+    status = open_libraries(dev, op, err);
     if (!status)
         status = prepare_kernel(dev, kernel, choice, scratch_bytes, err);
     if (status)

@@ -4,13 +4,13 @@
  * Y[n,m] = W[k,n]^T X[k,m] there, with the same bytes. An addend of fewer rows than y is the C of a
  * batch whose stride is 0; C must not be Y, or sums are rounded before they are added. What none of
  * its epilogues does (the erf GELU, an activation before an addend) our `epilogue` kernel does, on
- * f32 sums.
+ * f32 sums; an activation with a sigmoid a graph of cuDNN's (gemm_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cublaslt_names.h" /* tile_names[], stages_names[], made of cublasLt.h */
-#include "cuda.h"
+#include "cudnn_graph.h"
 #include "dtype.h"
 
 enum {
@@ -257,6 +257,7 @@ void
 qv_gemm_release_cuda(struct qv_kernel *kernel)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
+    qv_graph_close_cuda(&g->graph);
     destroy_layouts(g);
     if (g->desc)
         cublasLtMatmulDescDestroy(g->desc);
@@ -336,9 +337,8 @@ epilogue_obstacle(const struct qv_op_gemm *op)
     return NULL;
 }
 
-qv_status
-qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                     size_t *scratch_bytes, qv_error *err)
+static qv_status
+prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -352,6 +352,26 @@ qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int c
         status = prepare(dev, kernel, true, choice, err);
     }
     g->unfused = unfused;
+    return status;
+}
+
+/* cuDNN's ways come before cuBLASLt's. */
+qv_status
+qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                     size_t *scratch_bytes, qv_error *err)
+{
+    const struct target_cuda target = qv_target_of_cuda(dev);
+    struct gemm_cuda *g = &kernel->u.gemm;
+    qv_error none = { 0 };
+    int usable;
+    qv_status status =
+        qv_gemm_plan_cuda(&target, &kernel->op.u.gemm, choice, &g->graph, &usable, &none);
+    if (!status)
+        g->workspace_bytes = g->graph.workspace_bytes;
+    else if (status == QV_EUNSUPPORTED)
+        status = prepare_cublas(dev, kernel, choice - usable, err);
+    else
+        status = qv_fail(err, status, "%s", none.text);
     *scratch_bytes = g->padded_bytes + g->sums_bytes + g->workspace_bytes;
     return status;
 }
@@ -374,6 +394,10 @@ void
 qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
+    if (g->graph.plan) {
+        qv_graph_describe_cuda(&g->graph, NULL, text, size);
+        return;
+    }
     snprintf(text, size, "cuBLASLt algorithm %u",
              (unsigned)algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_ID));
     append_name("tile", tile_names, sizeof tile_names / sizeof *tile_names,
@@ -400,6 +424,8 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
     void *y = f32_sums ? sums : p[4];
     const float alpha = f32_sums ? 1 : (float)op->alpha, beta = addend ? 1 : 0;
     qv_status status = QV_OK;
+    if (g->graph.plan)
+        return qv_gemm_graph_run_cuda(dev, op, &g->graph, p, scratch, err);
     if (g->padded_bytes)
         status =
             qv_check_cuda(dev,

@@ -109,15 +109,25 @@ make_plan(struct check *check, const struct qv_op *op, int choice, char *text, s
 {
     int usable;
     struct qv_kernel kernel = { .op = *op };
-    const bool attention = op->kind == QV_OP_attention;
-    struct graph_cuda *graph = attention ? &kernel.u.attention.graph : &kernel.u.conv.graph;
-    qv_status status =
-        attention
-            ? qv_attention_plan_cuda(&check->target, &op->u.attention, choice, graph, &usable, err)
-            : qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &kernel.u.conv, &usable, err);
+    struct graph_cuda *graph = &kernel.u.gemm.graph;
+    qv_status status;
+    if (op->kind == QV_OP_attention) {
+        graph = &kernel.u.attention.graph;
+        status =
+            qv_attention_plan_cuda(&check->target, &op->u.attention, choice, graph, &usable, err);
+    } else if (op->kind == QV_OP_conv) {
+        graph = &kernel.u.conv.graph;
+        status =
+            qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &kernel.u.conv, &usable, err);
+    } else {
+        status = qv_gemm_plan_cuda(&check->target, &op->u.gemm, choice, graph, &usable, err);
+    }
     if (status)
         snprintf(kernel.naive, sizeof kernel.naive, "%.199s", err->text);
-    (attention ? qv_attention_describe_cuda : qv_conv_describe_cuda)(&kernel, text, size);
+    if (op->kind == QV_OP_conv)
+        qv_conv_describe_cuda(&kernel, text, size);
+    else
+        qv_graph_describe_cuda(graph, kernel.naive, text, size);
     qv_graph_close_cuda(graph);
     return status;
 }
@@ -225,6 +235,24 @@ try_attention(struct check *check)
     }
 }
 
+/* Products with an activation that cuBLASLt lacks: fc1 of Qwen2-VL, from few rows to many. */
+static void
+try_activated(struct check *check)
+{
+    static const int64_t rows[] = { 128, 760, 6144 };
+    for (int i = 0; i < 2 * 3; i++) {
+        struct qv_op op = { QV_OP_gemm,
+                            { .gemm = { .m = rows[i / 2],
+                                        .n = 5120,
+                                        .k = 1280,
+                                        .alpha = 1,
+                                        .bias = !(i % 2),
+                                        .act = i % 2 ? QV_ACT_SILU : QV_ACT_GELU_QUICK } } };
+        qv_op_set_dtype(&op, QV_BF16);
+        try_operation(check, &op);
+    }
+}
+
 /* The convolutions that a lowering comes down to. */
 static void
 try_lowering(struct check *check, const qv_conv3d_desc *desc, qv_lowering lowering)
@@ -282,6 +310,41 @@ try_list(struct check *check, const char *path)
     if (status || !read)
         fprintf(stderr, "%s: %s\n", path, status ? err.text : "cannot be read");
     return !status && read;
+}
+
+/* What cuDNN is not asked for; no device is. */
+static bool
+check_cublas(void)
+{
+    static const struct {
+        struct qv_op_gemm op;
+        qv_dtype dtype;
+        bool is_graph;
+    } cases[] = {
+        { { .m = 7, .n = 8, .k = 16, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, true },
+        { { .m = 7, .n = 8, .k = 16, .alpha = 1, .act = QV_ACT_GELU_QUICK }, QV_F32, false },
+        { { .m = 7, .n = 8, .k = 16, .alpha = 1, .act = QV_ACT_GELU_TANH }, QV_BF16, false },
+        { { .m = 7, .n = 8, .k = 16, .alpha = 1 }, QV_BF16, false },
+        { { .m = 7, .n = 8, .k = 16, .alpha = 2, .act = QV_ACT_SILU }, QV_BF16, false },
+        { { .m = 7, .n = 9, .k = 16, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
+        { { .m = 7, .n = 8, .k = 12, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
+        { { .m = 8, .n = 8, .k = 16, .alpha = 1, .addend_rows = 8, .act = QV_ACT_SILU },
+          QV_BF16,
+          false },
+        { { .m = 1 << 20, .n = 4096, .k = 16, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
+    };
+    bool right = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_op op = { QV_OP_gemm, { .gemm = cases[i].op } };
+        char line[400];
+        qv_op_set_dtype(&op, cases[i].dtype);
+        qv_op_print(&op, line, sizeof line);
+        bool good = qv_gemm_is_graph_cuda(&op.u.gemm) == cases[i].is_graph;
+        right = right && good;
+        printf("%s  %s: %s\n", good ? "ok  " : "FAIL", line,
+               cases[i].is_graph ? "cuDNN" : "cuBLASLt");
+    }
+    return right;
 }
 
 /* What no cuDNN takes runs on our kernel, and says so; no device is asked. */
@@ -363,8 +426,10 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
     bool good = check.target.properties;
     if (!good)
         fprintf(stderr, "%s: %s\n", gpu->name, sketch.words);
-    if (good)
+    if (good) {
         try_attention(&check);
+        try_activated(&check);
+    }
     for (int i = 0; i < n && good; i++)
         good = try_list(&check, lists[i]);
     printf("%s: %d as they must be, %d not, %d failures before loading, in %.1f s\n", gpu->name,
@@ -395,6 +460,7 @@ main(int argc, char **argv)
     printf("cuDNN %zu\n", cudnnGetVersion());
     bool good = check_naive();
     good = check_short() && good;
+    good = check_cublas() && good;
     for (int i = gpu; i < (one ? gpu + 1 : N_GPUS); i++)
         good = check_gpu(&gpus[i], all, argv + 2, argc - 2) && good;
     return good ? 0 : 1;
