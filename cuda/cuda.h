@@ -16,14 +16,16 @@
 #include "error.h"
 #include "launch.h"
 
-/* Pinned blocks through which copies in one direction go, in turn. done[i] is recorded behind the
- * device's copy from or to blocks[i]: then the block may be used again. */
+/* Pinned blocks through which copies in one direction go, in turn; small ones to the device one behind
+ * the other in a block. done[i] is recorded behind the device's last copy from or to blocks[i]: then the
+ * block may be used again. */
 enum { STAGING_BLOCKS = 3, STAGING_BYTES = 4 << 20 };
 struct staging_cuda {
     void *blocks[STAGING_BLOCKS];
     cudaEvent_t done[STAGING_BLOCKS];
     cudaStream_t stream; /* its own; the work's, where that is a stream of the caller's */
-    unsigned next;
+    int at;              /* the block in use, */
+    size_t used;         /* and how much of it is taken, in bytes */
 };
 
 /* What takes long to start, and is started when it is first needed, or before (device.c). */
@@ -134,8 +136,6 @@ struct qv_kernel {
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
 /* cuda/gemm.c, attention.c, conv.c: p are device addresses; choice is as in qv_backend.prepare. */
-/* Whether cuDNN is asked for a product; where it has none either, cuBLASLt is. */
-bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,

@@ -156,22 +156,34 @@ copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, con
     return status;
 }
 
+/* Room for n bytes, behind the last in its block or in the next. */
+static qv_status
+make_room(struct qv_device_cuda *dev, struct staging_cuda *s, size_t n, qv_error *err)
+{
+    if (s->used + n <= STAGING_BYTES)
+        return QV_OK;
+    s->at = (s->at + 1) % STAGING_BLOCKS;
+    s->used = 0;
+    return qv_check_cuda(dev, cudaEventSynchronize(s->done[s->at]), "cudaMemcpy", err);
+}
+
 static qv_status
 upload_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
 {
     struct staging_cuda *s = &dev->in;
     qv_status status = QV_OK;
     for (size_t at = 0; at < bytes && !status; at += STAGING_BYTES) {
-        unsigned i = s->next++ % STAGING_BLOCKS;
         size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        status = qv_check_cuda(dev, cudaEventSynchronize(s->done[i]), "cudaMemcpy", err);
+        status = make_room(dev, s, n, err);
         if (status)
             break;
-        qv_copier_copy(dev->copier, s->blocks[i], src + at, n);
-        status = copy_directly(dev, s, dst + at, s->blocks[i], n, false, err);
+        char *room = (char *)s->blocks[s->at] + s->used;
+        s->used += qv_aligned(n);
+        qv_copier_copy(dev->copier, room, src + at, n);
+        status = copy_directly(dev, s, dst + at, room, n, false, err);
         if (!status)
-            status =
-                qv_check_cuda(dev, cudaEventRecord(s->done[i], s->stream), "cudaEventRecord", err);
+            status = qv_check_cuda(dev, cudaEventRecord(s->done[s->at], s->stream),
+                                   "cudaEventRecord", err);
     }
     return status;
 }

@@ -150,7 +150,7 @@ upload_input(struct qv_plan *plan, int chunk, const qv_item *items, size_t n, qv
     for (size_t i = 0; i < n && !status; i++)
         status = plan->options.input == QV_INPUT_FRAMES ? upload_frames(plan, &items[i], &at, err)
                                                         : upload_rows(plan, &items[i], &at, err);
-    return status ? status : upload_tables(plan, chunk, err);
+    return status;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -264,8 +264,11 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
                        plan->arena->n_chunks > 1 ? "the chunk before the last" : "the chunk");
     qv_context *ctx = plan->model->ctx;
-    qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, items, n);
     status = upload_input(plan, chunk, items, n, err);
+    if (!status) { /* beside the copy, where there is one */
+        qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, items, n);
+        status = upload_tables(plan, chunk, err);
+    }
     if (!status)
         status = run(plan, chunk, rows, err);
     if (!status)
