@@ -9,7 +9,7 @@ import threading
 import time
 
 from . import _core
-from ._arrays import error, integers, is_torch, numpy, shareable, to_numpy
+from ._arrays import current_stream, error, integers, is_torch, numpy, shareable, to_numpy
 from ._doors import Doors
 
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
@@ -202,34 +202,38 @@ class Model:
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
         self._must_be_rows(x, torch)
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        n = x.shape[0] // self.info["merge_size"] ** 2
-        shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
-        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-        outs = torch.empty(shape, dtype=kind, device=x.device).unbind()  # several take as much time each
-        if x.is_cuda:  # in the order of the caller's stream
-            stream = torch.cuda.current_stream(x.device)
-            own = self._stream and stream.cuda_stream == self._stream
-            if not own:
-                stream.synchronize()
-        self._core.forward_at(
-            x.data_ptr(), x.shape[0], x.dtype == torch.bfloat16, grid, [y.data_ptr() for y in outs], dtype
-        )
-        if x.is_cuda and self._stream and not own:
-            torch.cuda.ExternalStream(self._stream, x.device).synchronize()
-        return outs[0], list(outs[1:])
+        device, rows = x.device, x.shape[0]
+        n, cols = rows // self.info["merge_size"] ** 2, self.info["out_hidden"]
+        kind, size = (torch.bfloat16, 2) if dtype == "bf16" else (torch.float32, 4)
+        # one block, whose parts are made tensors while the device computes: each call of torch's takes as
+        # long as a kernel
+        shape = 1 + self.info["n_deepstack"], n, cols
+        outs = torch.empty(shape, dtype=kind, device=device)
+        addresses = [outs.data_ptr() + i * n * cols * size for i in range(shape[0])]
+        own = device.type == "cpu" or self._stream and self._stream == current_stream(torch, device.index)
+        if not own:  # else in the order of the caller's stream
+            torch.cuda.current_stream(device).synchronize()
+        self._core.forward_at(x.data_ptr(), rows, x.dtype == torch.bfloat16, grid, addresses, dtype)
+        if not own and self._stream:
+            torch.cuda.ExternalStream(self._stream, device).synchronize()
+        tokens, *deepstack = outs.unbind()
+        return tokens, deepstack
 
     def _must_be_rows(self, x, torch):
         """What the core is given by address."""
-        dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
+        dim, shape, device = self.info["row_dim"], x.shape, x.device
         wrong = None
-        if x.dtype not in (torch.float32, torch.bfloat16):
+        if x.dtype not in (torch.bfloat16, torch.float32):
             wrong = f"dtype must be float32 or bfloat16; {x.dtype} came"
-        elif x.ndim != 2 or x.shape[1] != dim:
-            wrong = f"must be [patches, {dim}] for this model; {list(x.shape)} came"
+        elif len(shape) != 2 or shape[1] != dim:
+            wrong = f"must be [patches, {dim}] for this model; {list(shape)} came"
         elif x.layout != torch.strided or not x.is_contiguous():
             wrong = "not contiguous; make a contiguous copy"
-        elif where != "cpu" and (where != "cuda" or backend != "cuda"):
-            wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
+        elif device.type != "cpu" and (device.type != "cuda" or self.info["backend"] != "cuda"):
+            wrong = (
+                f"in a device's memory ({device.type}); this model computes on {self.info['backend']} and "
+                "takes the host's"
+            )
         if wrong:
             raise error("QV_EINVAL", f"pixel_values: {wrong}")
 
