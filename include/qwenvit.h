@@ -323,9 +323,10 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
  * The short case: items at once, of any sizes, clips and pictures; tokens in the same order. One item
- * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity
- * (the device's own where that is NULL or says nothing), those that are larger than a chunk as one
- * alone. Of `options` also the output dtype and the hook are taken.
+ * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity,
+ * those that are larger than a chunk as one alone. Where `options` is NULL or says none it is the
+ * device's own, or of what fits into one chunk the smallest rung that holds all, if that has the same
+ * bits. Of `options` also the output dtype and the hook are taken.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);

@@ -285,6 +285,45 @@ capacities_change_no_bit_unsaid(void **state)
     }
 }
 
+/* Items that fit into one chunk do not pay for a full one, where that changes no bit; where it would, they do. */
+static void
+few_take_the_smallest_rung(void **state)
+{
+    (void)state;
+    enum { FEW = 3 };
+    for (int on = 0; on < N_TEST_BACKENDS * N_TEST_DTYPES; on++) {
+        const char *backend = test_backends[on / N_TEST_DTYPES];
+        qv_dtype dtype = test_dtypes[on % N_TEST_DTYPES];
+        if (!dtype_is_here(backend, dtype))
+            continue;
+        struct pack p = pack_open(backend, dtype, QV_INPUT_FRAMES, QV_F32);
+        const struct qv_caps *caps = &p.t.ctx->caps;
+        const struct qv_capacity_bits bits =
+            qv_capacity_bits(caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
+        const struct qv_capacity full = qv_capacity_pack(caps, &p.t.model->config, 0);
+        int64_t rows = 0, segments = 0;
+        size_t n, n_full;
+        for (int i = 0; i < FEW; i++) {
+            rows += rows_of(&p.items[i]);
+            segments += p.items[i].grid_thw[0];
+        }
+        const struct qv_capacity rung = qv_capacity_pack(caps, &p.t.model->config, rows);
+        assert_true(rung.rows < full.rows && segments <= rung.segments);
+        const bool small = qv_capacity_same_bits(&bits, &rung, &full);
+        char *few = tiny_encode(&p.t, QV_INPUT_FRAMES, p.items, FEW, NULL, &n);
+        assert_int_equal(p.t.model->idle[0]->capacity.rows, small ? rung.rows : full.rows);
+        char *in_full = tiny_encode(&p.t, QV_INPUT_FRAMES, p.items, FEW,
+                                    &(qv_plan_options){ .rows = full.rows }, &n_full);
+        assert_int_equal(p.t.model->idle[0]->capacity.rows, full.rows);
+        assert_int_equal(n, n_full);
+        assert_memory_equal(few, in_full, n);
+        assert_true(small || strcmp(backend, "ref") != 0);
+        free(few);
+        free(in_full);
+        pack_close(&p);
+    }
+}
+
 static void
 read_table(const struct pack *p, int slot, void *out, size_t bytes)
 {
@@ -495,6 +534,7 @@ main(void)
         cmocka_unit_test(neighbours_change_no_bit_with_windows),
         cmocka_unit_test(neighbours_change_no_bit_of_glm),
         cmocka_unit_test(several_are_each_alone),
+        cmocka_unit_test(few_take_the_smallest_rung),
         cmocka_unit_test(capacities_change_no_bit_unsaid),
         cmocka_unit_test(rows_beyond_the_fill_stay_inside),
         cmocka_unit_test(plans_take_turns_in_one_memory),

@@ -148,11 +148,42 @@ encode_packed(struct encoder *e, qv_plan *plan, qv_error *err)
     return status ? status : pull_all(e, err);
 }
 
+/* Rows of the smallest rung that holds at once all that are packed, where it has the bits of the device's
+ * own pack; else of that. */
+static int64_t
+rows_of_all(const struct encoder *e)
+{
+    const struct qv_config *c = &e->model->config;
+    const struct qv_caps *caps = &e->model->ctx->caps;
+    const struct qv_capacity pack = qv_capacity_pack(caps, c, 0);
+    const struct qv_capacity_bits bits =
+        qv_capacity_bits(caps, e->model->dtype, c->merge, qv_config_head_dim(c));
+    struct qv_waiting all = { 0 };
+    for (size_t i = 0; i < e->n && all.rows <= pack.rows; i++)
+        if (qv_capacity_is_small(&pack, c, e->items[i].grid_thw)) {
+            const struct qv_waiting item = qv_waiting_of(c, e->items[i].grid_thw, i);
+            all.rows += item.rows;
+            all.segments += item.segments;
+            all.windows += item.windows;
+        }
+    for (int64_t rows = all.rows; rows < pack.rows; rows++) {
+        const struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
+        rows = rung.rows;
+        if (all.segments <= rung.segments && all.windows <= rung.windows &&
+            qv_capacity_same_bits(&bits, &rung, &pack))
+            return rung.rows;
+    }
+    return pack.rows;
+}
+
 static qv_status
 encode_several(struct encoder *e, qv_error *err)
 {
+    qv_plan_options options = e->options;
     qv_plan *plan = NULL;
-    qv_status status = qv_plan_create(e->model, &e->options, &plan, err);
+    if (!options.rows && !options.segments && !options.segment_rows && !options.windows)
+        options.rows = rows_of_all(e);
+    qv_status status = qv_plan_create(e->model, &options, &plan, err);
     if (status)
         return status;
     struct qv_capacity pack = plan->capacity;
