@@ -200,40 +200,49 @@ class Model:
 
         if dtype not in ("f32", "bf16"):
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
-        self._must_be_rows(x, torch)
-        grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        device, rows = x.device, x.shape[0]
-        n, cols = rows // self.info["merge_size"] ** 2, self.info["out_hidden"]
-        kind, size = (torch.bfloat16, 2) if dtype == "bf16" else (torch.float32, 4)
-        # one block, whose parts are made tensors while the device computes: each call of torch's takes as
-        # long as a kernel
-        shape = 1 + self.info["n_deepstack"], n, cols
-        outs = torch.empty(shape, dtype=kind, device=device)
-        addresses = [outs.data_ptr() + i * n * cols * size for i in range(shape[0])]
-        own = device.type == "cpu" or self._stream and self._stream == current_stream(torch, device.index)
-        if not own:  # else in the order of the caller's stream
-            torch.cuda.current_stream(device).synchronize()
-        self._core.forward_at(x.data_ptr(), rows, x.dtype == torch.bfloat16, grid, addresses, dtype)
-        if not own and self._stream:
-            torch.cuda.ExternalStream(self._stream, device).synchronize()
+        try:
+            outs = self._encode_torch(x, grid_thw, dtype, torch)
+        except Exception:
+            self._must_be_rows(x, torch)  # has better words
+            raise
         tokens, *deepstack = outs.unbind()
         return tokens, deepstack
 
+    def _encode_torch(self, x, grid_thw, dtype, torch):
+        """[1 + deepstack, n, out_hidden]. Where its code is in no cache any function of torch's takes as long as
+        a kernel: few are called before the core, and memory is taken while the device is at work."""
+        outs, share, index = None, torch.utils.dlpack.to_dlpack, x.get_device()  # index -1: the host
+
+        def allocate(n):
+            nonlocal outs
+            shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
+            outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
+            return outs.data_ptr()
+
+        by_rows = is_torch(grid_thw) and not grid_thw.is_cuda
+        grid = share(grid_thw) if by_rows else [v for row in integers(grid_thw, "grid_thw") for v in row]
+        own = index < 0 or self._stream and self._stream == current_stream(torch, index)
+        if not own:  # else in the order of the caller's stream
+            torch.cuda.current_stream(x.device).synchronize()
+        self._core.forward_at(share(x), grid, allocate, dtype)
+        if not own and self._stream:
+            torch.cuda.ExternalStream(self._stream, x.device).synchronize()
+        return outs
+
     def _must_be_rows(self, x, torch):
-        """What the core is given by address."""
-        dim, shape, device = self.info["row_dim"], x.shape, x.device
+        """What can be wrong with torch's rows, in its words."""
+        dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
         wrong = None
-        if x.dtype not in (torch.bfloat16, torch.float32):
+        if x.dtype not in (torch.float32, torch.bfloat16):
             wrong = f"dtype must be float32 or bfloat16; {x.dtype} came"
-        elif len(shape) != 2 or shape[1] != dim:
-            wrong = f"must be [patches, {dim}] for this model; {list(shape)} came"
+        elif x.ndim != 2 or x.shape[1] != dim:
+            wrong = f"must be [patches, {dim}] for this model; {list(x.shape)} came"
         elif x.layout != torch.strided or not x.is_contiguous():
             wrong = "not contiguous; make a contiguous copy"
-        elif device.type != "cpu" and (device.type != "cuda" or self.info["backend"] != "cuda"):
-            wrong = (
-                f"in a device's memory ({device.type}); this model computes on {self.info['backend']} and "
-                "takes the host's"
-            )
+        elif where != "cpu" and (where != "cuda" or backend != "cuda"):
+            wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
+        elif x.requires_grad:
+            wrong = "it wants a gradient, which this tower has not; give it .detach()"
         if wrong:
             raise error("QV_EINVAL", f"pixel_values: {wrong}")
 

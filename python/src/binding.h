@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -83,10 +84,10 @@ class Model
     /* Rows of patches to tokens, */
     nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                        const std::string &dtype);
-    /* and by addresses, whose shapes and dtypes the caller has checked: of rows [n_rows, row_dim], and of
-     * tokens and each DeepStack output [n, out_hidden]. An array by DLPack takes 10 us. */
-    void forward_at(uintptr_t rows, int64_t n_rows, bool bf16, const std::vector<int64_t> &grid_thw,
-                    const std::vector<uintptr_t> &outs, const std::string &dtype);
+    /* and into memory at the address that allocate(n) returns: tokens, and behind them each DeepStack output,
+     * [n, out_hidden] of dtype. grid: a list of numbers, or an array [items, 3]. */
+    void forward_at(nb::object rows, nb::object grid, nb::callable allocate,
+                    const std::string &dtype);
     Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
     /* What stands in a cache of its tokens, of clips with these options. */
     std::string made_by(nb::dict options);
@@ -106,7 +107,8 @@ class Model
     bool lent = false;
     qv_context_info device_facts;
     void must_be_usable() const;
-    void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output, qv_tokens *to);
+    void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
+                const std::function<qv_tokens()> &allocate);
 };
 
 qv_dtype parse_dtype(const std::string &name, bool or_auto);

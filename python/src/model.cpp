@@ -266,66 +266,125 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
     return items;
 }
 
+/* Rows of pixel_values and their items, checked. `rows` keeps what the items point to. */
+struct Patches {
+    nb::ndarray<> rows;
+    qv_input input;
+    std::vector<qv_item> items;
+};
+
+static Patches
+take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool u16_is_bf16,
+             const std::vector<int64_t> &grid_thw)
+{
+    nb::ndarray<> x = take_array(rows, "pixel_values", false);
+    if (x.ndim() != 2 || (int64_t)x.shape(1) != m.row_dim)
+        fail(QV_EINVAL,
+             "pixel_values: must be [patches, %lld] for this model; %zu axes, the last of %zu",
+             (long long)m.row_dim, x.ndim(), x.ndim() ? x.shape(x.ndim() - 1) : 0);
+    const int where = x.device_type();
+    if (where != nb::device::cpu::value && strcmp(backend, "cuda") != 0)
+        fail(QV_EINVAL,
+             "pixel_values: in a device's memory; this model computes on %s and takes the "
+             "host's",
+             backend);
+    const qv_input input = input_of(x, u16_is_bf16);
+    return { x, input,
+             items_of(m, grid_thw, input, static_cast<const char *>(x.data()),
+                      (int64_t)x.shape(0)) };
+}
+
 nb::object
 Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                const std::string &dtype)
 {
     must_be_ours();
-    nb::ndarray<> x = take_array(rows, "pixel_values", false);
-    if (x.ndim() != 2 || (int64_t)x.shape(1) != facts.row_dim)
-        fail(QV_EINVAL,
-             "pixel_values: must be [patches, %lld] for this model; %zu axes, the last of %zu",
-             (long long)facts.row_dim, x.ndim(), x.ndim() ? x.shape(x.ndim() - 1) : 0);
-    const int where = x.device_type();
-    if (where != nb::device::cpu::value && strcmp(device_facts.backend, "cuda") != 0)
-        fail(QV_EINVAL,
-             "pixel_values: in a device's memory; this model computes on %s and takes the "
-             "host's",
-             device_facts.backend);
-    const qv_input input = input_of(x, u16_is_bf16);
-    const std::vector<qv_item> items =
-        items_of(facts, grid_thw, input, static_cast<const char *>(x.data()), (int64_t)x.shape(0));
-
+    const Patches x = take_patches(facts, device_facts.backend, rows, u16_is_bf16, grid_thw);
     auto tokens = std::make_unique<Tokens>();
-    qv_tokens to = {};
     const qv_dtype output = parse_dtype(dtype, false);
-    const int64_t n = (int64_t)x.shape(0) / (facts.merge_size * facts.merge_size);
+    const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
     tokens->grid_thw = grid_thw;
-    tokens->allocate(facts, n, output);
-    to.tokens = tokens->matrix(0);
-    for (int i = 0; i < facts.n_deepstack; i++)
-        to.deepstack[i] = tokens->matrix(1 + i);
-    to.capacity = n;
-    encode(input, items, output, &to);
+    encode(x.input, x.items, output, [&] {
+        qv_tokens to = {};
+        tokens->allocate(facts, n, output);
+        to.tokens = tokens->matrix(0);
+        for (int i = 0; i < facts.n_deepstack; i++)
+            to.deepstack[i] = tokens->matrix(1 + i);
+        to.capacity = n;
+        return to;
+    });
     return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
 }
 
+/* allocate: memory for the tokens, asked for when the device is at work, where that can be. */
 void
-Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output, qv_tokens *to)
+Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
+              const std::function<qv_tokens()> &allocate)
 {
-    qv_plan_options options = {};
+    qv_plan_options options = {}, rung = {};
     qv_error err = {};
-    options.output = output;
+    options.input = rung.input = input;
+    options.output = rung.output = output;
     nb::gil_scoped_release released;
     std::lock_guard<std::mutex> lock(busy);
     must_be_usable();
-    check(qv_encode(model, input, items.data(), items.size(), &options, to, &err), err);
+    const int64_t *g = items[0].grid_thw;
+    if (items.size() > 1 || qv_plan_options_for(model, g, &rung, &err) ||
+        g[0] * g[1] * g[2] > rung.rows) {
+        qv_tokens to = allocate();
+        check(qv_encode(model, input, items.data(), items.size(), &options, &to, &err), err);
+        return;
+    }
+    qv_plan *plan = nullptr;
+    check(qv_plan_create(model, &rung, &plan, &err), err);
+    const std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan,
+                                                              [](qv_plan *p) { qv_plan_free(&p); });
+    check(qv_plan_push(plan, items.data(), 1, &err), err);
+    qv_tokens to = allocate();
+    check(qv_plan_pull(plan, &to, &err), err);
+}
+
+/* A list of numbers, or an array [items, 3] of them in the host's memory. */
+static std::vector<int64_t>
+grid_of(nb::handle grid)
+{
+    nb::ndarray<nb::ro> seen;
+    if (nb::isinstance<nb::list>(grid))
+        return nb::cast<std::vector<int64_t>>(grid);
+    if (!nb::try_cast(grid, seen))
+        fail(QV_EINVAL, "grid_thw: this array cannot be shared");
+    const bool wide = seen.dtype() == nb::dtype<int64_t>();
+    if (seen.ndim() != 2 || seen.shape(1) != 3 || seen.device_type() != nb::device::cpu::value ||
+        !(wide || seen.dtype() == nb::dtype<int32_t>()))
+        fail(QV_EINVAL, "grid_thw: must be rows of three whole numbers, [items, 3]");
+    std::vector<int64_t> out(seen.shape(0) * 3);
+    for (size_t i = 0; i < out.size(); i++) {
+        const int64_t at = (int64_t)(i / 3) * seen.stride(0) + (int64_t)(i % 3) * seen.stride(1);
+        out[i] = wide ? static_cast<const int64_t *>(seen.data())[at]
+                      : static_cast<const int32_t *>(seen.data())[at];
+    }
+    return out;
 }
 
 void
-Model::forward_at(uintptr_t rows, int64_t n_rows, bool bf16, const std::vector<int64_t> &grid_thw,
-                  const std::vector<uintptr_t> &outs, const std::string &dtype)
+Model::forward_at(nb::object rows, nb::object grid, nb::callable allocate, const std::string &dtype)
 {
     must_be_ours();
-    const qv_input input = bf16 ? QV_INPUT_PATCHES_BF16 : QV_INPUT_PATCHES;
-    const std::vector<qv_item> items =
-        items_of(facts, grid_thw, input, reinterpret_cast<const char *>(rows), n_rows);
-    qv_tokens to = {};
-    to.capacity = n_rows / (facts.merge_size * facts.merge_size);
-    to.tokens = reinterpret_cast<void *>(outs.at(0));
-    for (int i = 0; i < facts.n_deepstack; i++)
-        to.deepstack[i] = reinterpret_cast<void *>(outs.at(1 + (size_t)i));
-    encode(input, items, parse_dtype(dtype, false), &to);
+    const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_of(grid));
+    const qv_dtype output = parse_dtype(dtype, false);
+    const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
+    encode(x.input, x.items, output, [&] {
+        const nb::gil_scoped_acquire acquired;
+        const uintptr_t bytes =
+            (uintptr_t)(n * facts.out_hidden) * (output == QV_BF16 ? 2 : sizeof(float));
+        const uintptr_t first = nb::cast<uintptr_t>(allocate(n));
+        qv_tokens to = {};
+        to.tokens = reinterpret_cast<void *>(first);
+        for (int i = 0; i < facts.n_deepstack; i++)
+            to.deepstack[i] = reinterpret_cast<void *>(first + (1 + (uintptr_t)i) * bytes);
+        to.capacity = n;
+        return to;
+    });
 }
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */

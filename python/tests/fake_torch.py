@@ -58,6 +58,15 @@ class Tensor:
     def data_ptr(self):
         return self.array.ctypes.data
 
+    def __len__(self):
+        return len(self.array)
+
+    def get_device(self):
+        return -1
+
+    def new_empty(self, shape, dtype):
+        return empty(*shape, dtype=dtype)
+
     def unbind(self):
         return tuple(Tensor(a) for a in self.array)
 
@@ -108,6 +117,9 @@ class Tensor:
 
 def empty(*shape, dtype, device=None):
     return Tensor(np.empty(shape[0] if isinstance(shape[0], tuple) else shape, dtype.numpy))
+
+
+utils = types.SimpleNamespace(dlpack=types.SimpleNamespace(to_dlpack=lambda t: t.array))
 
 
 def from_numpy(array):
