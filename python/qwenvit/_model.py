@@ -211,7 +211,7 @@ class Model:
     def _encode_torch(self, x, grid_thw, dtype, torch):
         """[1 + deepstack, n, out_hidden]. Where its code is in no cache any function of torch's takes as long as
         a kernel: few are called before the core, and memory is taken while the device is at work."""
-        outs, share, index = None, torch.utils.dlpack.to_dlpack, x.get_device()  # index -1: the host
+        outs, index = None, x.get_device()  # -1: the host
 
         def allocate(n):
             nonlocal outs
@@ -219,12 +219,11 @@ class Model:
             outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
             return outs.data_ptr()
 
-        by_rows = is_torch(grid_thw) and not grid_thw.is_cuda
-        grid = share(grid_thw) if by_rows else [v for row in integers(grid_thw, "grid_thw") for v in row]
+        grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         own = index < 0 or self._stream and self._stream == current_stream(torch, index)
         if not own:  # else in the order of the caller's stream
             torch.cuda.current_stream(x.device).synchronize()
-        self._core.forward_at(share(x), grid, allocate, dtype)
+        self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
         if not own and self._stream:
             torch.cuda.ExternalStream(self._stream, x.device).synchronize()
         return outs

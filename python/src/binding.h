@@ -35,6 +35,13 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
+/* Of tokens' dtypes. */
+inline size_t
+element_bytes(qv_dtype dtype)
+{
+    return dtype == QV_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
+
 /* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one piece of memory. */
 struct Tokens {
     int64_t n = 0, width = 0;
@@ -53,7 +60,7 @@ struct Tokens {
     size_t
     matrix_bytes() const
     {
-        return (size_t)n * (size_t)width * (dtype == QV_BF16 ? 2 : 4);
+        return (size_t)n * (size_t)width * element_bytes(dtype);
     }
     char *
     matrix(int i) const
@@ -85,8 +92,8 @@ class Model
     nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                        const std::string &dtype);
     /* and into memory at the address that allocate(n) returns: tokens, and behind them each DeepStack output,
-     * [n, out_hidden] of dtype. grid: a list of numbers, or an array [items, 3]. */
-    void forward_at(nb::object rows, nb::object grid, nb::callable allocate,
+     * [n, out_hidden] of dtype. */
+    void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
     Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
     /* What stands in a cache of its tokens, of clips with these options. */

@@ -344,39 +344,17 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     check(qv_plan_pull(plan, &to, &err), err);
 }
 
-/* A list of numbers, or an array [items, 3] of them in the host's memory. */
-static std::vector<int64_t>
-grid_of(nb::handle grid)
-{
-    nb::ndarray<nb::ro> seen;
-    if (nb::isinstance<nb::list>(grid))
-        return nb::cast<std::vector<int64_t>>(grid);
-    if (!nb::try_cast(grid, seen))
-        fail(QV_EINVAL, "grid_thw: this array cannot be shared");
-    const bool wide = seen.dtype() == nb::dtype<int64_t>();
-    if (seen.ndim() != 2 || seen.shape(1) != 3 || seen.device_type() != nb::device::cpu::value ||
-        !(wide || seen.dtype() == nb::dtype<int32_t>()))
-        fail(QV_EINVAL, "grid_thw: must be rows of three whole numbers, [items, 3]");
-    std::vector<int64_t> out(seen.shape(0) * 3);
-    for (size_t i = 0; i < out.size(); i++) {
-        const int64_t at = (int64_t)(i / 3) * seen.stride(0) + (int64_t)(i % 3) * seen.stride(1);
-        out[i] = wide ? static_cast<const int64_t *>(seen.data())[at]
-                      : static_cast<const int32_t *>(seen.data())[at];
-    }
-    return out;
-}
-
 void
-Model::forward_at(nb::object rows, nb::object grid, nb::callable allocate, const std::string &dtype)
+Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
+                  const std::string &dtype)
 {
     must_be_ours();
-    const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_of(grid));
+    const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_thw);
     const qv_dtype output = parse_dtype(dtype, false);
     const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
     encode(x.input, x.items, output, [&] {
         const nb::gil_scoped_acquire acquired;
-        const uintptr_t bytes =
-            (uintptr_t)(n * facts.out_hidden) * (output == QV_BF16 ? 2 : sizeof(float));
+        const uintptr_t bytes = (size_t)(n * facts.out_hidden) * element_bytes(output);
         const uintptr_t first = nb::cast<uintptr_t>(allocate(n));
         qv_tokens to = {};
         to.tokens = reinterpret_cast<void *>(first);

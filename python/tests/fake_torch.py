@@ -58,9 +58,6 @@ class Tensor:
     def data_ptr(self):
         return self.array.ctypes.data
 
-    def __len__(self):
-        return len(self.array)
-
     def get_device(self):
         return -1
 
