@@ -253,36 +253,75 @@ several_are_each_alone(void **state)
     }
 }
 
-/* In the capacity that an item takes by itself it gives what it gives in a pack's, where info says so. */
+/* With packs on every backend, in every dtype that it has. */
 static void
-capacities_change_no_bit_unsaid(void **state)
+for_each_pack(void (*check)(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref))
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS * N_TEST_DTYPES; on++) {
         const char *backend = test_backends[on / N_TEST_DTYPES];
         qv_dtype dtype = test_dtypes[on % N_TEST_DTYPES];
         if (!dtype_is_here(backend, dtype))
             continue;
         struct pack p = pack_open(backend, dtype, QV_INPUT_FRAMES, QV_F32);
-        const struct qv_caps *caps = &p.t.ctx->caps;
         const struct qv_capacity_bits bits =
-            qv_capacity_bits(caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
-        int said = 0;
-        for (int i = 0; i < N; i++) {
-            struct qv_capacity own =
-                qv_capacity_alone(caps, &p.t.model->config, p.items[i].grid_thw);
-            size_t bytes;
-            if (!qv_capacity_same_bits(&bits, &own, &p.plan->capacity))
-                continue;
-            char *alone = tiny_encode(&p.t, QV_INPUT_FRAMES, &p.items[i], 1, NULL, &bytes);
-            assert_memory_equal(alone, p.alone[i], bytes);
-            free(alone);
-            said++;
-        }
-        if (!strcmp(backend, "ref"))
-            assert_int_equal(said, N);
+            qv_capacity_bits(&p.t.ctx->caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
+        check(&p, &bits, !strcmp(backend, "ref"));
         pack_close(&p);
     }
+}
+
+static void
+check_alone(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
+{
+    int said = 0;
+    for (int i = 0; i < N; i++) {
+        struct qv_capacity own =
+            qv_capacity_alone(&p->t.ctx->caps, &p->t.model->config, p->items[i].grid_thw);
+        size_t bytes;
+        if (!qv_capacity_same_bits(bits, &own, &p->plan->capacity))
+            continue;
+        char *alone = tiny_encode(&p->t, QV_INPUT_FRAMES, &p->items[i], 1, NULL, &bytes);
+        assert_memory_equal(alone, p->alone[i], bytes);
+        free(alone);
+        said++;
+    }
+    if (is_ref)
+        assert_int_equal(said, N);
+}
+
+/* In the capacity that an item takes by itself it gives what it gives in a pack's, where info says so. */
+static void
+capacities_change_no_bit_unsaid(void **state)
+{
+    (void)state;
+    for_each_pack(check_alone);
+}
+
+static void
+check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
+{
+    enum { FEW = 3 };
+    const struct qv_caps *caps = &p->t.ctx->caps;
+    const struct qv_capacity full = qv_capacity_pack(caps, &p->t.model->config, 0);
+    int64_t rows = 0, segments = 0;
+    size_t n, n_full;
+    for (int i = 0; i < FEW; i++) {
+        rows += rows_of(&p->items[i]);
+        segments += p->items[i].grid_thw[0];
+    }
+    const struct qv_capacity rung = qv_capacity_pack(caps, &p->t.model->config, rows);
+    assert_true(rung.rows < full.rows && segments <= rung.segments);
+    const bool small = qv_capacity_same_bits(bits, &rung, &full);
+    char *few = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW, NULL, &n);
+    assert_int_equal(p->t.model->idle[0]->capacity.rows, small ? rung.rows : full.rows);
+    char *in_full = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW,
+                                &(qv_plan_options){ .rows = full.rows }, &n_full);
+    assert_int_equal(p->t.model->idle[0]->capacity.rows, full.rows);
+    assert_int_equal(n, n_full);
+    assert_memory_equal(few, in_full, n);
+    assert_true(small || !is_ref);
+    free(few);
+    free(in_full);
 }
 
 /* Items that fit into one chunk do not pay for a full one, where that changes no bit; where it would, they do. */
@@ -290,38 +329,7 @@ static void
 few_take_the_smallest_rung(void **state)
 {
     (void)state;
-    enum { FEW = 3 };
-    for (int on = 0; on < N_TEST_BACKENDS * N_TEST_DTYPES; on++) {
-        const char *backend = test_backends[on / N_TEST_DTYPES];
-        qv_dtype dtype = test_dtypes[on % N_TEST_DTYPES];
-        if (!dtype_is_here(backend, dtype))
-            continue;
-        struct pack p = pack_open(backend, dtype, QV_INPUT_FRAMES, QV_F32);
-        const struct qv_caps *caps = &p.t.ctx->caps;
-        const struct qv_capacity_bits bits =
-            qv_capacity_bits(caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
-        const struct qv_capacity full = qv_capacity_pack(caps, &p.t.model->config, 0);
-        int64_t rows = 0, segments = 0;
-        size_t n, n_full;
-        for (int i = 0; i < FEW; i++) {
-            rows += rows_of(&p.items[i]);
-            segments += p.items[i].grid_thw[0];
-        }
-        const struct qv_capacity rung = qv_capacity_pack(caps, &p.t.model->config, rows);
-        assert_true(rung.rows < full.rows && segments <= rung.segments);
-        const bool small = qv_capacity_same_bits(&bits, &rung, &full);
-        char *few = tiny_encode(&p.t, QV_INPUT_FRAMES, p.items, FEW, NULL, &n);
-        assert_int_equal(p.t.model->idle[0]->capacity.rows, small ? rung.rows : full.rows);
-        char *in_full = tiny_encode(&p.t, QV_INPUT_FRAMES, p.items, FEW,
-                                    &(qv_plan_options){ .rows = full.rows }, &n_full);
-        assert_int_equal(p.t.model->idle[0]->capacity.rows, full.rows);
-        assert_int_equal(n, n_full);
-        assert_memory_equal(few, in_full, n);
-        assert_true(small || strcmp(backend, "ref") != 0);
-        free(few);
-        free(in_full);
-        pack_close(&p);
-    }
+    for_each_pack(check_few);
 }
 
 static void
