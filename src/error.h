@@ -9,6 +9,18 @@
 
 #include "qwenvit.h"
 
+/* Texts quote what strangers wrote, and a terminal obeys control characters: each becomes '?'. Those
+ * from U+0080 to U+009F are two bytes in UTF-8. */
+static inline void
+qv_make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < ' ' || *c == 127)
+            *c = '?';
+        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+            c[0] = c[1] = '?';
+}
+
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -20,6 +32,7 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
         va_start(ap, format);
         vsnprintf(err->text, sizeof err->text, format, ap);
         va_end(ap);
+        qv_make_printable(err->text);
         err->status = status;
     }
     return status;

@@ -34,9 +34,10 @@ struct written {
 struct how {
     int bits;
     bool as_values;
-    const char *drop;      /* a tensor left out, by the end of its name */
-    int64_t groups, words; /* other numbers of them in a row than there are */
-    const char *scales_as; /* another dtype of the scales */
+    const char *drop;                  /* a tensor left out, by the end of its name */
+    int64_t groups, words;             /* other numbers of them in a row than there are */
+    int64_t biases_groups;             /* the same of the biases alone */
+    const char *scales_as, *biases_as; /* other dtypes */
 };
 
 static void
@@ -104,7 +105,8 @@ put_matrix(struct written *w, const struct how *how, const char *name, const flo
     put(w, how->scales_as ? how->scales_as : "F32", other, 2, (int64_t[]){ rows, said }, scales,
         n * 4);
     snprintf(other, sizeof other, "%.*sbiases", stem, name);
-    put(w, "F32", other, 2, (int64_t[]){ rows, said }, biases, n * 4);
+    put(w, how->biases_as ? how->biases_as : "F32", other, 2,
+        (int64_t[]){ rows, how->biases_groups ? how->biases_groups : said }, biases, n * 4);
 }
 
 /* [o, c, taps] -> [o, taps, c] */
@@ -266,7 +268,11 @@ what_is_not_in_that_form_is_refused(void **state)
           "qkv.weight is quantised as [96,2] with scales [96,1]|[96,32]|4 or 8 bits" },
         { { .bits = 4, .words = 3 }, QV_EFORMAT, "[96,3]" },
         { { .bits = 8, .groups = 3 }, QV_EFORMAT, "scales [96,3]" },
+        { { .bits = 8, .biases_groups = 2 }, QV_EFORMAT, "4 or 8 bits in groups can be loaded" },
         { { .bits = 8, .scales_as = "I32" }, QV_EUNSUPPORTED, "qkv.scales is I32" },
+        { { .bits = 8, .biases_as = "I32" },
+          QV_EUNSUPPORTED,
+          "qkv.scales is F32 and its biases are I32; both must be" },
     };
     copy_config();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -109,6 +109,7 @@ bad_headers_are_refused(void **state)
         { "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "shape is missing" },
         { "{\"a\":" U8("4", "0", "4") "}", 4, "shape is 4|array" },
         { "{\"a\":" U8("[-1]", "0", "4") "}", 4, "shape is [-1]" },
+        { "{\"a\":" U8("[0,-1]", "0", "0") "}", 0, "shape is [0,-1]" },
         { "{\"a\":" U8("[1.0]", "0", "1") "}", 1, "shape is [1.0]" },
         { "{\"a\":" U8("[1e3]", "0", "1") "}", 1, "shape|integer" },
         { "{\"a\":" U8("[true]", "0", "1") "}", 1, "shape is [true]" },
@@ -137,8 +138,13 @@ bad_headers_are_refused(void **state)
         { "{\"__metadata__\":{\"k\":{}}}", 0, "__metadata__" },
         { "{\"__metadata__\":{\"k\":null}}", 0, "__metadata__ \"k\" is null" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate" },
-        /* a name that would play with a terminal */
+        /* names that would play with a terminal: by ESC, by CSI in one character, by DEL */
         { "{\"\\u001b[2J\":1}", 0, "u001B[2J" },
+        { "{\"\\u009b2J\":1}", 0, "u009B2J" },
+        { "{\"\xc2\x9b"
+          "2J\":1}",
+          0, "u009B2J" },
+        { "{\"a\\u007fb\":1}", 0, "a?b" },
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -26,7 +26,8 @@ struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
-    bool f32, links, extra;
+    bool f32, links;
+    const char *extra;        /* one besides, of this name */
     const char *drop, *widen; /* a tensor left out, with one row more */
     const char *retype, *as;  /* one that is of this dtype, and zero */
     const char *spoil;        /* one with this value at this place */
@@ -161,7 +162,7 @@ write_variant(const struct variant *v, struct scratch *s)
     }
     if (v->extra) {
         tensors[n] = (struct qv_safetensor){ .dtype_name = "I64", .n_dims = 1, .shape = { 3 } };
-        tensors[n].name = strcpy(names[n], "model.visual.blocks.99.extra");
+        tensors[n].name = strcpy(names[n], v->extra);
         data[n++] = calloc(3, 8);
     }
     strcpy(s->dir, "/tmp/qv_weights_XXXXXX");
@@ -223,7 +224,7 @@ the_same_model_however_it_is_stored(void **state)
         { .what = "a bare tower", .prefix = "" },
         { .what = "f32", .f32 = true },
         { .what = "links", .links = true },
-        { .what = "with tensors of others", .extra = true },
+        { .what = "with tensors of others", .extra = "model.visual.blocks.99.extra" },
     };
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     for (size_t d = 0; d < 2; d++) {
@@ -246,6 +247,34 @@ the_same_model_however_it_is_stored(void **state)
     }
 }
 
+/* Every value is in it, wherever in a tensor. */
+static void
+another_value_is_another_digest(void **state)
+{
+    (void)state;
+    static const struct variant variants[] = {
+        { .what = "as it is" },
+        { .what = "the first value", .spoil = "blocks.0.mlp.linear_fc1.weight", .value = 0.25f },
+        { .what = "a later value",
+          .spoil = "blocks.0.mlp.linear_fc1.weight",
+          .value = 0.25f,
+          .at = 77 },
+        { .what = "a norm's value", .spoil = "merger.norm.weight", .value = 0.25f, .at = 3 },
+    };
+    enum { N = sizeof variants / sizeof *variants };
+    char digests[N][40];
+    for (int i = 0; i < N; i++) {
+        struct scratch s;
+        size_t n;
+        write_variant(&variants[i], &s);
+        free(tokens_of(s.dir, QV_F32, &n, digests[i]));
+        for (int j = 0; j < i; j++)
+            if (!strcmp(digests[i], digests[j]))
+                fail_msg("%s: the digest of: %s", variants[i].what, variants[j].what);
+        clean(&s);
+    }
+}
+
 static void
 what_does_not_fit_is_refused_by_name(void **state)
 {
@@ -264,6 +293,11 @@ what_does_not_fit_is_refused_by_name(void **state)
           QV_BF16,
           QV_EFORMAT,
           { "no tensor", "patch_embed.proj.weight", "vision tower" } },
+        { { .what = "two towers", .extra = "visual.patch_embed.proj.weight" },
+          QV_BF16,
+          QV_EFORMAT,
+          { "there are two vision towers, model.visual.patch_embed.proj.weight",
+            "and visual.patch_embed.proj.weight", "which one is meant" } },
         { { .what = "shape", .widen = "blocks.2.attn.proj.bias" },
           QV_BF16,
           QV_EFORMAT,
@@ -375,6 +409,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_model_however_it_is_stored),
+        cmocka_unit_test(another_value_is_another_digest),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
         cmocka_unit_test(a_device_hears_what_will_follow),
     };

@@ -17,20 +17,44 @@
 
 #define MAX_WRITE ((uint64_t)1 << 30)
 
-/* Temporary names. Whoever takes one out owns it, so that no handler reads freed memory. A name
- * that finds no place is only not removed by a signal. */
+/* Temporary names. Whoever takes one out owns it, so that no handler reads freed memory. Blocks of them
+ * are added at the front and stay, so that a handler may walk along them at any moment. */
 typedef _Atomic(char *) name_slot;
-static name_slot names[16];
+struct name_block {
+    name_slot names[16];
+    struct name_block *next;
+};
+static struct name_block first_names;
+static _Atomic(struct name_block *) all_names = &first_names;
 
+static name_slot *
+find_free_slot(struct name_block *block, char *name)
+{
+    for (size_t i = 0; i < sizeof block->names / sizeof *block->names; i++) {
+        char *none = NULL;
+        if (atomic_compare_exchange_strong(&block->names[i], &none, name))
+            return &block->names[i];
+    }
+    return NULL;
+}
+
+/* NULL: out of memory. */
 static name_slot *
 put_name(char *name)
 {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *none = NULL;
-        if (atomic_compare_exchange_strong(&names[i], &none, name))
-            return &names[i];
+    for (struct name_block *b = atomic_load(&all_names); b; b = b->next) {
+        name_slot *slot = find_free_slot(b, name);
+        if (slot)
+            return slot;
     }
-    return NULL;
+    struct name_block *more = calloc(1, sizeof *more);
+    if (!more)
+        return NULL;
+    more->names[0] = name;
+    more->next = atomic_load(&all_names);
+    while (!atomic_compare_exchange_weak(&all_names, &more->next, more))
+        ;
+    return &more->names[0];
 }
 
 static void
@@ -47,10 +71,11 @@ int
 qv_atomic_files_remove(void)
 {
     int n = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *name = atomic_exchange(&names[i], NULL);
-        n += name && !unlink(name);
-    }
+    for (struct name_block *b = atomic_load(&all_names); b; b = b->next)
+        for (size_t i = 0; i < sizeof b->names / sizeof *b->names; i++) {
+            const char *name = atomic_exchange(&b->names[i], NULL);
+            n += name && !unlink(name);
+        }
     return n;
 }
 
@@ -74,7 +99,8 @@ create_temporary(struct qv_atomic_file *f, qv_error *err)
         if (f->fd >= 0) {
             f->temporary = name;
             f->slot = put_name(name);
-            return QV_OK;
+            return f->slot ? QV_OK
+                           : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(f->path));
         }
         if (errno != EEXIST)
             break;
@@ -135,23 +161,42 @@ qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data
     return QV_OK;
 }
 
+/* Opens the folder that a path lies in; -1 with errno. */
+static int
+open_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    if (!dir) {
+        errno = ENOMEM;
+        return -1;
+    }
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), e = errno;
+    free(dir);
+    errno = e;
+    return fd;
+}
+
+/* Closes it. 0, or errno; a file system that cannot sync folders does without. */
+static int
+sync_and_close(int fd)
+{
+    const int e = fsync(fd) ? errno : 0;
+    close(fd);
+    return e == EINVAL || e == ENOTSUP ? 0 : e;
+}
+
 /* The rename is only kept over a power loss once the folder is on the disk as well. */
 static qv_status
 sync_folder(const struct qv_atomic_file *f, qv_error *err)
 {
-    const char *slash = strrchr(f->path, '/');
-    char *dir = slash ? strndup(f->path, (size_t)(slash - f->path) + 1) : strdup(".");
-    if (!dir)
+    const int fd = open_folder_of(f->path);
+    if (fd < 0 && errno == ENOMEM)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(f->path));
-    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(dir);
     if (fd < 0)
         return fail_errno(f, "written, but its folder cannot be opened to sync it", errno, err);
-    const int e = fsync(fd) ? errno : 0;
-    close(fd);
-    if (e && e != EINVAL && e != ENOTSUP)
-        return fail_errno(f, "written, but its folder cannot be synced", e, err);
-    return QV_OK;
+    const int e = sync_and_close(fd);
+    return e ? fail_errno(f, "written, but its folder cannot be synced", e, err) : QV_OK;
 }
 
 static qv_status
@@ -194,12 +239,24 @@ qv_atomic_file_abort(struct qv_atomic_file *f)
     *f = (struct qv_atomic_file){ 0 };
 }
 
+/* One that is not on the disk would take along what is put into it: it is not kept. Who may not read the
+ * folder above cannot sync that, and does without. */
+static void
+make_folder(const char *path)
+{
+    if (mkdir(path, 0777))
+        return;
+    const int above = open_folder_of(path);
+    if (above >= 0 && sync_and_close(above))
+        rmdir(path);
+}
+
 void
 qv_make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(path, 0777);
+        make_folder(path);
         *slash = '/';
     }
 }

@@ -26,7 +26,7 @@ qv_status qv_atomic_file_commit(struct qv_atomic_file *file, qv_error *err);
 /* Removes the temporary file. What is finished or was never opened ({ 0 }) may be aborted. */
 void qv_atomic_file_abort(struct qv_atomic_file *file);
 
-/* Makes the folders above a file. Failures are left to whoever opens it. */
+/* Makes the folders above a file, and syncs them. Failures are left to whoever opens it. */
 void qv_make_folders(char *path);
 
 /* All at once. */

@@ -7,43 +7,59 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* The folder of the running program, or of the library that this code is in, with the slash behind;
- * empty if unknown. */
-static void
-own_folder(bool program, char *out, size_t size)
-{
-    static const char here;
-    Dl_info info;
-    *out = 0;
-    if (!program && dladdr(&here, &info) && info.dli_fname)
-        snprintf(out, size, "%s", info.dli_fname);
 #ifdef __linux__
-    if (program) {
+#include <sys/auxv.h>
+#endif
+
+enum own { IN_PROGRAM = 1, IN_LIBRARY = 2, IN_EITHER = IN_PROGRAM | IN_LIBRARY };
+
+/* The path of the program or library that this code is in; empty if unknown. */
+static enum own
+own_path(char *out, size_t size)
+{
+    static const char anchor;
+    Dl_info here;
+    const bool known = dladdr(&anchor, &here) && here.dli_fname;
+    *out = 0;
+#ifdef __linux__
+    /* a program's name for the linker is what whoever started it made of argv[0] */
+    Dl_info program;
+    const void *headers = (const void *)getauxval(AT_PHDR);
+    if (!known || (dladdr(headers, &program) && program.dli_fbase == here.dli_fbase)) {
         const ssize_t n = readlink("/proc/self/exe", out, size - 1);
         out[n > 0 ? n : 0] = 0;
+        return IN_PROGRAM;
     }
+    const enum own own = IN_LIBRARY;
+#else
+    const enum own own = IN_EITHER;
 #endif
-    char *slash = strrchr(out, '/');
-    if (slash && *out == '/')
-        slash[1] = 0;
-    else
-        *out = 0;
+    if (known)
+        snprintf(out, size, "%s", here.dli_fname);
+    return own;
 }
 
 bool
-qv_find_installed(const char *const *names, size_t n, const char *otherwise, int mode, char *path,
-                  size_t size)
+qv_find_installed(const char *name, const char *from_lib, const char *from_bin, int mode,
+                  char *path, size_t size)
 {
     char folder[PATH_MAX];
-    for (int program = 0; program < 2; program++) {
-        own_folder(program, folder, sizeof folder);
-        for (size_t i = 0; *folder && i < n; i++) {
-            const int length = snprintf(path, size, "%s%s", folder, names[i]);
-            if (length > 0 && (size_t)length < size && !access(path, mode))
-                return true;
-        }
+    const enum own own = own_path(folder, sizeof folder);
+    const char *const places[] = { ".", own & IN_LIBRARY ? from_lib : NULL,
+                                   own & IN_PROGRAM ? from_bin : NULL };
+    char *slash = strrchr(folder, '/');
+    snprintf(path, size, "%s", name);
+    if (*folder != '/')
+        return false;
+    slash[1] = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!places[i])
+            continue;
+        const bool beside = !strcmp(places[i], ".");
+        const int n = snprintf(path, size, "%s%s%s%s", folder, beside ? "" : places[i],
+                               beside ? "" : "/", name);
+        if (n > 0 && (size_t)n < size && !access(path, mode))
+            return true;
     }
-    snprintf(path, size, "%s", otherwise);
-    return !access(path, mode);
+    return false;
 }

@@ -6,10 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Looks for names[n], relative paths, in the folder of the library (or program) that this code is
- * in, then in the running program's, and at last for `otherwise`, where the file was meant to be
- * installed. mode: as for access(). False: at none of these, and path is `otherwise`. */
-bool qv_find_installed(const char *const *names, size_t n, const char *otherwise, int mode,
+/* Looks for a file in the folder of the library that this code is in, or of the running program where it
+ * is in no library, and then in from_lib below a library's, or in from_bin below a program's: a tree may
+ * be moved, and nothing is looked for anywhere else. A library that was found by a relative path has no
+ * folder, as the working folder may be anybody's. mode: as for access(). False: it is at neither; path is
+ * then the last place, or the name alone. */
+bool qv_find_installed(const char *name, const char *from_lib, const char *from_bin, int mode,
                        char *path, size_t size);
 
 #endif

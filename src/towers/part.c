@@ -148,6 +148,12 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, 
                        (long long)spec->n, (long long)spec->k);
     part->group = spec->k / s->shape[1];
     part->dtype = QV_F32;
+    if (part->group != 32 && part->group != 64 && part->group != 128)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: tensor %s is quantised in groups of %lld values (its scales are [%s]); "
+                       "MLX has groups of 32, 64 and 128",
+                       qv_safetensors_path(part->weight.file), w->name, (long long)part->group,
+                       scales);
     if (!can_be_loaded(s) || s->dtype != b->dtype)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: tensor %s is %s and its biases are %s; both must be F32, F16 or BF16",
@@ -193,16 +199,28 @@ dequantise(const struct qv_tensor_part *part, int64_t k, int64_t rows, const uin
     }
 }
 
+/* Bytes that a row of k values takes in the file. */
+struct quantised_row {
+    size_t packed, scales; /* and as many of biases */
+};
+
+static struct quantised_row
+quantised_row(const struct qv_tensor_part *part, int64_t k)
+{
+    return (struct quantised_row){ (size_t)(k * part->bits / 8),
+                                   (size_t)(k / part->group) *
+                                       qv_dtype_bytes(part->scales.tensor->dtype) };
+}
+
 static qv_status
 read_quantised(const struct qv_tensor_part *part, int64_t k, int64_t row, int64_t rows, char *raw,
                float *out, qv_error *err)
 {
     const struct qv_found *const found[3] = { &part->weight, &part->scales, &part->biases };
-    const size_t group_bytes =
-        (size_t)(k / part->group) * qv_dtype_bytes(part->scales.tensor->dtype);
-    const size_t row_bytes[3] = { (size_t)(k * part->bits / 8), group_bytes, group_bytes };
-    char *at[3] = { raw, raw + (size_t)rows * row_bytes[0],
-                    raw + (size_t)rows * (row_bytes[0] + group_bytes) };
+    const struct quantised_row one = quantised_row(part, k);
+    const size_t row_bytes[3] = { one.packed, one.scales, one.scales };
+    char *at[3] = { raw, raw + (size_t)rows * one.packed,
+                    raw + (size_t)rows * (one.packed + one.scales) };
     for (int i = 0; i < 3; i++) {
         qv_status status =
             qv_safetensors_read(found[i]->file, found[i]->tensor, (uint64_t)row * row_bytes[i],
@@ -238,10 +256,28 @@ qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *pref
     return check_shape(config, spec, out, err);
 }
 
+size_t
+qv_part_row_bytes(const struct qv_tensor_part *part, int64_t k)
+{
+    const size_t values = (size_t)k * qv_dtype_bytes(part->dtype);
+    if (!part->bits)
+        return values;
+    const struct quantised_row row = quantised_row(part, k);
+    const size_t stored = row.packed + 2 * row.scales;
+    return stored > values ? stored : values;
+}
+
 qv_status
 qv_part_read(const struct qv_tensor_part *part, const struct qv_config *c, int64_t k, int64_t row,
-             int64_t rows, void *raw, void *canonical, void **values, qv_error *err)
+             int64_t rows, const struct qv_part_room *room, void **values, qv_error *err)
 {
+    void *const raw = room->raw, *const canonical = room->canonical;
+    const size_t needed = (size_t)rows * qv_part_row_bytes(part, k);
+    if (needed > room->bytes) /* whatever it was that let this through */
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
+                       qv_safetensors_path(part->weight.file), part->weight.tensor->name,
+                       (long long)rows, needed, room->bytes);
     if (part->bits) {
         *values = canonical;
         return read_quantised(part, k, row, rows, raw, canonical, err);

@@ -26,7 +26,7 @@ struct qv_tensor_part {
     /* Quantised: weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias of
      * its group. bits 0: it is not. */
     int bits;
-    int64_t group;
+    int64_t group;                  /* 32, 64 or 128 values, as MLX has them */
     struct qv_found scales, biases; /* [n, k/group] */
 };
 
@@ -40,10 +40,19 @@ qv_status qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const 
                        const struct qv_config *config, const struct qv_tensor_spec *spec, int i,
                        struct qv_tensor_part *out, qv_error *err);
 
-/* Rows row .. row+rows, k values each: *values is in raw or in canonical, which have room for 4 bytes a
- * value. */
+/* Memory for rows of a part: bytes of what the file has, and as many of what is made of it. */
+struct qv_part_room {
+    void *raw, *canonical;
+    size_t bytes; /* of each */
+};
+
+/* Bytes of such memory that a row of k values takes. */
+size_t qv_part_row_bytes(const struct qv_tensor_part *part, int64_t k);
+
+/* Rows row .. row+rows, k values each: *values is in the room's raw or in its canonical. QV_EFORMAT if
+ * the room is too small for them. */
 qv_status qv_part_read(const struct qv_tensor_part *part, const struct qv_config *config, int64_t k,
-                       int64_t row, int64_t rows, void *raw, void *canonical, void **values,
+                       int64_t row, int64_t rows, const struct qv_part_room *room, void **values,
                        qv_error *err);
 
 #endif

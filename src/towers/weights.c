@@ -30,6 +30,7 @@ struct source {
     struct qv_tensor_spec spec;
     struct qv_tensor_part parts[QV_MOST_PARTS];
     struct qv_layout layout; /* on the device */
+    size_t row_bytes;        /* that a row takes in a place, the most of what is there */
 };
 
 /* Rows of a tensor as the device has it. */
@@ -48,6 +49,7 @@ struct stored {
 /* A slice in memory. */
 struct place {
     char *raw, *canonical, *converted;
+    size_t bytes; /* of each */
     struct stored stored[QV_MOST_PARTS];
     int n_stored;
 };
@@ -70,6 +72,27 @@ struct loader {
 #endif
 };
 
+size_t qv_weights_slice_bytes;
+
+/* Values of a row as the device has it, which has no fewer. */
+static int64_t
+longest_row(const struct source *s)
+{
+    return s->spec.k + s->spec.pad_k;
+}
+
+/* As converted, f32 at the most, or as the file has a part. */
+static size_t
+bytes_of_row(const struct source *s)
+{
+    size_t most = (size_t)longest_row(s) * sizeof(float);
+    for (int i = 0; i < s->spec.n_parts; i++) {
+        const size_t part = qv_part_row_bytes(&s->parts[i], s->spec.k);
+        most = part > most ? part : most;
+    }
+    return most;
+}
+
 static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
@@ -81,6 +104,7 @@ find_all(struct loader *l, size_t n, qv_error *err)
         for (int i = 0; i < s->spec.n_parts && !status; i++)
             status = qv_part_find(l->checkpoint, l->dir, l->prefix, l->config, &s->spec, i,
                                   &s->parts[i], err);
+        s->row_bytes = status ? 0 : bytes_of_row(s);
     }
     return status;
 }
@@ -122,13 +146,6 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
         w->bytes += qv_aligned(angle_values(l->config) * sizeof(float));
     }
     return QV_OK;
-}
-
-/* Values of a row as the device has it, which has no fewer. */
-static int64_t
-longest_row(const struct source *s)
-{
-    return s->spec.k + s->spec.pad_k;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -183,12 +200,14 @@ read_part(const struct loader *l, const struct source *s, int part, int64_t row,
           qv_dtype dtype, struct place *place, int64_t at, void *to, qv_error *err)
 {
     const struct qv_tensor_part *from = &s->parts[part];
-    const int64_t n = rows * s->spec.k, before = at * s->spec.k * 4;
+    const int64_t n = rows * s->spec.k;
+    const size_t before = (size_t)at * s->row_bytes;
     const bool in_place = from->dtype == dtype && !s->spec.pad_k;
+    const struct qv_part_room room = { in_place ? to : place->raw + before,
+                                       place->canonical + before,
+                                       before < place->bytes ? place->bytes - before : 0 };
     void *values;
-    qv_status status =
-        qv_part_read(from, l->config, s->spec.k, row, rows, in_place ? to : place->raw + before,
-                     place->canonical + before, &values, err);
+    qv_status status = qv_part_read(from, l->config, s->spec.k, row, rows, &room, &values, err);
     if (status)
         return status;
     place->stored[place->n_stored++] =
@@ -282,7 +301,7 @@ cut_slices(struct loader *l, size_t n_sources)
     l->n_slices = 0;
     for (const struct source *s = l->sources; s < l->sources + n_sources; s++) {
         int64_t multiple = s->layout.row_multiple, all = qv_tensor_rows(&s->spec) - s->spec.pad_n;
-        int64_t step = (int64_t)l->slice_bytes / (longest_row(s) * 4) / multiple * multiple;
+        int64_t step = (int64_t)(l->slice_bytes / s->row_bytes) / multiple * multiple;
         if (step < multiple)
             step = multiple;
         for (int64_t row = 0; row < all; row += step, l->n_slices++)
@@ -298,16 +317,17 @@ make_places(struct loader *l, size_t n_sources, qv_error *err)
 {
     size_t bytes = l->slice_bytes;
     for (const struct source *s = l->sources; s < l->sources + n_sources; s++) {
-        const size_t least = (size_t)(longest_row(s) * s->layout.row_multiple) * 4;
+        const size_t least = (size_t)s->layout.row_multiple * s->row_bytes;
         bytes = least > bytes ? least : bytes;
     }
-    const size_t most = (size_t)MOST_PLACES * AHEAD_BYTES / bytes;
+    const size_t most = (size_t)MOST_PLACES * l->slice_bytes / bytes;
     l->n_places = l->threads == 1 || !most ? 1 : (int)most;
     bool made = true;
     for (struct place *p = l->places; p < l->places + l->n_places && made; p++) {
         p->raw = malloc(bytes);
         p->canonical = malloc(bytes);
         p->converted = malloc(bytes);
+        p->bytes = bytes;
         made = p->raw && p->canonical && p->converted;
     }
     return made ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for slices of %zu bytes", bytes);
@@ -346,8 +366,10 @@ static qv_status
 load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
 {
     const size_t worth = 1 + w->bytes / BYTES_PER_THREAD;
-    l->threads = (size_t)threads < worth ? threads : (int)worth;
-    l->slice_bytes = l->threads == 1 ? SLICE_BYTES : AHEAD_BYTES;
+    l->threads = (size_t)threads < worth || qv_weights_slice_bytes ? threads : (int)worth;
+    l->slice_bytes = qv_weights_slice_bytes ? qv_weights_slice_bytes
+                     : l->threads == 1      ? SLICE_BYTES
+                                            : AHEAD_BYTES;
     cut_slices(l, w->n);
     l->slices = calloc(l->n_slices, sizeof *l->slices);
     if (!l->slices)

@@ -14,6 +14,10 @@ struct qv_weights {
     char digest[40];
 };
 
+/* Tests set this before anything is loaded, so that small tensors are read in slices of so many bytes, or
+ * of the fewest rows that a device packs; 0, as it is: of megabytes. */
+extern size_t qv_weights_slice_bytes;
+
 /*
  * Finds every tensor of the tower in the checkpoint folder `dir`, checks its shape and dtype, and
  * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A

@@ -4,50 +4,26 @@
 #define _GNU_SOURCE
 #include "towers/config.h"
 #include "fuzz.h"
+#include "../sparse.h"
 #include "towers/tower.h"
 
-enum { MOST_TENSORS = 100, MOST_HEADER = 64 << 10 };
+enum { MOST_TENSORS = 100 };
 
-struct header {
-    char text[MOST_HEADER];
-    size_t used;
-    uint64_t data; /* bytes described so far */
-};
-
-/* False if they are more than a file can have. */
+/* False if a tower has more than a file can. */
 static bool
-describe_tensor(struct header *h, const struct qv_tensor_spec *spec, int part)
-{
-    uint64_t bytes = 2, end;
-    char shape[64];
-    const bool flat = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
-    snprintf(shape, sizeof shape, flat ? "%lld" : "%lld,%lld", (long long)spec->n,
-             (long long)spec->k);
-    if (__builtin_mul_overflow(bytes, spec->n, &bytes) ||
-        __builtin_mul_overflow(bytes, flat ? 1 : spec->k, &bytes) ||
-        __builtin_add_overflow(h->data, bytes, &end) || end > (uint64_t)1 << 50)
-        return false;
-    h->used += (size_t)
-        snprintf(h->text + h->used, sizeof h->text - h->used,
-                 "%c\"visual.%s\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
-                 h->used ? ',' : '{', spec->names[part], shape, (unsigned long long)h->data,
-                 (unsigned long long)end);
-    h->data = end;
-    return h->used < sizeof h->text;
-}
-
-static bool
-describe_tower(struct header *h, const struct qv_config *c)
+describe_tower(struct sparse *s, const struct qv_config *c)
 {
     struct qv_tower tower;
     qv_error err;
     bool fits = !fuzz_failed(qv_tower_open(c, &tower, &err), &err) && tower.n <= MOST_TENSORS;
     for (size_t id = 0; id < tower.n && fits; id++) {
         const struct qv_tensor_spec *spec = &tower.tensors[id];
+        const bool flat = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
         FUZZ_CHECK(spec->n > 0 && spec->k > 0 && spec->n_parts > 0);
         for (int part = 0; part < spec->n_parts && fits; part++) {
             FUZZ_CHECK(*spec->names[part]);
-            fits = describe_tensor(h, spec, part);
+            fits = sparse_add(s, "BF16", 2, "visual.", spec->names[part], flat ? 1 : 2,
+                              (int64_t[]){ spec->n, spec->k });
         }
     }
     qv_tower_close(&tower);
@@ -57,18 +33,14 @@ describe_tower(struct header *h, const struct qv_config *c)
 static bool
 write_checkpoint(const struct qv_config *c)
 {
-    static struct header h;
-    h.used = h.data = 0;
-    if (!describe_tower(&h, c))
+    static struct sparse s;
+    s.used = s.data = 0;
+    if (!describe_tower(&s, c))
         return false;
-    h.text[h.used++] = '}';
-    const char head[8] = { (char)(h.used & 255), (char)(h.used >> 8 & 255), (char)(h.used >> 16) };
-    const char *path = fuzz_file("model.safetensors", head, sizeof head);
-    const int fd = open(path, O_WRONLY | O_APPEND);
-    FUZZ_CHECK(fd >= 0 && write(fd, h.text, h.used) == (ssize_t)h.used);
-    const bool fits = !ftruncate(fd, (off_t)(8 + h.used + h.data));
-    close(fd);
-    return fits;
+    const int fd = sparse_write(&s, fuzz_path("model.safetensors"));
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
 }
 
 static void

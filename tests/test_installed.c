@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* What is opened along with this code is beside it: not in the working folder, not where a name that
+ * somebody gave the program says that it is, and not in a folder that a build knew. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <limits.h>
+#include <sys/wait.h>
+
+#include "files/installed.h"
+#include "tempdir.h"
+
+#define PLANTED "qwenvit-planted"
+
+/* This program again, as `name`, in a working folder: where it finds the file; "" if nowhere. */
+static void
+find_as(const char *name, const char *folder, char path[PATH_MAX])
+{
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        if (dup2(ends[1], 1) == 1 && !chdir(folder))
+            execl("/proc/self/exe", name, "--find", (char *)NULL);
+        _exit(9);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], path + n, PATH_MAX - 1 - n)) > 0;)
+        n += (size_t)got;
+    path[n] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void
+only_beside_the_program_itself(void **state)
+{
+    (void)state;
+    char found[PATH_MAX], own[PATH_MAX], other[600];
+    const ssize_t n = readlink("/proc/self/exe", own, sizeof own - sizeof PLANTED);
+    assert_true(n > 0);
+    own[n] = 0;
+    strcpy(strrchr(own, '/') + 1, PLANTED);
+    temp_text(PLANTED, "another's");
+    snprintf(other, sizeof other, "%s/program", tempdir);
+    const char *const names[] = { other, "./program", "program", "", own };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        unlink(own);
+        find_as(names[i], tempdir, found);
+        assert_string_equal(found, "");
+        FILE *f = fopen(own, "w");
+        assert_non_null(f);
+        fclose(f);
+        find_as(names[i], tempdir, found);
+        assert_string_equal(found, own);
+    }
+    unlink(own);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--find")) {
+        char path[PATH_MAX];
+        if (qv_find_installed(PLANTED, "lib", "bin", R_OK, path, sizeof path))
+            fputs(path, stdout);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(only_beside_the_program_itself, tempdir_make,
+                                        tempdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

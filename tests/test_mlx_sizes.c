@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Matrices that MLX quantised, as large as those of a real tower: they are read in slices, which tiny
+ * ones never are. MLX has groups of 32, 64 and 128; a file may claim any, with scales of any dtype.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+
+#include "sparse.h"
+#include "tempdir.h"
+#include "tiny.h"
+#include "towers/part.h"
+#include "towers/weights.h"
+
+/* Tower M's blocks, of which this has one: a matrix takes 16 MB in f32, and several slices. */
+enum { HIDDEN = 1024, INTERMEDIATE = 4096 };
+
+struct form {
+    int bits;
+    int64_t group;
+    qv_dtype scales;
+};
+
+static const char *const dtype_names[QV_DTYPE_MAX] = {
+    [QV_F32] = "F32", [QV_F16] = "F16", [QV_BF16] = "BF16"
+};
+
+/* A quantised matrix of the file: where its data begin. */
+struct matrix {
+    const struct qv_tensor_spec *spec;
+    uint64_t packed, scales, biases;
+};
+
+static bool
+is_mlp(const struct qv_tensor_spec *spec)
+{
+    return strstr(spec->names[0], "mlp.linear_fc") && spec->form == QV_TENSOR_MATRIX;
+}
+
+/* Made of small whole numbers and halves of them, so that every product and sum is exact in f32. */
+static float
+scale_at(int64_t group)
+{
+    return (float)(1 + group % 7) / 64;
+}
+
+static float
+bias_at(int64_t group)
+{
+    return (float)(group % 13 - 6) / 8;
+}
+
+static uint32_t
+word_at(int64_t i)
+{
+    return (uint32_t)i * 2654435761u ^ (uint32_t)i >> 3;
+}
+
+static float
+value_at(const struct form *form, int64_t i)
+{
+    const int per_word = 32 / form->bits, shift = (int)(i % per_word) * form->bits;
+    const uint32_t q = word_at(i / per_word) >> shift & ((1u << form->bits) - 1);
+    return (float)q * scale_at(i / form->group) + bias_at(i / form->group);
+}
+
+static void
+write_at(int fd, const void *data, size_t bytes, uint64_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+        assert_true(n > 0);
+        done += (size_t)n;
+    }
+}
+
+static void
+write_groups(int fd, const struct form *form, int64_t n, float (*of)(int64_t), uint64_t at)
+{
+    const size_t bytes = (size_t)n * qv_dtype_bytes(form->scales);
+    char *data = malloc(bytes);
+    assert_non_null(data);
+    for (int64_t i = 0; i < n; i++)
+        qv_store(data, form->scales, i, of(i));
+    write_at(fd, data, bytes, at);
+    free(data);
+}
+
+static void
+write_values(int fd, const struct sparse *s, const struct form *form, const struct matrix *m)
+{
+    const int64_t values = m->spec->n * m->spec->k, words = values * form->bits / 32;
+    uint32_t *packed = malloc((size_t)words * sizeof *packed);
+    assert_non_null(packed);
+    for (int64_t i = 0; i < words; i++)
+        packed[i] = word_at(i);
+    write_at(fd, packed, (size_t)words * sizeof *packed, sparse_offset(s, m->packed));
+    free(packed);
+    write_groups(fd, form, values / form->group, scale_at, sparse_offset(s, m->scales));
+    write_groups(fd, form, values / form->group, bias_at, sparse_offset(s, m->biases));
+}
+
+/* One of weight, scales and biases; where its data begin. */
+static uint64_t
+add(struct sparse *s, const char *dtype, size_t element, const struct qv_tensor_spec *spec,
+    const char *suffix, int64_t k)
+{
+    const uint64_t begin = s->data;
+    char name[128];
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(spec->names[0]) - strlen("weight")),
+             spec->names[0], suffix);
+    assert_true(sparse_add(s, dtype, element, "vision_tower.", name, 2, (int64_t[]){ spec->n, k }));
+    return begin;
+}
+
+/* A block's MLP is quantised; all else is zeros in f32. */
+static void
+write_checkpoint(const struct form *form)
+{
+    static struct sparse s;
+    struct matrix quantised[2];
+    struct qv_config config;
+    struct qv_tower tower;
+    qv_error err = { 0 };
+    size_t n = 0;
+    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err))
+        fail_msg("%s", err.text);
+    s.used = s.data = 0;
+    for (size_t id = 0; id < tower.n; id++) {
+        const struct qv_tensor_spec *spec = &tower.tensors[id];
+        const bool flat = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
+        const char *scales = dtype_names[form->scales];
+        const size_t element = qv_dtype_bytes(form->scales);
+        const int64_t groups = spec->k / form->group;
+        if (!is_mlp(spec)) {
+            assert_true(sparse_add(&s, "F32", 4, "vision_tower.", spec->names[0], flat ? 1 : 2,
+                                   (int64_t[]){ spec->n, spec->k }));
+            continue;
+        }
+        assert_true(n < 2);
+        quantised[n++] = (struct matrix){
+            spec,
+            add(&s, "U32", 4, spec, "weight", spec->k * form->bits / 32),
+            add(&s, scales, element, spec, "scales", groups),
+            add(&s, scales, element, spec, "biases", groups),
+        };
+    }
+    const int fd = sparse_write(&s, temp_path("model.safetensors"));
+    assert_true(fd >= 0 && n == 2);
+    for (size_t i = 0; i < n; i++)
+        write_values(fd, &s, form, &quantised[i]);
+    close(fd);
+    qv_tower_close(&tower);
+}
+
+static void
+write_config(void)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\","
+             "\"depth\":1,\"hidden_size\":%d,\"intermediate_size\":%d,\"num_heads\":16,"
+             "\"patch_size\":4,\"spatial_merge_size\":1,\"out_hidden_size\":8,"
+             "\"num_position_embeddings\":4,\"deepstack_visual_indexes\":[]}}",
+             HIDDEN, INTERMEDIATE);
+    temp_text("config.json", text);
+}
+
+/* Every value of the quantised matrices, as the reference has them on its device. */
+static void
+is_what_it_stands_for(const struct form *form, const qv_model *model)
+{
+    for (size_t id = 0; id < model->weights.n; id++) {
+        const struct qv_tensor_spec *spec = &model->tower.tensors[id];
+        const void *values = qv_host_pointer(model->weights.buffers[id]);
+        for (int64_t i = 0; is_mlp(spec) && i < spec->n * spec->k; i++) {
+            const float wanted = value_at(form, i), found = (float)qv_load(values, model->dtype, i);
+            if (found != (model->dtype == QV_F32 ? wanted : qv_bf16_to_f32(qv_f32_to_bf16(wanted))))
+                fail_msg("%d bits, groups of %lld, scales in %s: %s: value %lld is %g, not %g",
+                         form->bits, (long long)form->group, dtype_names[form->scales],
+                         spec->names[0], (long long)i, (double)found, (double)wanted);
+        }
+    }
+}
+
+/* By one thread in slices of 8 MB, by several in slices of 2. */
+static void
+loads(const struct form *form, qv_dtype dtype, int threads)
+{
+    struct tiny t = tiny_open_family(tempdir, "ref", dtype, threads);
+    is_what_it_stands_for(form, t.model);
+    tiny_close(&t);
+}
+
+static void
+is_refused(const struct form *form, bool bits)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_error err = { 0 };
+    char words[128] = "model.safetensors|mlp.linear_fc1.weight|4 or 8 bits";
+    if (!bits)
+        snprintf(words, sizeof words,
+                 "model.safetensors|mlp.linear_fc1.weight|groups of %lld|32, 64 and 128",
+                 (long long)form->group);
+    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
+        fail_msg("%s", err.text);
+    const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
+    expect_failure("quantised", QV_EFORMAT, words, s, &err);
+    assert_null(model);
+    qv_context_close(&ctx);
+}
+
+/* The three ways to load come in turns, so that each meets every size of groups, and every dtype. */
+static void
+groups_of_every_size(int bits, qv_dtype scales, int turn)
+{
+    for (int64_t group = 1; group <= 256; group *= 2) {
+        const struct form form = { bits, group, scales };
+        const bool right = bits == 4 || bits == 8;
+        write_checkpoint(&form);
+        if (!right || group < 32 || group > 128)
+            is_refused(&form, !right);
+        else
+            loads(&form, turn % 3 ? QV_BF16 : QV_F32, turn % 3 == 2 ? 4 : 1);
+        turn++;
+    }
+}
+
+static void
+what_mlx_has_is_loaded_and_nothing_else(void **state)
+{
+    (void)state;
+    static const int bits[] = { 2, 3, 4, 6, 8 };
+    static const qv_dtype scales[] = { QV_F32, QV_F16, QV_BF16 };
+    write_config();
+    for (int b = 0; b < 5; b++)
+        for (int s = 0; s < 3; s++)
+            groups_of_every_size(bits[b], scales[s], b + s);
+}
+
+/* Whatever is told of a part, it is not read into less memory than it takes. */
+static void
+a_room_that_is_too_small_is_refused(void **state)
+{
+    (void)state;
+    static const struct form form = { 8, 32, QV_F32 };
+    struct qv_checkpoint *checkpoint = NULL;
+    struct qv_config config;
+    struct qv_tower tower;
+    struct qv_tensor_part part;
+    qv_error err = { 0 };
+    void *values;
+    write_config();
+    write_checkpoint(&form);
+    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
+        qv_checkpoint_open(tempdir, &checkpoint, &err))
+        fail_msg("%s", err.text);
+    const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
+    if (qv_part_find(checkpoint, tempdir, "vision_tower.", &config, spec, 0, &part, &err))
+        fail_msg("%s", err.text);
+    for (int64_t group = 1; group <= 32; group *= 32) { /* 1: as if nobody had checked */
+        part.group = group;
+        const size_t row = qv_part_row_bytes(&part, spec->k);
+        assert_int_equal(row, spec->k * (group == 1 ? 9 : 4));
+        char *raw = malloc(3 * row), *canonical = malloc(3 * row);
+        assert_true(raw && canonical);
+        struct qv_part_room room = { raw, canonical, 3 * row - 1 };
+        const qv_status s = qv_part_read(&part, &config, spec->k, 5, 3, &room, &values, &err);
+        expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
+        room.bytes++;
+        if (group == 32 && qv_part_read(&part, &config, spec->k, 5, 3, &room, &values, &err))
+            fail_msg("%s", err.text);
+        for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
+            assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
+        free(raw);
+        free(canonical);
+    }
+    qv_checkpoint_close(&checkpoint);
+    qv_tower_close(&tower);
+}
+
+/* A tiny tower in slices of a few bytes is the one that is read whole, by any number of threads. */
+static void
+slices_of_a_few_bytes_give_the_same(void **state)
+{
+    (void)state;
+    static const char *const families[] = { "qwen3_vl", "qwen2_5_vl", "glm4v" };
+    for (int f = 0; f < 3; f++) {
+        char dir[512];
+        snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, families[f]);
+        struct tiny whole = tiny_open_family(dir, "ref", QV_BF16, 1);
+        for (int threads = 1; threads <= 4; threads += 3)
+            for (size_t bytes = 1; bytes < 10000; bytes = bytes * 7 + 1) {
+                qv_weights_slice_bytes = bytes;
+                struct tiny cut = tiny_open_family(dir, "ref", QV_BF16, threads);
+                qv_weights_slice_bytes = 0;
+                const struct qv_weights *a = &whole.model->weights, *b = &cut.model->weights;
+                assert_string_equal(a->digest, b->digest);
+                assert_int_equal(a->bytes, b->bytes);
+                assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
+                tiny_close(&cut);
+            }
+        tiny_close(&whole);
+    }
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
+    const struct CMUnitTest tests[] = {
+        TEST(what_mlx_has_is_loaded_and_nothing_else),
+        TEST(a_room_that_is_too_small_is_refused),
+        TEST(slices_of_a_few_bytes_give_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
