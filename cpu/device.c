@@ -103,6 +103,8 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .chunk_rows = 640,
                              .rung_rows = 16,
                              .least_rows = 16,
+                             .free_segments = true, /* empty ones are passed over */
+                             .quick_plans = true,
                              .chunks = 1,
                              .bits_by_place = !avx512,
                              .same_f32.gemm_rows = avx512 ? 0 : QV_NOT_SEEN,

@@ -13,7 +13,8 @@
  *   - grid_thw: frame pairs, patch rows, patch columns. One pair gives grid_h * grid_w patches
  *     and grid_h * grid_w / merge^2 tokens.
  *   - Options structs: a field that is zero takes its default, a NULL pointer is all defaults;
- *     `reserved` must be zero.
+ *     `reserved` must be zero. In structs that the library fills, `reserved` is zero until a later
+ *     version gives it a meaning.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, leaves a text there.
  *     A failed call leaves its out-parameters untouched.
  *   - Whoever frees sets the caller's pointer to NULL and accepts NULL.
@@ -43,11 +44,11 @@ extern "C" {
 #define QV_API __attribute__((visibility("default")))
 #endif
 
-#define QV_VERSION "0.2.0" /* of what is released */
+#define QV_VERSION "0.3.0" /* of what is released */
 /* Of the public headers, and of the shared libraries. MAJOR is raised when a program
  * built against an older header must be compiled or written anew, and is what the libraries are
  * loaded by (libqwenvit.so.MAJOR); MINOR when something is added, a `reserved` field put to use. */
-#define QV_API_VERSION_MAJOR 1
+#define QV_API_VERSION_MAJOR 2
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* of a sentence about a choice */
@@ -98,7 +99,7 @@ typedef struct qv_model qv_model;
 typedef struct qv_plan qv_plan;
 typedef struct qv_conv3d qv_conv3d;
 
-QV_API const char *qv_version(void);              /* of the library that runs: "0.2.0" */
+QV_API const char *qv_version(void);              /* of the library that runs: "0.3.0" */
 QV_API const char *qv_status_name(qv_status s);   /* "QV_EFORMAT"; never NULL */
 QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 
@@ -155,9 +156,9 @@ QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
 /* Memory of the host that this device copies from and to fastest, for frames, patches and tokens:
- * page-locked for CUDA (a copy goes at the link's rate; taking it is slow, so keep it), elsewhere
- * aligned to whole pages. Its contents are undefined. QV_EINVAL for 0 bytes, QV_ENOMEM where there
- * is not so much. */
+ * page-locked for CUDA (a copy goes at the link's rate; taking it is slow, so keep it), which places
+ * it where in a page it likes, aligned for every type; elsewhere it begins at a page. Its contents
+ * are undefined. QV_EINVAL for 0 bytes, QV_ENOMEM where there is not so much. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
 /* Frees what qv_host_alloc of the same context gave, before the context is closed; NULL is accepted,
  * and the caller's pointer stays as it is. */
@@ -210,6 +211,7 @@ typedef struct qv_model_info {
     char digest[40];     /* XXH3-128 of the tower's weights in canonical order, or "" where not
                             loaded or built without xxhash */
     qv_preprocess image, video;
+    uint64_t reserved[8];
 } qv_model_info;
 
 /*
@@ -279,6 +281,7 @@ typedef struct qv_plan_info {
                              counted twice; traffic of each operation's operands */
     char lowering[24];    /* how the patch embedding's Conv3d is run: "patchify" */
     char lowering_reason[QV_REASON_BYTES];
+    uint64_t reserved[8];
 } qv_plan_info;
 
 /* Where tokens go; the caller owns all memory. */

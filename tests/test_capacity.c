@@ -19,6 +19,7 @@ static const struct qv_caps devices[] = {
     { .chunk_rows = 6144, .rung_rows = 128, .least_rows = 512 },
     { .chunk_rows = 6144, .pack_rows = 12288, .rung_rows = 128, .least_rows = 512 },
     { .chunk_rows = 24576, .rung_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 640, .rung_rows = 16, .least_rows = 16, .free_segments = true },
 };
 static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
@@ -103,13 +104,16 @@ capacities_that_agree_are_known(void **state)
                             .least_rows = 512,
                             .same_f32 = { QV_NOT_SEEN, 0 },
                             .same_bf16 = { 512, 64 } };
-    const struct qv_capacity small = { 1920, 20, 0, 0 }, enough = { 2048, 21, 0, 0 },
-                             pack = { 6144, 64, 0, 0 }, dense = { 6080, 8, 760, 0 };
+    const struct qv_capacity small = { .rows = 1920, .segments = 20 },
+                             enough = { .rows = 2048, .segments = 21 },
+                             pack = { .rows = 6144, .segments = 64 },
+                             dense = { .rows = 6080, .segments = 8, .segment_rows = 760 };
     struct qv_capacity_bits bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_int_equal(bits.rows, 2048); /* of 512 tokens */
     assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_true(qv_capacity_same_bits(&bits, &dense, &pack));
     assert_false(qv_capacity_same_bits(&bits, &small, &pack));
+    assert_false(qv_capacity_same_bits(&bits, &pack, &small));
     assert_true(qv_capacity_same_bits(&bits, &small, &small));
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 72);
     assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
@@ -117,7 +121,8 @@ capacities_that_agree_are_known(void **state)
     assert_true(qv_capacity_same_bits(&bits, &dense, &dense));
     bits = qv_capacity_bits(&caps, QV_F32, 2, 72);
     assert_false(qv_capacity_same_bits(&bits, &enough, &pack));
-    assert_true(qv_capacity_same_bits(&bits, &pack, &(struct qv_capacity){ 6144, 512, 0, 0 }));
+    assert_true(qv_capacity_same_bits(&bits, &pack,
+                                      &(struct qv_capacity){ .rows = 6144, .segments = 512 }));
     caps.same_bf16.gemm_rows = 128; /* of which the least rung has as many */
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
@@ -220,7 +225,65 @@ small_pictures_fill_large_chunks(void **state)
         waiting[i] = (struct qv_waiting){ 256, 1, 0, i };
     for (int d = 3; d < N_DEVICES; d++) {
         struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
-        assert_true(fill_of(&c, waiting, N) == 1);
+        if (c.rows % 256 == 0)
+            assert_true(fill_of(&c, waiting, N) == 1);
+    }
+}
+
+/* Where segments are free rows alone bound a chunk, of windows too; which items are packed is as
+ * elsewhere. */
+static void
+free_segments_fill_chunks(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static struct qv_waiting waiting[N];
+    static const struct qv_config windowed = { .patch = 14, .merge = 2, .window = 112 };
+    static const int64_t grids[][2] = { { 4, 6 },   { 8, 8 },   { 6, 14 }, { 10, 10 },
+                                        { 12, 18 }, { 16, 20 }, { 20, 20 } };
+    const struct qv_caps *free = &devices[N_DEVICES - 1];
+    struct qv_caps costly = *free;
+    costly.free_segments = false;
+    for (size_t family = 0; family < 2; family++) {
+        const struct qv_config *c = family ? &windowed : &plain;
+        const struct qv_capacity pack = qv_capacity_pack(free, c, 0);
+        const struct qv_capacity usual = qv_capacity_pack(&costly, c, 0);
+        for (size_t size = 0; size < sizeof grids / sizeof *grids; size++) {
+            const int64_t g[3] = { 1, grids[size][0], grids[size][1] }, rows = g[1] * g[2];
+            for (size_t i = 0; i < N; i++)
+                waiting[i] = qv_waiting_of(c, g, i);
+            const double fill = fill_of(&pack, waiting, N), most = (double)(640 / rows * rows);
+            if (fill != most / 640)
+                fail_msg("%lldx%lld: %.3f full", (long long)g[1], (long long)g[2], fill);
+            for (int64_t pairs = 1; pairs < 40; pairs++) {
+                const int64_t whole[3] = { pairs, g[1], g[2] };
+                assert_int_equal(qv_capacity_is_small(&pack, c, whole),
+                                 qv_capacity_is_small(&usual, c, whole));
+            }
+        }
+    }
+}
+
+/* A pack that is not full: the smallest rung that holds what is in it and has the pack's bits. */
+static void
+a_part_of_a_pack_has_a_smaller_rung(void **state)
+{
+    (void)state;
+    const struct qv_caps *caps = &devices[N_DEVICES - 1];
+    const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
+    struct qv_capacity_bits bits = { 0 };
+    for (int64_t rows = 4; rows <= pack.rows; rows += 4) {
+        const struct qv_capacity used = { .rows = rows, .segments = 1 + rows / 64 };
+        bits.rows = 0;
+        const struct qv_capacity part = qv_capacity_for_part(caps, &plain, &bits, &pack, &used);
+        assert_int_equal(part.rows, qv_capacity_rung(caps, 2, rows));
+        assert_true(part.segments >= used.segments);
+        bits.rows = 300;
+        assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows,
+                         part.rows < 300 ? qv_capacity_rung(caps, 2, 300) : part.rows);
+        bits.rows = QV_NOT_SEEN;
+        assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows, pack.rows);
+        assert_int_equal(qv_capacity_for_part(caps, &plain, NULL, &pack, &used).rows, part.rows);
     }
 }
 
@@ -304,6 +367,8 @@ main(void)
         cmocka_unit_test(small_is_what_fits),
         cmocka_unit_test(pictures_of_many_sizes_fill_chunks),
         cmocka_unit_test(small_pictures_fill_large_chunks),
+        cmocka_unit_test(free_segments_fill_chunks),
+        cmocka_unit_test(a_part_of_a_pack_has_a_smaller_rung),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

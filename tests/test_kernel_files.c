@@ -7,22 +7,22 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
-#include "engine/kernel_files.h"
+#include "engine/context.h"
 #include "tempdir.h"
 
 static const char key[] = "cuDNN graph 0123456789abcdef of bf16, choice 0";
 static const unsigned char plan[] = { 'p', 0, '\n', 'l', 'a', 'n', '\n' };
 
-static struct qv_kernel_files
-open_files(const char *folder, const char *device)
+static void
+open_files(struct qv_kernel_files *files, const char *folder, const char *device)
 {
-    struct qv_kernel_files files;
     struct qv_caps caps = { 0 };
     qv_error err = { 0 };
     snprintf(caps.device, sizeof caps.device, "%s", device);
-    assert_int_equal(qv_kernel_files_open(&files, folder, "cuda", &caps, &err), QV_OK);
-    return files;
+    assert_int_equal(qv_kernel_files_open(files, folder, "cuda", &caps, &err), QV_OK);
 }
 
 static bool
@@ -62,9 +62,10 @@ what_was_kept_is_found(void **state)
     (void)state;
     char folder[600];
     snprintf(folder, sizeof folder, "%s", temp_path("cache/kernels"));
-    struct qv_kernel_files files = open_files(folder, "an H200, cuDNN 9.19"),
-                           other = open_files(folder, "an H200, cuDNN 9.20"),
-                           none = open_files(NULL, "an H200, cuDNN 9.19");
+    struct qv_kernel_files files, other, none;
+    open_files(&files, folder, "an H200, cuDNN 9.19");
+    open_files(&other, folder, "an H200, cuDNN 9.20");
+    open_files(&none, NULL, "an H200, cuDNN 9.19");
     assert_false(is_found(&files, key));
     assert_string_equal(files.warning, ""); /* nothing is wrong with having none */
     qv_kernel_files_keep(&none, key, plan, sizeof plan);
@@ -77,6 +78,22 @@ what_was_kept_is_found(void **state)
     assert_false(is_found(&none, key));
     assert_string_equal(files.warning, "");
     assert_string_equal(other.warning, "");
+
+    /* the same file under the name that the other device's would have */
+    char mine[1024];
+    snprintf(mine, sizeof mine, "%s", the_file(folder));
+    qv_kernel_files_keep(&other, key, plan, sizeof plan);
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char its[1024];
+        snprintf(its, sizeof its, "%s/%.256s", folder, e->d_name);
+        if (e->d_name[0] != '.' && strcmp(its, mine) != 0)
+            assert_int_equal(rename(mine, its), 0);
+    }
+    closedir(dir);
+    assert_false(is_found(&other, key));
+    assert_non_null(strstr(other.warning, "not a kernel of this version"));
     qv_kernel_files_close(&files);
     qv_kernel_files_close(&other);
     qv_kernel_files_close(&none);
@@ -88,7 +105,8 @@ what_is_damaged_is_told_and_made_anew(void **state)
 {
     (void)state;
     const char *folder = temp_path("");
-    struct qv_kernel_files files = open_files(folder, "an H200");
+    struct qv_kernel_files files;
+    open_files(&files, folder, "an H200");
     char whole[1024];
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
     const char *path = the_file(folder);
@@ -118,14 +136,15 @@ static void
 what_cannot_be_written_or_read_is_told(void **state)
 {
     (void)state;
-    struct qv_kernel_files files = open_files(temp_path("a_file/kernels"), "an H200");
+    struct qv_kernel_files files;
+    open_files(&files, temp_path("a_file/kernels"), "an H200");
     temp_text("a_file", "in the way of a folder");
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
     assert_non_null(strstr(files.warning, "not kept"));
     assert_false(is_found(&files, key));
     qv_kernel_files_close(&files);
 
-    files = open_files(temp_path("kernels"), "an H200");
+    open_files(&files, temp_path("kernels"), "an H200");
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
     const char *path = the_file(temp_path("kernels"));
     assert_int_equal(unlink(path), 0);
@@ -133,6 +152,78 @@ what_cannot_be_written_or_read_is_told(void **state)
     assert_false(is_found(&files, key));
     assert_non_null(strstr(files.warning, strrchr(path, '/')));
     qv_kernel_files_close(&files);
+}
+
+/* As after a disk that was full. */
+static void
+damage(const char *folder, const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%.256s", folder, name);
+    assert_int_equal(truncate(path, 20), 0);
+}
+
+/* ---- a device that prepares kernels beside its owner ------------------------------------------ */
+
+/* A warming thread of a device looks for a kernel, whose file is damaged. */
+struct warming {
+    qv_context *ctx;
+    const char *key;
+    atomic_bool enough;
+};
+
+static void *
+warm(void *p)
+{
+    struct warming *w = p;
+    do {
+        size_t bytes = 0;
+        free(w->ctx->keeper.find(w->ctx->keeper.files, w->key, &bytes));
+    } while (!atomic_load(&w->enough));
+    return NULL;
+}
+
+static void
+a_warning_is_read_while_others_are_written(void **state)
+{
+    (void)state;
+    enum { THREADS = 2, READS = 2000 };
+    static const char *const keys[THREADS] = { key, "another" };
+    struct warming warming[THREADS];
+    pthread_t threads[THREADS];
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    const char *folder = temp_path("kernels");
+    if (qv_context_open(&(qv_context_options){ .backend = "ref", .kernel_folder = folder }, &ctx,
+                        &err))
+        fail_msg("%s", err.text);
+    for (int i = 0; i < THREADS; i++) {
+        qv_kernel_files_keep(&ctx->kernel_files, keys[i], plan, sizeof plan);
+        warming[i] = (struct warming){ .ctx = ctx, .key = keys[i] };
+    }
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (e->d_name[0] != '.')
+            damage(folder, e->d_name);
+    closedir(dir);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, warm, &warming[i]), 0);
+    qv_context_info info;
+    for (int i = 0; i < READS; i++) {
+        qv_context_get_info(ctx, &info);
+        if (*info.warning) { /* one of them, whole */
+            assert_non_null(strstr(info.warning, ".kernel: damaged"));
+            assert_string_equal(strrchr(info.warning, ':'), ": ignored");
+        }
+    }
+    for (int i = 0; i < THREADS; i++) {
+        atomic_store(&warming[i].enough, true);
+        pthread_join(threads[i], NULL);
+    }
+    qv_context_get_info(ctx, &info);
+    assert_string_not_equal(info.warning, "");
+    qv_context_close(&ctx);
 }
 
 int
@@ -143,6 +234,7 @@ main(void)
         TEST(what_was_kept_is_found),
         TEST(what_is_damaged_is_told_and_made_anew),
         TEST(what_cannot_be_written_or_read_is_told),
+        TEST(a_warning_is_read_while_others_are_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -332,6 +332,39 @@ few_take_the_smallest_rung(void **state)
     for_each_pack(check_few);
 }
 
+/* How many segments and windows a chunk has room for is no matter of its bits: where that room costs
+ * nothing there is more of it, in capacities that keep their description. */
+static void
+check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
+{
+    static const int64_t rooms[] = { 3, 8, 9, 40, ROWS / 4, ROWS };
+    (void)bits;
+    (void)is_ref;
+    for (size_t room = 0; room < sizeof rooms / sizeof *rooms; room++) {
+        const qv_plan_options o = { .rows = ROWS,
+                                    .segments = rooms[room],
+                                    .windows = rooms[room] > 8 ? rooms[room] : 0,
+                                    .output = p->output };
+        qv_plan *plan = tiny_plan(&p->t, &o);
+        for (int i = 0; i < N; i++) {
+            size_t bytes;
+            char *tokens = tiny_chunk(&p->t, plan, &p->items[i], 1, p->output, &bytes);
+            if (memcmp(tokens, p->alone[i], bytes) != 0)
+                fail_msg("item %d has other bits where there is room for %lld segments", i,
+                         (long long)rooms[room]);
+            free(tokens);
+        }
+        qv_plan_free(&plan);
+    }
+}
+
+static void
+room_for_segments_changes_no_bit(void **state)
+{
+    (void)state;
+    for_each_pack(check_room);
+}
+
 static void
 read_table(const struct pack *p, int slot, void *out, size_t bytes)
 {
@@ -543,6 +576,7 @@ main(void)
         cmocka_unit_test(neighbours_change_no_bit_of_glm),
         cmocka_unit_test(several_are_each_alone),
         cmocka_unit_test(few_take_the_smallest_rung),
+        cmocka_unit_test(room_for_segments_changes_no_bit),
         cmocka_unit_test(capacities_change_no_bit_unsaid),
         cmocka_unit_test(rows_beyond_the_fill_stay_inside),
         cmocka_unit_test(plans_take_turns_in_one_memory),

@@ -109,7 +109,7 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
     struct verify_table table = { 0 };
     struct verify_layer l = { .name = "blocks.0", .rows = found, .n = n, .cols = cols };
     struct verify_held_to to = verify_held_to_ideal();
-    to.truth = truth;
+    to.truth = to.exact = truth;
     to.yardstick = ideal;
     assert_int_equal(verify_layer("rounding", QV_BF16, &l, &to, &table, &err), QV_OK);
     bool ok = table.rows[0].ok;

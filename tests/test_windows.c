@@ -65,11 +65,13 @@ rows_are_in_window_order(void **state)
     if (qv_tables_open(&capacity, &config, &t, &err))
         fail_msg("%s", err.text);
     qv_tables_fill(&t, &capacity, &config, items, N_GRIDS);
-    int64_t cell = 0, window = 0;
+    int64_t cell = 0, window = 0, segment = 0;
     for (int i = 0; i < N_GRIDS; i++) {
         const int64_t *g = grids[i], down = g[1] / 2, across = g[2] / 2;
         const int n = padded_windows(down, across, 4, order, lengths);
-        for (int64_t pair = 0; pair < g[0]; pair++) {
+        for (int64_t pair = 0; pair < g[0]; pair++, segment++) {
+            assert_int_equal(t.segments[segment], 4 * cell);
+            assert_int_equal(t.segments[capacity.segments + 1 + segment], g[1] * g[2]);
             for (int64_t j = 0, at = cell; j < n; j++) {
                 if (!lengths[j]) /* the padding's */
                     continue;
@@ -242,6 +244,26 @@ pieces_of_a_gated_mlp_are_not_seen(void **state)
     }
 }
 
+/* A chunk has room for so many windows, and says so. */
+static void
+more_windows_than_there_is_room_for_are_refused(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    qv_plan *plan = NULL;
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", "ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 2, 8, 8, 3);
+    const qv_plan_options o = { .rows = 128, .segments = 8, .windows = 3 };
+    const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_EINVAL);
+    if (!strstr(err.text, "makes it 4 windows; this plan takes 3 in a chunk"))
+        fail_msg("%s", err.text);
+    qv_plan_free(&plan);
+    free(frames);
+    tiny_close(&t);
+}
+
 int
 main(void)
 {
@@ -250,6 +272,7 @@ main(void)
         cmocka_unit_test(a_patch_reaches_its_window_and_then_its_pair),
         cmocka_unit_test(windows_are_not_seen_outside),
         cmocka_unit_test(pieces_of_a_gated_mlp_are_not_seen),
+        cmocka_unit_test(more_windows_than_there_is_room_for_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,6 +42,8 @@ struct qv_caps {
     int64_t pack_rows;  /* the same of a chunk into which items are packed; 0: chunk_rows */
     int64_t rung_rows;  /* capacities are multiples of so many rows, */
     int64_t least_rows; /* and none is below this */
+    bool free_segments; /* room for more segments and windows in a chunk costs nothing */
+    bool quick_plans;   /* making a plan costs less than the rows that a smaller one spares */
     bool bits_by_place; /* a row of a gemm may have other bits as another row of it */
     struct qv_same_bits same_f32, same_bf16; /* in plans of different capacities */
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */

@@ -23,21 +23,19 @@
 static qv_status
 find_library(const char *folder, char *path, size_t size, qv_error *err)
 {
-    static const char *const names[] = { CUDA_LIBRARY, QV_BACKENDS_FROM_LIB "/" CUDA_LIBRARY,
-                                         QV_BACKENDS_FROM_BIN "/" CUDA_LIBRARY };
     if (folder) {
         snprintf(path, size, "%s/%s", folder, CUDA_LIBRARY);
         return !access(path, R_OK) ? QV_OK
                                    : qv_fail(err, QV_ENODEVICE, "there is no %s in %s",
                                              CUDA_LIBRARY, qv_path_tail(folder));
     }
-    if (qv_find_installed(names, sizeof names / sizeof *names, QV_BACKENDS_DIR "/" CUDA_LIBRARY,
-                          R_OK, path, size))
+    if (qv_find_installed(CUDA_LIBRARY, QV_BACKENDS_FROM_LIB, QV_BACKENDS_FROM_BIN, R_OK, path,
+                          size))
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "%s is not installed: it is neither beside this program or library nor in "
+                   "%s is not installed: it is neither beside this program or library nor at "
                    "%s (the Debian package qwenvit-cuda has it, and a build with QV_CUDA=ON)",
-                   CUDA_LIBRARY, QV_BACKENDS_DIR);
+                   CUDA_LIBRARY, path);
 }
 
 /* ---- opening it -------------------------------------------------------------------------------*/

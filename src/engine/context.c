@@ -114,8 +114,9 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
     memcpy(out->passed_over, ctx->passed_over, sizeof out->passed_over);
-    const char *const warnings[] = { ctx->caps.warning, ctx->tune.warning,
-                                     ctx->kernel_files.warning };
+    char kernel_files[sizeof ctx->kernel_files.warning];
+    qv_kernel_files_warning(&ctx->kernel_files, kernel_files, sizeof kernel_files);
+    const char *const warnings[] = { ctx->caps.warning, ctx->tune.warning, kernel_files };
     for (size_t i = 0, used = 0; i < sizeof warnings / sizeof *warnings; i++)
         if (*warnings[i] && used < sizeof out->warning)
             used += (size_t)snprintf(out->warning + used, sizeof out->warning - used, "%s%s",

@@ -3,6 +3,8 @@
 #include "kernel_files.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +24,7 @@ qv_status
 qv_kernel_files_open(struct qv_kernel_files *files, const char *folder, const char *backend,
                      const struct qv_caps *caps, qv_error *err)
 {
-    *files = (struct qv_kernel_files){ 0 };
+    *files = (struct qv_kernel_files){ .lock = PTHREAD_MUTEX_INITIALIZER };
     snprintf(files->device, sizeof files->device, "%s: %s, qwenvit %s", backend, caps->device,
              QV_VERSION);
 #ifdef QV_WITH_XXHASH
@@ -39,10 +41,31 @@ void
 qv_kernel_files_close(struct qv_kernel_files *files)
 {
     free(files->folder);
+    pthread_mutex_destroy(&files->lock);
     *files = (struct qv_kernel_files){ 0 };
 }
 
+void
+qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&files->lock; /* nothing else changes */
+    pthread_mutex_lock(lock);
+    snprintf(out, size, "%s", files->warning);
+    pthread_mutex_unlock(lock);
+}
+
 #ifdef QV_WITH_XXHASH
+__attribute__((format(printf, 2, 3))) static void
+warn(struct qv_kernel_files *files, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&files->lock);
+    vsnprintf(files->warning, sizeof files->warning, format, args);
+    pthread_mutex_unlock(&files->lock);
+    va_end(args);
+}
+
 /* All of a file in front of its bytes. */
 static int
 write_head(const struct qv_kernel_files *files, const char *key, const void *data, size_t bytes,
@@ -121,7 +144,7 @@ qv_kernel_files_find(void *user, const char *key, size_t *bytes)
         return NULL;
     }
     if (read_all(path, &text, &n, &err)) {
-        snprintf(files->warning, sizeof files->warning, "%.250s", err.text);
+        warn(files, "%.250s", err.text);
     } else {
         const char *from = bytes_of(files, key, text, n);
         if (from) {
@@ -129,8 +152,7 @@ qv_kernel_files_find(void *user, const char *key, size_t *bytes)
             found = memmove(text, from, *bytes);
             text = NULL;
         } else {
-            snprintf(files->warning, sizeof files->warning,
-                     "%.150s: damaged, or not a kernel of this version: ignored", path);
+            warn(files, "%.150s: damaged, or not a kernel of this version: ignored", path);
         }
     }
     free(text);
@@ -157,8 +179,7 @@ qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes
         memcpy(all + n, data, bytes);
         qv_make_folders(path);
         if (qv_atomic_file_put(path, all, (size_t)n + bytes, &err))
-            snprintf(files->warning, sizeof files->warning, "compiled kernels are not kept: %.200s",
-                     err.text);
+            warn(files, "compiled kernels are not kept: %.200s", err.text);
     }
     free(all);
     free(path);

@@ -351,6 +351,8 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .chunk_rows = 64,
                              .rung_rows = 4,
                              .least_rows = 4,
+                             .free_segments = true,
+                             .quick_plans = true,
                              .chunks = 1 };
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "capacity.h"
 
-/* Segments in a chunk cost on some devices whether they are used or not (cuDNN's ragged attention
- * twice the time for 512 as for 64), so there is room for those of usual pictures, which have 256
- * patches at least, and in a second step for the smallest there are. */
+/* Segments in a chunk cost on some devices whether they are used or not (cuDNN's ragged attention in a
+ * graph takes on an H200, for 8 segments of 760 rows, 64 us where there is room for 8, 72 for 64, 151
+ * for 512), so there is room for those of usual pictures, which have 256 patches at least, and in a
+ * second step for the smallest there are. Where they are free there is room for as many as can be. */
 enum { USUAL_SEGMENT_ROWS = 96, LEAST_SEGMENTS = 8 };
 
 static int64_t
@@ -55,9 +56,14 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
 {
     const int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
     rows = qv_capacity_rung(caps, c->merge, rows ? rows : own);
+    const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
+    const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
+    /* which items are packed does not depend on that room, so that caches keep their bits */
     return (struct qv_capacity){ .rows = rows,
-                                 .segments = usual_segments(rows),
-                                 .windows = usual_windows(c, rows) };
+                                 .segments = at_least(segments, most),
+                                 .windows = windows ? at_least(windows, most) : 0,
+                                 .item_segments = segments,
+                                 .item_windows = windows };
 }
 
 struct qv_capacity
@@ -73,6 +79,7 @@ qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c, const i
             rung.segments = most;
         if (windows > rung.windows)
             rung.windows = most;
+        rung.item_segments = rung.item_windows = 0;
         return rung;
     }
     const int64_t pairs = at_least(chunk / segment, 1);
@@ -86,8 +93,10 @@ bool
 qv_capacity_is_small(const struct qv_capacity *pack, const struct qv_config *c,
                      const int64_t grid_thw[3])
 {
-    return grid_thw[0] <= pack->segments && grid_thw[0] * grid_thw[1] * grid_thw[2] <= pack->rows &&
-           qv_capacity_windows(c, grid_thw) <= pack->windows;
+    const int64_t segments = pack->item_segments ? pack->item_segments : pack->segments;
+    const int64_t windows = pack->item_windows ? pack->item_windows : pack->windows;
+    return grid_thw[0] <= segments && grid_thw[0] * grid_thw[1] * grid_thw[2] <= pack->rows &&
+           qv_capacity_windows(c, grid_thw) <= windows;
 }
 
 struct qv_capacity_bits
@@ -115,4 +124,19 @@ qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capac
         return true;
     bool gemms = bits->rows != QV_NOT_SEEN && a->rows >= bits->rows && b->rows >= bits->rows;
     return (gemms || a->rows == b->rows) && !(bits->dense && (a->segment_rows || b->segment_rows));
+}
+
+struct qv_capacity
+qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
+                     const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
+                     const struct qv_capacity *used)
+{
+    for (int64_t rows = used->rows; rows < pack->rows; rows++) {
+        const struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
+        rows = rung.rows;
+        if (rung.rows < pack->rows && used->segments <= rung.segments &&
+            used->windows <= rung.windows && (!bits || qv_capacity_same_bits(bits, &rung, pack)))
+            return rung;
+    }
+    return *pack;
 }

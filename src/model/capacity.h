@@ -14,6 +14,8 @@ struct qv_capacity {
     int64_t segments;     /* most of them in a chunk */
     int64_t segment_rows; /* every segment has exactly so many; 0: they have any number */
     int64_t windows;      /* most of them in a chunk; 0: the family has none */
+    /* most of one item that is packed, where that is fewer; 0: no fewer */
+    int64_t item_segments, item_windows;
 };
 
 /* How many windows a grid has; 0: the family has none. */
@@ -42,6 +44,13 @@ struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dt
                                          int64_t head_dim);
 bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
                            const struct qv_capacity *b);
+
+/* Of a pack that is not full: the smallest rung that holds what `used` says and has the pack's bits
+ * (NULL: it may have others); the pack where none does. */
+struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
+                                        const struct qv_capacity_bits *bits,
+                                        const struct qv_capacity *pack,
+                                        const struct qv_capacity *used);
 
 /* Whether an item is packed with others, or has chunks to itself. */
 bool qv_capacity_is_small(const struct qv_capacity *pack, const struct qv_config *c,

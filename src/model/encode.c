@@ -158,7 +158,7 @@ rows_of_all(const struct encoder *e)
     const struct qv_capacity pack = qv_capacity_pack(caps, c, 0);
     const struct qv_capacity_bits bits =
         qv_capacity_bits(caps, e->model->dtype, c->merge, qv_config_head_dim(c));
-    struct qv_waiting all = { 0 };
+    struct qv_capacity all = { 0 };
     for (size_t i = 0; i < e->n && all.rows <= pack.rows; i++)
         if (qv_capacity_is_small(&pack, c, e->items[i].grid_thw)) {
             const struct qv_waiting item = qv_waiting_of(c, e->items[i].grid_thw, i);
@@ -166,14 +166,7 @@ rows_of_all(const struct encoder *e)
             all.segments += item.segments;
             all.windows += item.windows;
         }
-    for (int64_t rows = all.rows; rows < pack.rows; rows++) {
-        const struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
-        rows = rung.rows;
-        if (all.segments <= rung.segments && all.windows <= rung.windows &&
-            qv_capacity_same_bits(&bits, &rung, &pack))
-            return rung.rows;
-    }
-    return pack.rows;
+    return qv_capacity_for_part(caps, c, &bits, &pack, &all).rows;
 }
 
 static qv_status

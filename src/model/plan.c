@@ -93,16 +93,20 @@ static struct qv_capacity
 capacity_of(const struct qv_model *model, const qv_plan_options *o)
 {
     struct qv_capacity c = qv_capacity_pack(&model->ctx->caps, &model->config, o->rows);
-    if (o->segments)
+    if (o->segments) {
         c.segments = o->segments;
+        c.item_segments = 0;
+    }
     if (o->segment_rows) { /* dense: as many whole segments as there were rows asked for */
         int64_t rows = o->rows ? o->rows : model->ctx->caps.chunk_rows;
         c.segments = rows < o->segment_rows ? 1 : rows / o->segment_rows;
         c.segment_rows = o->segment_rows;
         c.rows = c.segments * c.segment_rows;
     }
-    if (o->windows && model->config.window)
+    if (o->windows && model->config.window) {
         c.windows = o->windows;
+        c.item_windows = 0;
+    }
     return c;
 }
 

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+/* Pixels of files as the Python libraries make them, where the way there is chosen by what the file is:
+ * JPEG's colours, the range of a clip's, where in a file it ends, EXIF's eight orientations, and the
+ * stream and the filter of qwen-vl-utils. Everything is small enough to be worked out by hand. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+
+#include "../media/media.h"
+#include "tempdir.h"
+
+enum { SIDE = 64 };
+
+/* Opens a file as trusted, with 64x64 pixels left as they are unless max_pixels say otherwise. */
+static qv_clip *
+open_clip(const char *path, qv_clip_options o, qv_clip_info *info)
+{
+    qv_clip *clip = NULL;
+    qv_error err = { QV_OK, "" };
+    o.trusted = true;
+    o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
+    if (qv_clip_open(path, NULL, NULL, &o, &clip, &err))
+        fail_msg("%s", err.text);
+    qv_clip_get_info(clip, info);
+    return clip;
+}
+
+/* The first frame, [height, width, 3]; free(). */
+static uint8_t *
+first_frame(const char *path, qv_clip_options o, qv_clip_info *info)
+{
+    int64_t n = 0;
+    qv_clip *clip = open_clip(path, o, info);
+    uint8_t *rgb = malloc((size_t)info->height * (size_t)info->width * 3);
+    assert_non_null(rgb);
+    assert_int_equal(qv_clip_read(clip, rgb, 1, &n, NULL, NULL), QV_OK);
+    assert_int_equal(n, 1);
+    qv_clip_close(&clip);
+    return rgb;
+}
+
+/* ---- colours --------------------------------------------------------------------------------- */
+
+/* A picture of one colour, whose blocks are multiples of what the finest quantiser keeps. */
+static void
+write_jpeg(const char *path, const uint8_t yuv[3])
+{
+    AVCodecContext *c = avcodec_alloc_context3(avcodec_find_encoder(AV_CODEC_ID_MJPEG));
+    AVFrame *frame = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    assert_true(c && frame && packet);
+    c->width = c->height = frame->width = frame->height = SIDE;
+    c->pix_fmt = AV_PIX_FMT_YUVJ420P;
+    frame->format = AV_PIX_FMT_YUVJ420P;
+    c->time_base = (AVRational){ 1, 25 };
+    c->flags |= AV_CODEC_FLAG_QSCALE;
+    c->global_quality = frame->quality = FF_QP2LAMBDA;
+    c->qmin = 1;
+    assert_true(avcodec_open2(c, c->codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0);
+    for (int p = 0; p < 3; p++)
+        memset(frame->data[p], yuv[p], (size_t)(SIDE / (p ? 2 : 1) * frame->linesize[p]));
+    assert_true(avcodec_send_frame(c, frame) >= 0 && avcodec_receive_packet(c, packet) >= 0);
+    temp_file(path, packet->data, (size_t)packet->size);
+    av_packet_free(&packet);
+    av_frame_free(&frame);
+    avcodec_free_context(&c);
+}
+
+/* JFIF's formula, R = Y + 1.402 Cr and so on, to the nearest level, as libjpeg has it. */
+static void
+a_jpeg_has_libjpegs_colours(void **state)
+{
+    static const struct {
+        uint8_t yuv[3], rgb[3];
+    } cases[] = {
+        { { 100, 90, 200 }, { 201, 62, 33 } }, { { 128, 128, 128 }, { 128, 128, 128 } },
+        { { 60, 180, 100 }, { 21, 62, 152 } }, { { 200, 100, 60 }, { 105, 255, 150 } },
+        { { 37, 140, 120 }, { 26, 39, 58 } },  { { 222, 127, 131 }, { 226, 220, 220 } },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip_info info;
+        write_jpeg("colour.jpg", cases[i].yuv);
+        uint8_t *rgb = first_frame(temp_path("colour.jpg"), (qv_clip_options){ 0 }, &info);
+        assert_true(info.picture && info.width == SIDE && info.height == SIDE);
+        for (int k = 0; k < SIDE * SIDE * 3; k++)
+            if (rgb[k] != cases[i].rgb[k % 3])
+                fail_msg("colour %d: channel %d is %d, not %d", (int)i, k % 3, rgb[k],
+                         cases[i].rgb[k % 3]);
+        free(rgb);
+    }
+}
+
+/* A clip of grey noise, or of one grey; `words`: more of the header. */
+static void
+write_grey(const char *name, const char *words, int level)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path(name));
+    FILE *f = fopen(path, "wb");
+    uint32_t seed = 5;
+    assert_non_null(f);
+    fprintf(f, "YUV4MPEG2 W%d H%d F4:1 Ip A1:1 C420jpeg%s\n", SIDE, SIDE, words);
+    for (int n = 0; n < 4; n++) {
+        fprintf(f, "FRAME\n");
+        for (int i = 0; i < SIDE * SIDE; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            fputc(level < 0 ? (int)(seed >> 24) : level, f);
+        }
+        for (int i = 0; i < SIDE * SIDE / 2; i++)
+            fputc(128, f);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static void
+a_clips_range_is_what_it_says(void **state)
+{
+    static const struct {
+        const char *words;
+        int level, rgb;
+    } cases[] = { { " XCOLORRANGE=LIMITED", 16, 0 },
+                  { " XCOLORRANGE=LIMITED", 235, 255 },
+                  { " XCOLORRANGE=FULL", 16, 16 },
+                  { " XCOLORRANGE=FULL", 235, 235 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip_info info;
+        write_grey("grey.y4m", cases[i].words, cases[i].level);
+        uint8_t *rgb = first_frame(temp_path("grey.y4m"), (qv_clip_options){ 0 }, &info);
+        for (int k = 0; k < SIDE * SIDE * 3; k++)
+            if (rgb[k] != cases[i].rgb)
+                fail_msg("%s, level %d: %d, not %d", cases[i].words, cases[i].level, rgb[k],
+                         cases[i].rgb);
+        free(rgb);
+    }
+}
+
+/* Of a container that says no length: what stands behind the clip, as in a tar file, is not of it. */
+static void
+a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
+{
+    (void)state;
+    struct stat st;
+    qv_clip_info info;
+    write_grey("one.y4m", "", 100);
+    assert_int_equal(stat(temp_path("one.y4m"), &st), 0);
+    char *bytes = malloc(2 * (size_t)st.st_size);
+    assert_non_null(bytes);
+    FILE *f = fopen(temp_path("one.y4m"), "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(bytes, 1, (size_t)st.st_size, f), (size_t)st.st_size);
+    fclose(f);
+    const char *frames = strchr(bytes, '\n') + 1; /* another four behind them */
+    const size_t head = (size_t)(frames - bytes), more = (size_t)st.st_size - head;
+    memcpy(bytes + st.st_size, frames, more);
+    const char *path = temp_file("two.y4m", bytes, (size_t)st.st_size + more);
+    free(bytes);
+    free(first_frame(path, (qv_clip_options){ 0 }, &info));
+    assert_int_equal(info.source_frames, 8);
+    free(first_frame(path, (qv_clip_options){ .length = st.st_size }, &info));
+    assert_int_equal(info.source_frames, 4);
+}
+
+/* ---- orientations ---------------------------------------------------------------------------- */
+
+/* Where the corner of the first row and column comes to be seen, and where the first row runs to from
+ * there: what EXIF says of each orientation. */
+static void
+exif_turns_a_picture(void **state)
+{
+    enum { W = 8, H = 4 };
+    static const struct {
+        bool transposed, right, below; /* the corner */
+    } seen[9] = {
+        [1] = { false, false, false }, [2] = { false, true, false }, [3] = { false, true, true },
+        [4] = { false, false, true },  [5] = { true, false, false }, [6] = { true, true, false },
+        [7] = { true, true, true },    [8] = { true, false, true }
+    };
+    (void)state;
+    for (int orientation = 1; orientation <= 8; orientation++) {
+        const bool transposed = seen[orientation].transposed;
+        const int width = transposed ? H : W, height = transposed ? W : H;
+        const int x = seen[orientation].right ? width - 1 : 0;
+        const int y = seen[orientation].below ? height - 1 : 0;
+        const int dx = transposed ? 0 : seen[orientation].right ? -1 : 1;
+        const int dy = !transposed ? 0 : seen[orientation].below ? -1 : 1;
+        char number[2] = { (char)('0' + orientation), 0 };
+        qvm_converter converter = { .colour = QVM_PICTURE };
+        qvm_image image;
+        AVStream stream = { .index = 0 };
+        AVFrame *frame = av_frame_alloc();
+        frame->format = AV_PIX_FMT_RGB24;
+        frame->width = W;
+        frame->height = H;
+        assert_true(av_frame_get_buffer(frame, 0) >= 0);
+        for (int i = 0; i < H; i++)
+            memset(frame->data[0] + i * frame->linesize[0], 0, (size_t)W * 3);
+        memset(frame->data[0], 255, 3);
+        memset(frame->data[0] + 3, 100, 3);
+        assert_true(av_dict_set(&frame->metadata, "Orientation", number, 0) >= 0);
+        const qvm_turn turn = qvm_find_turn(frame, &stream);
+        assert_int_equal(qvm_convert(&converter, frame, turn, &image, NULL), QV_OK);
+        assert_true(image.width == width && image.height == height);
+        if (image.rgb[y * image.stride + 3 * x] != 255 ||
+            image.rgb[(y + dy) * image.stride + 3 * (x + dx)] != 100)
+            fail_msg("orientation %d: the corner is not at %d,%d, or its row runs elsewhere",
+                     orientation, x, y);
+        qvm_converter_close(&converter);
+        av_frame_free(&frame);
+    }
+}
+
+/* ---- qwen-vl-utils --------------------------------------------------------------------------- */
+
+/* Clips are resized by torch's arithmetic, pictures by PIL's. */
+static void
+each_has_the_arithmetic_of_its_kind(void **state)
+{
+    enum { SMALL = 32 };
+    const qv_clip_options whole = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SIDE * SIDE };
+    const qv_clip_options half = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SMALL * SMALL };
+    (void)state;
+    for (int picture = 0; picture < 2; picture++) {
+        qv_clip_info info;
+        qv_error err;
+        uint8_t expected[2][SMALL * SMALL * 3];
+        write_grey("noise.y4m", " XCOLORRANGE=FULL", -1);
+        const char *path = temp_path("noise.y4m");
+        uint8_t *from = first_frame(path, whole, &info);
+        assert_true(info.width == SIDE && info.height == SIDE);
+        if (picture) {
+            path = temp_path("noise.png");
+            if (qv_write_png(path, from, SIDE, SIDE, &err))
+                fail_msg("%s", err.text);
+        }
+        uint8_t *found = first_frame(path, half, &info);
+        assert_true(info.width == SMALL && info.height == SMALL && info.picture == (picture == 1));
+        for (int a = 0; a < 2; a++) {
+            qvm_resampler *r = NULL;
+            const qvm_arithmetic arithmetic =
+                a == picture ? QVM_TORCH_FLOAT : QVM_PIL; /* [0]: its own */
+            assert_int_equal(qvm_resampler_create(SIDE, SIDE, SMALL, SMALL, arithmetic, &r, NULL),
+                             QV_OK);
+            qvm_resampler_run(r, from, 3 * SIDE, expected[a]);
+            qvm_resampler_free(&r);
+        }
+        assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
+        assert_memory_equal(found, expected[0], sizeof expected[0]);
+        free(found);
+        free(from);
+    }
+}
+
+/* Two streams of raw frames, of which the second is the one to be taken by default. */
+static void
+write_two_streams(const char *path)
+{
+    AVFormatContext *mux = NULL;
+    AVDictionary *options = NULL;
+    assert_true(avformat_alloc_output_context2(&mux, NULL, "matroska", path) >= 0);
+    assert_true(av_dict_set(&options, "default_mode", "passthrough", 0) >= 0);
+    for (int i = 0; i < 2; i++) {
+        AVStream *stream = avformat_new_stream(mux, NULL);
+        AVCodecParameters *par = stream->codecpar;
+        par->codec_type = AVMEDIA_TYPE_VIDEO;
+        par->codec_id = AV_CODEC_ID_RAWVIDEO;
+        par->format = AV_PIX_FMT_YUV420P;
+        par->codec_tag = MKTAG('I', '4', '2', '0');
+        par->width = par->height = SIDE * (i + 1);
+        stream->time_base = (AVRational){ 1, 4 };
+        stream->avg_frame_rate = (AVRational){ 4, 1 };
+        stream->disposition = i ? AV_DISPOSITION_DEFAULT : 0;
+    }
+    assert_true(avio_open(&mux->pb, path, AVIO_FLAG_WRITE) >= 0);
+    assert_true(avformat_write_header(mux, &options) >= 0);
+    for (int n = 0; n < 8; n++) {
+        const int i = n % 2, side = SIDE * (i + 1);
+        AVPacket *packet = av_packet_alloc();
+        assert_int_equal(av_new_packet(packet, side * side * 3 / 2), 0);
+        memset(packet->data, 128, (size_t)packet->size);
+        packet->stream_index = i;
+        packet->pts = packet->dts =
+            av_rescale_q(n / 2, (AVRational){ 1, 4 }, mux->streams[i]->time_base);
+        packet->flags |= AV_PKT_FLAG_KEY;
+        assert_true(av_interleaved_write_frame(mux, packet) >= 0);
+        av_packet_free(&packet);
+    }
+    assert_true(av_write_trailer(mux) >= 0);
+    avio_closep(&mux->pb);
+    av_dict_free(&options);
+    avformat_free_context(mux);
+}
+
+/* transformers takes the first, qwen-vl-utils' readers the best. */
+static void
+each_has_the_stream_of_its_readers(void **state)
+{
+    qv_clip_info info;
+    const char *path = temp_path("two.mkv");
+    (void)state;
+    write_two_streams(path);
+    free(first_frame(path, (qv_clip_options){ 0 }, &info));
+    assert_int_equal(info.source_width, SIDE);
+    free(first_frame(path, (qv_clip_options){ .like = QV_LIKE_QWEN_VL_UTILS }, &info));
+    assert_int_equal(info.source_width, 2 * SIDE);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_jpeg_has_libjpegs_colours),
+        TEST(a_clips_range_is_what_it_says),
+        TEST(a_clip_inside_of_a_file_ends_where_it_is_said),
+        TEST(exif_turns_a_picture),
+        TEST(each_has_the_arithmetic_of_its_kind),
+        TEST(each_has_the_stream_of_its_readers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
