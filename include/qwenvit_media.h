@@ -62,7 +62,7 @@ typedef struct qv_clip_options {
      * and before end_s are the clip to sample from. 0: from its beginning, to its end. Where `like` is
      * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
     double start_s, end_s;
-    uint64_t reserved[2];
+    uint64_t reserved[8];
 } qv_clip_options;
 
 typedef struct qv_clip_info {
@@ -81,6 +81,10 @@ typedef struct qv_clip_info {
                               transformers' Qwen2_5_VLProcessor */
     int width, height;     /* after smart_resize */
     int64_t grid_thw[3];
+    /* The identity of the file: its size, and its modification time in nanoseconds since 1970. Both are
+     * those of the open file, taken before its first byte is read; of bytes in memory they are 0. */
+    int64_t file_bytes, file_mtime_ns;
+    uint64_t reserved[8];
 } qv_clip_info;
 
 /* The version of the FFmpeg libraries that this process has: "5.1.6". Static text. */
@@ -92,9 +96,10 @@ QV_API qv_preprocess qv_preprocess_default(bool picture);
 /*
  * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
  * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
- * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process.
- * Does not wait until the program runs. One that does not answer for 60 s is ended: what uses it then
- * fails with QV_EBACKEND, at once. QV_EBACKEND where there is none, QV_ENOMEM.
+ * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process,
+ * within a second or two where that is killed, and on Linux the processes that it made end with it.
+ * Does not wait until the program runs. One that does not answer for 60 s is ended, on Linux with its
+ * clips' processes: what uses it then fails with QV_EBACKEND, at once. QV_EBACKEND where there is none, QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* After its clips are closed. Takes 60 s at most, usually no time. */
@@ -103,10 +108,14 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
 /*
  * Opens a clip or a picture (PNG, JPEG, WebP, ...) and decides which frames are read and at which
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
- * the background. QV_EIO, QV_EFORMAT (not decodable, no video in it, encrypted, aspect ratio above
- * 200, more than 4194304 frames, decoding crashed, hung or needed more than decode_memory),
- * QV_EINVAL (options that exclude each other or are out of range, start_s and end_s with no frame
- * between them, or of a picture), QV_EBACKEND (qwenvit-decoder is missing or cannot lock itself in).
+ * the background.
+ * The clip's faults: QV_EIO, QV_EUNSUPPORTED, QV_EFORMAT (not decodable, no video in it, encrypted,
+ * aspect ratio above 200, more than 4194304 frames; its process crashed, left, hung, took no requests,
+ * said what cannot be, or needed more than decode_memory). Whatever that process does once it may have
+ * read the file is one of these three. The caller's: QV_EINVAL (options that exclude each other or are
+ * out of range, start_s and end_s with no frame between them, or of a picture). Of what is on this side:
+ * QV_ENOMEM (no memory here), QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more
+ * processes, or these cannot lock themselves in). `trusted`: QV_ENOMEM where decoding has no memory.
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -117,7 +126,8 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
 /*
  * The next frames: dst[n_max, height, width, 3] RGB bytes, timestamps_s[n_max] in seconds of the
  * source (frame index / source fps, as transformers counts) or NULL. *n is 0 at the end.
- * QV_EFORMAT where decoding fails or its process crashes; frames already given stay valid.
+ * Fails as qv_clip_open does where decoding fails; QV_EFORMAT where its process crashes or, with the
+ * last frame, where the file was written to since it was opened. Frames already given stay valid.
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);

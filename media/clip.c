@@ -25,12 +25,19 @@
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
+/* The most that a far end can honestly say. */
+#define MAX_RATE 2147483648.0 /* frames a second, a quotient of two int */
+#define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
+#define MAX_BUSY_S 1e9
+#define MAX_DAMAGED ((int64_t)1 << 40) /* packets of any file */
+
 struct qv_clip {
     char *path;
     qv_clip_info info;
     int64_t *indices; /* [info.n_frames], ascending, may repeat */
     int64_t memory;   /* limit of the process that decodes, bytes */
     double patience_s;
+    bool is_file; /* whose identity is in info; else bytes in memory */
 
     /* the far end, which decodes: a thread or a process (serve.c) */
     qvm_session far;
@@ -39,6 +46,7 @@ struct qv_clip {
     pthread_t thread;
     bool has_thread;
     int socket; /* to the far end */
+    bool asked; /* it may have read the file, and is whoever made that */
     uint8_t *shared;
     qvm_request start; /* how the shared memory is laid out */
     size_t frame_bytes;
@@ -91,9 +99,10 @@ check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->trusted)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: trusted; this build decodes in processes of their own alone", path);
-#endif
+#else
     if (o->trusted && o->decoder)
         return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
+#endif
     if (o->offset < 0 || o->length < 0 || (o->bytes && (o->offset || o->length)))
         return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
                        (long long)o->offset, (long long)o->length);
@@ -141,6 +150,18 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 #endif
 }
 
+#ifdef __APPLE__
+#define MTIME(st) (st).st_mtimespec
+#else
+#define MTIME(st) (st).st_mtim
+#endif
+
+static int64_t
+mtime_ns(const struct stat *st)
+{
+    return (int64_t)MTIME(*st).tv_sec * 1000000000 + MTIME(*st).tv_nsec;
+}
+
 static qv_status
 open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
 {
@@ -152,6 +173,11 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
+    clip->far.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (clip->far.clip < 0 || fstat(clip->far.clip, &info)) /* it may be another by now */
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     if (info.st_size == 0)
         return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
                        path);
@@ -159,10 +185,26 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EFORMAT,
                        "%s: a clip of %lld bytes from byte %lld on; the file has %lld", path,
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
-    clip->far.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (clip->far.clip < 0)
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+    clip->is_file = true;
+    clip->info.file_bytes = info.st_size;
+    clip->info.file_mtime_ns = mtime_ns(&info);
     return QV_OK;
+}
+
+/* Whether nobody wrote to the open file since. One that took its name is another file. */
+static qv_status
+check_unchanged(const qv_clip *clip, qv_error *err)
+{
+    struct stat now;
+    if (!clip->is_file)
+        return QV_OK;
+    if (fstat(clip->far.clip, &now))
+        return qv_fail(err, QV_EIO, "%s: cannot be looked at: %s", clip->path, strerror(errno));
+    return now.st_size == clip->info.file_bytes && mtime_ns(&now) == clip->info.file_mtime_ns
+               ? QV_OK
+               : qv_fail(err, QV_EFORMAT,
+                         "%s: the file changed while it was read; it is to be done again",
+                         clip->path);
 }
 
 /* ---- the far end ----------------------------------------------------------------------------- */
@@ -238,23 +280,30 @@ end_far_end(qv_clip *clip, bool ask)
 
 /* ---- what the far end says ------------------------------------------------------------------- */
 
-/* The error for a far end that has gone or is silent. Frames that came before are good. */
+/* Whether what the far end says, or how it ends, is the clip's doing. */
+static bool
+is_strange(const qv_clip *clip)
+{
+    return clip->asked && clip->far.alone;
+}
+
+/* The error for a far end that has gone or, if `silent` says so in words, is silent. Frames that came
+ * before are good. */
 static qv_status
-explain_end(qv_clip *clip, bool silent, qv_error *err)
+explain_end(qv_clip *clip, const char *silent, qv_error *err)
 {
     const int how = end_far_end(clip, true);
     if (how == -1)
         return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", clip->path);
     if (silent)
-        return qv_fail(
-            err, QV_EFORMAT,
-            "%s: no sign of life from its decoder for %g s (decode_seconds): it was ended",
-            clip->path, clip->patience_s);
+        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was ended",
+                       clip->path, silent, clip->patience_s);
     if (WIFSIGNALED(how))
         return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", clip->path,
                        WTERMSIG(how), strsignal(WTERMSIG(how)));
-    return qv_fail(err, QV_EBACKEND, "%s: its decoder left without a word, with exit code %d",
-                   clip->path, WIFEXITED(how) ? WEXITSTATUS(how) : 0);
+    return qv_fail(err, is_strange(clip) ? QV_EFORMAT : QV_EBACKEND,
+                   "%s: its decoder left without a word, with exit code %d", clip->path,
+                   WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
 /* The socket fails here; the far end is well, and is ended. */
@@ -266,35 +315,53 @@ lose_it(qv_clip *clip, int why, qv_error *err)
                    strerror(why));
 }
 
-/* A far end that has gone is no error yet: what it sent last is still to be read, and says why. Any
- * other failure is, or both ends would wait for ever. */
+/* How long the far end is waited for. A thread cannot be ended: as long as it takes. */
+static double
+until(const qv_clip *clip)
+{
+    return clip->pid ? qvm_seconds() + clip->patience_s : INFINITY;
+}
+
+/* A far end that has gone is no error yet: what it sent last is still to be read, and says why. One
+ * that is there and takes nothing is, as is any other failure, or both ends would wait for ever. */
 static qv_status
 tell(qv_clip *clip, const qvm_request *request, qv_error *err)
 {
-    if (qvm_send(clip->socket, request, sizeof *request) || errno == EPIPE || errno == ECONNRESET)
+    const int code = qvm_send_until(clip->socket, request, sizeof *request, until(clip));
+    if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
-    return lose_it(clip, errno, err);
+    if (code == ETIMEDOUT)
+        return explain_end(clip, "its decoder takes no requests", err);
+    return lose_it(clip, code, err);
 }
 
-/* The next event, whole. A thread cannot be ended, so it is waited for as long as it takes. */
+/* The next event, whole. */
 static qv_status
 receive_event(qv_clip *clip, qvm_event *event, qv_error *err)
 {
-    const double until_s = clip->pid ? qvm_seconds() + clip->patience_s : INFINITY;
-    const int code = qvm_receive_until(clip->socket, event, sizeof *event, until_s);
+    const int code = qvm_receive_until(clip->socket, event, sizeof *event, until(clip));
     if (code == ETIMEDOUT || code == ECONNRESET)
-        return explain_end(clip, code == ETIMEDOUT, err);
+        return explain_end(clip, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL,
+                           err);
     return code ? lose_it(clip, code, err) : QV_OK;
 }
 
-/* Terminates a text and replaces control characters, which a terminal would obey. */
+/* Terminates a text and replaces what is no ASCII, which JSON may refuse, and control characters, which
+ * a terminal would obey. */
 static void
 make_printable(char *text, size_t size)
 {
     text[size - 1] = 0;
     for (char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 127)
+        if (*c < ' ' || *c > '~')
             *c = '?';
+}
+
+/* False for what is no number. */
+static bool
+is_between(double value, double least, double most)
+{
+    return value >= least && value <= most;
 }
 
 static bool
@@ -303,13 +370,31 @@ are_facts_possible(const qv_clip_info *f)
     unsigned char picture;
     memcpy(&picture, &f->picture, 1); /* to read another value as a bool is undefined */
     if (picture > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
-        f->source_height < 1 || f->source_height > QVM_MAX_SIDE)
+        f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
+        (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
         return false;
     if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
         f->rotation < 0 || f->rotation > 270)
         return false;
-    return picture || (isfinite(f->source_fps) && f->source_fps > 0 && f->duration_s >= 0 &&
-                       isfinite(f->duration_s));
+    if (picture)
+        return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
+    return is_between(f->source_fps, 1 / MAX_RATE, MAX_RATE) &&
+           is_between(f->duration_s, 0, MAX_SECONDS);
+}
+
+/* Copies what the far end says of the file; what is decided on this side stays as it is. */
+static void
+take_facts(qv_clip_info *info, const qv_clip_info *said)
+{
+    info->picture = said->picture;
+    memcpy(info->codec, said->codec, sizeof info->codec);
+    memcpy(info->format, said->format, sizeof info->format);
+    info->source_width = said->source_width;
+    info->source_height = said->source_height;
+    info->rotation = said->rotation;
+    info->source_fps = said->source_fps;
+    info->duration_s = said->duration_s;
+    info->source_frames = said->source_frames;
 }
 
 /* Takes what an event tells; false if it cannot come now, or tells what cannot be. */
@@ -317,22 +402,32 @@ static bool
 accept_event(qv_clip *clip, qvm_event *e)
 {
     const bool open = clip->shared != NULL;
-    if (e->damaged < 0 || !isfinite(e->busy_s))
+    if (e->damaged < 0 || e->damaged > MAX_DAMAGED || !is_between(e->busy_s, 0, MAX_BUSY_S))
         return false;
     clip->damaged = e->damaged;
     clip->busy_s = e->busy_s;
     switch (e->kind) {
-    case QVM_ALIVE: return true;
+    case QVM_READY: return !clip->asked;
+    case QVM_ALIVE: return clip->asked;
     case QVM_FACTS:
         make_printable(e->facts.codec, sizeof e->facts.codec);
         make_printable(e->facts.format, sizeof e->facts.format);
-        return !open && are_facts_possible(&e->facts);
+        return clip->asked && !open && are_facts_possible(&e->facts);
     case QVM_FRAME: return open;
     case QVM_END:
         make_printable(e->text, sizeof e->text);
         return e->status > QV_OK && e->status <= QV_ESTATE;
     default: return false;
     }
+}
+
+/* A stranger's process can only have failed for its clip: it knows no fault of a device, of memory on this
+ * side, or of a caller. */
+static qv_status
+status_of_end(const qv_clip *clip, qv_status said)
+{
+    const bool can_be = said == QV_EIO || said == QV_EUNSUPPORTED;
+    return is_strange(clip) && !can_be ? QV_EFORMAT : said;
 }
 
 /* Waits for an event that is more than a sign of life. */
@@ -351,12 +446,13 @@ next_event(qv_clip *clip, qvm_event *event, qv_error *err)
     } while (event->kind == QVM_ALIVE);
     if (event->kind != QVM_END)
         return QV_OK;
-    if (event->status == QV_ENOMEM && clip->far.alone)
+    if (event->status == QV_ENOMEM && is_strange(clip))
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s, with the %lld MiB that its decoder has "
                        "(decode_memory)",
                        clip->path, event->text, (long long)(clip->memory >> 20));
-    return qv_fail(err, (qv_status)event->status, "%s: %s", clip->path, event->text);
+    return qv_fail(err, status_of_end(clip, (qv_status)event->status), "%s: %s", clip->path,
+                   event->text);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -371,11 +467,14 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
                                .offset = o->offset,
                                .length = o->length };
     qvm_event event;
-    qv_status status = tell(clip, &open, err);
+    qv_status status = next_event(clip, &event, err); /* it is ready */
+    clip->asked = !status;
+    if (!status)
+        status = tell(clip, &open, err);
     if (!status)
         status = next_event(clip, &event, err);
     if (!status)
-        clip->info = event.facts;
+        take_facts(&clip->info, &event.facts);
     return status;
 }
 
@@ -492,14 +591,24 @@ qv_clip_damaged(const qv_clip *clip)
     return clip->damaged;
 }
 
-/* Waits for the next frame; false at the end, or where it ended early. */
+/* Waits for the next frame; false at the end, or where it ended early. With the last one, or with a
+ * failure that the bytes of another version may be the reason of, the file is looked at. */
 static bool
 wait_for_frame(qv_clip *clip)
 {
     qvm_event event;
-    if (!clip->status && clip->n_taken < clip->info.n_frames)
-        clip->status = next_event(clip, &event, &clip->error);
-    return !clip->status && clip->n_taken < clip->info.n_frames;
+    if (clip->status || clip->n_taken == clip->info.n_frames)
+        return false;
+    clip->status = next_event(clip, &event, &clip->error);
+    qv_error why;
+    const bool last = !clip->status && clip->n_taken + 1 == clip->info.n_frames;
+    const qv_status changed =
+        last || clip->status == QV_EFORMAT ? check_unchanged(clip, &why) : QV_OK;
+    if (changed) {
+        clip->status = changed;
+        clip->error = why;
+    }
+    return !clip->status;
 }
 
 qv_status

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include "media.h"
 
@@ -80,6 +84,20 @@ take_order(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
     return false;
 }
 
+/* The next order, unless `parent`, which gives them, has gone: then a process that was forked off it
+ * may still hold its end of the socket. */
+static bool
+wait_for_order(int socket, pid_t parent)
+{
+    enum { LOOK_MS = 1000 };
+    struct pollfd order = { .fd = socket, .events = POLLIN };
+    int ready;
+    do
+        ready = poll(&order, 1, LOOK_MS);
+    while (getppid() == parent && (!ready || (ready < 0 && errno == EINTR)));
+    return getppid() == parent && ready > 0;
+}
+
 /* ---- in a process for a clip ----------------------------------------------------------------- */
 
 static void
@@ -106,6 +124,19 @@ serve(const qvm_order *order, const int fds[QVM_SESSION_FDS])
 
 /* ---- in the program -------------------------------------------------------------------------- */
 
+/* A process for a clip ends with the one that made it, whatever runs in it by then: what the sandbox
+ * leaves cannot take that back. Elsewhere than on Linux it has to hear that its clip has gone. */
+static void
+end_with(pid_t parent)
+{
+#ifdef __linux__
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+        _exit(0);
+#else
+    (void)parent;
+#endif
+}
+
 /* A process that waits for its order, so that no clip waits for a process. */
 struct spare {
     pid_t pid; /* or -1 */
@@ -117,12 +148,14 @@ make_spare(void)
 {
     struct spare s = { -1, -1 };
     int there;
+    const pid_t parent = getpid();
     if (!qvm_stream(&s.socket, &there))
         return s;
     s.pid = fork();
     if (!s.pid) {
         qvm_order order;
         int fds[QVM_SESSION_FDS];
+        end_with(parent);
         close(s.socket);
         close(STDIN_FILENO);
         if (take_order(there, &order, fds) && fds[0] >= 0)
@@ -239,6 +272,7 @@ int
 main(int argc, char **argv)
 {
     struct stat input;
+    const pid_t parent = getppid();
     if (argc == 2 && !strcmp(argv[1], "--version")) { /* whoever asks sees that FFmpeg is here */
         puts("qwenvit-decoder " QV_VERSION);
         return 0;
@@ -254,7 +288,7 @@ main(int argc, char **argv)
     struct spare spare = make_spare();
     qvm_order order;
     int fds[QVM_SESSION_FDS];
-    while (take_order(STDIN_FILENO, &order, fds)) {
+    while (wait_for_order(STDIN_FILENO, parent) && take_order(STDIN_FILENO, &order, fds)) {
         const int32_t answer = obey(&spare, &order, fds);
         if (fds[0] >= 0)
             close_fds(fds, QVM_SESSION_FDS);

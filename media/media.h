@@ -262,12 +262,13 @@ void qvm_reader_close(qvm_reader *reader);
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
 
 /*
- * A clip and its far end talk over a stream socket and share a memory file. The clip asks first
- * (QVM_OPEN), is told what the file is (QVM_FACTS), decides which frames at which size it wants,
+ * A clip and its far end talk over a stream socket and share a memory file. The far end says first
+ * that it is locked in (QVM_READY), or that it cannot be (QVM_END): until it is asked (QVM_OPEN), it
+ * reads no byte of the file, and so that is believed. The clip then asks, is told what the file is (QVM_FACTS), decides which frames at which size it wants,
  * writes their numbers to the shared memory and asks for them (QVM_START). The far end fills slot
  * after slot behind the numbers (QVM_FRAME each), and waits when none is free (QVM_FREE frees one).
- * QVM_END comes last, with the reason if it is early. What the far end says is checked: whoever
- * made the file may have taken it over.
+ * QVM_END comes last, with the reason if it is early. What the far end says from QVM_OPEN on is
+ * checked: whoever made the file may have taken it over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
@@ -279,7 +280,8 @@ typedef struct qvm_request {
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
 } qvm_request;
 
-typedef enum qvm_event_kind { QVM_FACTS, QVM_FRAME, QVM_ALIVE, QVM_END } qvm_event_kind;
+/* READY is said before anything of the clip can have been read, and at no other time. */
+typedef enum qvm_event_kind { QVM_READY, QVM_FACTS, QVM_FRAME, QVM_ALIVE, QVM_END } qvm_event_kind;
 
 typedef struct qvm_event {
     int32_t kind;
@@ -340,6 +342,9 @@ bool qvm_stream(int *here, int *there);
 /* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
  * another errno. until_s as qvm_seconds counts, or infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
+/* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them
+ * in time. */
+int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
 /* Has a process serve the session, with `memory` bytes as its limit. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,

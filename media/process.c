@@ -119,6 +119,23 @@ qvm_receive_until(int socket, void *message, size_t n, double until_s)
     return 0;
 }
 
+int
+qvm_send_until(int socket, const void *message, size_t n, double until_s)
+{
+    const char *at = message;
+    while (n) {
+        const int code = wait_for(socket, POLLOUT, until_s);
+        if (code)
+            return code;
+        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        at += sent > 0 ? sent : 0;
+        n -= sent > 0 ? (size_t)sent : 0;
+    }
+    return 0;
+}
+
 /* ---- the program ----------------------------------------------------------------------------- */
 
 /* With the socket as its standard input, no blocked or changed signals, and in a group of its own:
@@ -160,18 +177,16 @@ spawn(const char *path, int socket, pid_t *pid)
 qv_status
 qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
 {
-    /* beside this code (a build folder), and where an installed library or program has it */
-    static const char *const names[] = { PROGRAM, QVM_LIBEXEC_FROM_LIB "/" PROGRAM,
-                                         QVM_LIBEXEC_FROM_BIN "/" PROGRAM };
     char found[PATH_MAX];
     if (!out)
         return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
-    if (!program && !qv_find_installed(names, sizeof names / sizeof *names, QVM_LIBEXEC "/" PROGRAM,
-                                       X_OK, found, sizeof found))
-        return qv_fail(err, QV_EBACKEND,
-                       "the program " PROGRAM ", which decodes, is neither beside this one nor in "
-                       "%s: qv_decoder_start takes its path, `trusted` does without",
-                       QVM_LIBEXEC);
+    if (!program && !qv_find_installed(PROGRAM, QVM_LIBEXEC_FROM_LIB, QVM_LIBEXEC_FROM_BIN, X_OK,
+                                       found, sizeof found))
+        return qv_fail(
+            err, QV_EBACKEND,
+            "the program " PROGRAM ", which decodes, is neither beside this one (or this "
+            "library) nor at %s: qv_decoder_start takes its path, `trusted` does without",
+            found);
     const char *path = program ? program : found;
     qv_decoder *d = calloc(1, sizeof *d);
     int there = -1;

@@ -166,10 +166,10 @@ qvm_serve(const qvm_session *session)
     struct server s = { .session = session, .open = { .kind = -1 }, .start = { .kind = -1 } };
     qv_error error = { QV_OK, "" };
     pthread_t listener;
-    s.said_s = qvm_seconds();
     atomic_init(&s.stop, false);
     pthread_mutex_init(&s.lock, NULL); /* neither of these allocates or fails on Linux or macOS */
     pthread_cond_init(&s.changed, NULL);
+    say(&s, QVM_READY, NULL, NULL);
     const bool listening = !pthread_create(&listener, NULL, listen_to_clip, &s);
     if (listening)
         decode(&s, &error);

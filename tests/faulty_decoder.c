@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit-decoder in hostile hands: does what QV_FAULT says before the third frame, as code that
- * took over a codec would, or tells lies about the file. tests/test_isolation.c starts it.
- * Linked with --wrap for what decoding goes through.
+ * qwenvit-decoder in hostile hands: does what QV_FAULT says before the third frame (after "opening ":
+ * while it looks into the file), as code that took over a codec would, or tells lies about the file.
+ * Without QV_FAULT each clip brings its own, in a box behind its end (faulty_decoder.h), and those
+ * that bring none are decoded well. tests/test_isolation.c, test_planted.c, planted.sh and
+ * python/tests/test_planted.py start it. Linked with --wrap for what decoding goes through.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <math.h>
 #include <seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +37,26 @@ qv_status __real_qvm_reader_read(qvm_reader *reader, int64_t index, int height, 
                                  uint8_t *dst, qv_error *err);
 qv_status __wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
                                  uint8_t *dst, qv_error *err);
+bool __real_qvm_receive(int socket, void *message, size_t n);
+bool __wrap_qvm_receive(int socket, void *message, size_t n);
+const char *__real_qvm_sandbox(int64_t memory, int first_fd);
+const char *__wrap_qvm_sandbox(int64_t memory, int first_fd);
 
 static const char *fault;
+static atomic_bool deaf; /* the thread that listens takes nothing more */
 
 static bool
 is(const char *name)
 {
     return !strcmp(fault, name);
+}
+
+/* "NAME N": the number. */
+static bool
+takes(const char *name, int *n)
+{
+    const size_t length = strlen(name);
+    return !strncmp(fault, name, length) && sscanf(fault + length, " %d", n) == 1;
 }
 
 static void
@@ -52,6 +68,21 @@ send_event(int32_t kind, int32_t status)
     event.status = status;
     memset(event.text, '\033', sizeof event.text);
     qvm_send(FIRST_FD, &event, sizeof event);
+}
+
+/* Says that it is alive, and lies beside that. */
+static void
+send_numbers(int64_t damaged, double busy_s)
+{
+    const qvm_event event = { .kind = QVM_ALIVE, .damaged = damaged, .busy_s = busy_s };
+    qvm_send(FIRST_FD, &event, sizeof event);
+}
+
+static void
+sleep_for_ever(void)
+{
+    for (;;)
+        usleep(1000000);
 }
 
 static void
@@ -94,6 +125,9 @@ try_to_escape(void)
                           kill(getppid(), SIGUSR1),
                           (int)syscall(SYS_tgkill, getppid(), getppid(), SIGUSR1),
                           (int)fork(),
+                          prctl(PR_SET_PDEATHSIG, 0), /* to outlive its parent */
+                          (int)setsid(),
+                          setpgid(0, 0),
                           chmod("victim", 0) };
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         out |= (names[i] >= 0) << i;
@@ -110,43 +144,124 @@ try_to_escape(void)
     return out;
 }
 
-static qv_status
-do_fault(qv_error *err)
+/* Tells of more frames than the socket holds requests, and hears nothing. */
+static void
+flood(void)
 {
-    if (is("segv")) {
-        signal(SIGSEGV, SIG_DFL); /* the address sanitizer's handler would exit */
-        raise(SIGSEGV);
+    atomic_store(&deaf, true);
+    for (int i = 0; i < 100000; i++)
+        send_event(QVM_FRAME, 0);
+    sleep_for_ever();
+}
+
+/* What ends the process. */
+static void
+die(void)
+{
+    int n;
+    if (is("segv") || takes("signal", &n)) {
+        n = is("segv") ? SIGSEGV : n;
+        signal(n, SIG_DFL); /* the address sanitizer's handler would exit */
+        raise(n);
     }
     if (is("abort"))
         abort();
+    if (takes("exit", &n))
+        _exit(n);
+    if (is("leaderless")) { /* the thread that listens goes on, and hears nothing */
+        atomic_store(&deaf, true);
+        syscall(SYS_exit, 0);
+    }
+}
+
+/* What makes it silent, or slow. */
+static void
+stall(void)
+{
     if (is("hang"))
         hang();
-    if (is("leak"))
-        return take_all_memory(err);
-    if (is("exit"))
-        _exit(7);
+    if (is("deaf"))
+        flood();
+    if (is("deaf and dumb")) {
+        atomic_store(&deaf, true);
+        sleep_for_ever();
+    }
     if (is("half")) {
         qvm_send(FIRST_FD, "half of an event", 16);
         hang();
     }
+    if (is("hung up")) {
+        syscall(SYS_close,
+                FIRST_FD); /* another thread reads it: a race that close() would have told of */
+        sleep_for_ever();
+    }
+    for (int i = 0; is("slow") && i < 6; i++) {
+        usleep(500000);
+        send_numbers(0, 0);
+    }
+}
+
+/* Events that cannot be, or not now. */
+static void
+lie(void)
+{
+    int n;
     if (is("kind"))
         send_event(77, 0);
-    if (is("status"))
-        send_event(QVM_END, 4242);
-    if (is("early"))
-        send_event(QVM_END, QV_OK);
-    if (is("escape codes"))
-        send_event(QVM_END, QV_EFORMAT);
+    if (takes("end", &n))
+        send_event(QVM_END, n);
     if (is("facts again"))
         send_event(QVM_FACTS, 0);
+    if (is("ready again"))
+        send_event(QVM_READY, 0);
+    if (is("escape codes"))
+        send_event(QVM_END, QV_EFORMAT);
     for (int i = 0; is("too many frames") && i < 1000; i++)
         send_event(QVM_FRAME, 0);
+    for (int i = 0; is("garbage") && i < 100; i++)
+        qvm_send(FIRST_FD, "no event at all", 16);
+    if (is("busy nan"))
+        send_numbers(0, NAN);
+    if (is("busy below"))
+        send_numbers(0, -1);
+    if (is("busy above"))
+        send_numbers(0, 1e308);
+    if (is("damage below"))
+        send_numbers(-1, 0);
+    if (is("damage above"))
+        send_numbers(INT64_MAX, 0);
+}
+
+static qv_status
+do_fault(qv_error *err)
+{
+    die();
+    stall();
+    lie();
+    if (is("leak"))
+        return take_all_memory(err);
     if (is("escape")) {
         const unsigned out = try_to_escape();
         if (out)
-            return qv_fail(err, QV_EBACKEND, "escaped: %#x", out);
+            return qv_fail(err, QV_EFORMAT, "escaped: %#x", out);
     }
     return QV_OK;
+}
+
+bool
+__wrap_qvm_receive(int socket, void *message, size_t n)
+{
+    const bool got = __real_qvm_receive(socket, message, n);
+    if (atomic_load(&deaf))
+        sleep_for_ever();
+    return got;
+}
+
+const char *
+__wrap_qvm_sandbox(int64_t memory, int first_fd)
+{
+    errno = ENOTSUP;
+    return is("unlocked") ? "no such filter" : __real_qvm_sandbox(memory, first_fd);
 }
 
 qv_status
@@ -158,27 +273,92 @@ __wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
     return status ? status : __real_qvm_reader_read(reader, index, height, width, dst, err);
 }
 
-qv_status
-__wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                       qv_clip_info *info, qv_error *err)
+/* The fault that the clip itself brings. */
+static void
+take_fault_of(int fd)
 {
-    const qv_status status = __real_qvm_reader_open(reader, fd, threads, watch, info, err);
-    if (is("hang at once"))
-        hang();
+    static char box[QV_PLANTED_BYTES + 1];
+    struct stat file;
+    if (fstat(fd, &file) || file.st_size < QV_PLANTED_BYTES ||
+        pread(fd, box, QV_PLANTED_BYTES, file.st_size - QV_PLANTED_BYTES) != QV_PLANTED_BYTES ||
+        memcmp(box, QV_PLANTED, sizeof QV_PLANTED - 1) != 0)
+        return;
+    for (char *end = box + QV_PLANTED_BYTES - 1; *end == ' '; end--)
+        *end = 0;
+    fault = box + sizeof QV_PLANTED - 1;
+}
+
+static void
+lie_about_numbers(qv_clip_info *info)
+{
+    static const struct {
+        const char *fault;
+        size_t at;
+        double value;
+    } numbers[] = {
+        { "rate nan", offsetof(qv_clip_info, source_fps), NAN },
+        { "rate inf", offsetof(qv_clip_info, source_fps), INFINITY },
+        { "rate none", offsetof(qv_clip_info, source_fps), 0 },
+        { "rate below", offsetof(qv_clip_info, source_fps), -25 },
+        { "rate tiny", offsetof(qv_clip_info, source_fps), 1e-310 },
+        { "rate huge", offsetof(qv_clip_info, source_fps), 1e300 },
+        { "duration nan", offsetof(qv_clip_info, duration_s), NAN },
+        { "duration below", offsetof(qv_clip_info, duration_s), -1 },
+        { "duration huge", offsetof(qv_clip_info, duration_s), 1e308 },
+        { "picture rate", offsetof(qv_clip_info, source_fps), NAN },
+        { "picture time", offsetof(qv_clip_info, duration_s), NAN },
+    };
+    if (!strncmp(fault, "picture ", 8)) {
+        info->picture = true;
+        info->source_frames = 1;
+        info->source_fps = info->duration_s = 0;
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (is(numbers[i].fault))
+            memcpy((char *)info + numbers[i].at, &numbers[i].value, sizeof(double));
+}
+
+static void
+lie_about(qv_clip_info *info)
+{
+    lie_about_numbers(info);
+    if (is("picture frames"))
+        info->source_frames = 2;
     if (is("bool"))
         memset(&info->picture, 0x55, 1);
     if (is("width"))
         info->source_width = 1 << 30;
     if (is("height"))
         info->source_height = -1;
+    if (is("sides"))
+        info->source_width = info->source_height = QVM_MAX_SIDE;
     if (is("frames"))
         info->source_frames = INT64_MAX;
-    if (is("rate"))
-        info->source_fps = NAN;
     if (is("rotation"))
         info->rotation = 45;
-    if (is("names"))
-        memset(info->codec, 'x', sizeof info->codec + sizeof info->format);
+    if (is("rotation back"))
+        info->rotation = -90;
+    if (is("names")) {
+        memset(info->codec, 0xff, sizeof info->codec);
+        memset(info->format, '\033', sizeof info->format);
+    }
+    if (is("decisions")) /* which are the near end's */
+        memset(&info->first_frame, 0x55, sizeof *info - offsetof(qv_clip_info, first_frame));
+}
+
+qv_status
+__wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
+                       qv_clip_info *info, qv_error *err)
+{
+    qv_status status = __real_qvm_reader_open(reader, fd, threads, watch, info, err);
+    if (!*fault)
+        take_fault_of(fd);
+    if (!status && !strncmp(fault, "opening ", 8)) {
+        fault += 8;
+        status = do_fault(err);
+        fault = "";
+    }
+    lie_about(info);
     return status;
 }
 

@@ -5,4 +5,9 @@
 
 #define QV_LEAKED_FD 57 /* open in the test, without FD_CLOEXEC */
 
+/* A fault that a clip brings itself: the payload of a box "free" behind an MP4's end, which begins so,
+ * names the fault, and is filled up with spaces. */
+#define QV_PLANTED "planted: "
+#define QV_PLANTED_BYTES 40
+
 #endif

@@ -640,7 +640,8 @@ grow(void)
     assert_int_equal(truncate("long.avi", 1 << 22), 0);
 }
 
-/* Whatever the moment: it ends, with frames or with words. */
+/* Whatever the moment: it ends, with frames or with words, and frames of a file that grew meanwhile are
+ * no clip of either size. */
 static void
 test_changing_files(void **state)
 {
@@ -654,7 +655,10 @@ test_changing_files(void **state)
             read_meddled("long.avi", until, changes[c], &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT || o.status == QV_EIO);
             assert_true(o.status || o.n == o.info.n_frames);
-            assert_true(changes[c] != grow || o.n == 300);
+            const bool told =
+                o.status == QV_EFORMAT && strstr(o.error.text, "changed while it was read") != NULL;
+            if (changes[c] == grow) /* the last reads may come when all frames are there */
+                assert_true(told || (until > 1 && o.n == 300));
         }
     free(bytes.data);
     unlink("long.avi");

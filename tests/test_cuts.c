@@ -172,6 +172,70 @@ seeks_where_it_can(void **state)
     }
 }
 
+/* Some decoders make other frames of damaged data with several threads, at times: which no outcome shows
+ * for sure, so how many there are. */
+static void
+decoders_differ_in_threads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int asked, least, most;
+    } cases[] = { { "x265.mp4", 0, 1, 1 },
+                  { "x265.mp4", 2, 2, 2 },
+                  { "x264.mp4", 2, 2, 2 },
+                  { "whole.avi", 2, 1, 1 },
+                  { "vp8.webm", 2, 1, 1 } };
+    atomic_bool stop;
+    int64_t n_read = 0;
+    atomic_init(&stop, false);
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n_read };
+        qvm_source source;
+        qv_error err = { QV_OK, "" };
+        if (!clip_is_possible(cases[i].name))
+            continue;
+        clip_write(cases[i].name);
+        const int fd = open(cases[i].name, O_RDONLY);
+        if (qvm_source_open(&source, fd, cases[i].asked, &watch, &err))
+            fail_msg("%s: %s", cases[i].name, err.text);
+        const int n = source.codec->thread_count;
+        if (n < cases[i].least || n > cases[i].most)
+            fail_msg("%s: %d threads where %d were asked for", cases[i].name, n, cases[i].asked);
+        qvm_source_close(&source);
+        close(fd);
+        unlink(cases[i].name);
+    }
+}
+
+/* What a decoder says of damage and of nothing else is an error of it, whatever level it has for FFmpeg. */
+static void
+complaints_are_counted(void **state)
+{
+    (void)state;
+    atomic_bool stop;
+    int64_t n_read = 0;
+    atomic_init(&stop, false);
+    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n_read };
+    qvm_source source;
+    qv_error err = { QV_OK, "" };
+    clip_write("back.mp4");
+    const int fd = open("back.mp4", O_RDONLY);
+    if (qvm_source_open(&source, fd, 1, &watch, &err))
+        fail_msg("%s", err.text);
+    const int before = source.complaints;
+    av_log(source.codec, AV_LOG_WARNING, "deprecated\n");
+    av_log(NULL, AV_LOG_ERROR, "of nobody\n");
+    assert_int_equal(source.complaints, before);
+    av_log(source.codec, AV_LOG_INFO, "concealing %d DC errors\n", 7);
+    assert_int_equal(source.complaints, before + 1);
+    av_log(source.codec, AV_LOG_ERROR, "bad block\n");
+    assert_int_equal(source.complaints, before + 2);
+    qvm_source_close(&source);
+    close(fd);
+    unlink("back.mp4");
+}
+
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
 /* By the numbers that timestamps are. */
@@ -293,7 +357,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_are_of_the_whole),   cmocka_unit_test(seeks_where_it_can),
+        cmocka_unit_test(cuts_are_of_the_whole),   cmocka_unit_test(decoders_differ_in_threads),
+        cmocka_unit_test(complaints_are_counted),  cmocka_unit_test(seeks_where_it_can),
         cmocka_unit_test(bounds_are_timestamps),   cmocka_unit_test(sampling_is_of_the_cut),
         cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(ends_behind_the_end),
     };

@@ -83,12 +83,12 @@ test_faults(void **state)
         { "segv", QV_EFORMAT, 2, "crashed, with signal 11" },
         { "abort", QV_EFORMAT, 2, "crashed, with signal 6" },
         { "hang", QV_EFORMAT, 2, "no sign of life" },
-        { "hang at once", QV_EFORMAT, 0, "no sign of life" },
+        { "opening hang", QV_EFORMAT, 0, "no sign of life" },
         { "half", QV_EFORMAT, 2, "no sign of life" },
-        { "exit", QV_EBACKEND, 2, "exit code 7" },
+        { "exit 7", QV_EFORMAT, 2, "exit code 7" },
         { "kind", QV_EFORMAT, 2, "what cannot be" },
-        { "status", QV_EFORMAT, 2, "what cannot be" },
-        { "early", QV_EFORMAT, 2, "what cannot be" },
+        { "end 4242", QV_EFORMAT, 2, "what cannot be" },
+        { "end 0", QV_EFORMAT, 2, "what cannot be" },
         { "facts again", QV_EFORMAT, 2, "what cannot be" },
         { "escape codes", QV_EFORMAT, 2, "????" },
         { "too many frames", QV_OK, N_FRAMES, "" }, /* of which no more are taken */
@@ -96,7 +96,7 @@ test_faults(void **state)
         { "width", QV_EFORMAT, 0, "what cannot be" },
         { "height", QV_EFORMAT, 0, "what cannot be" },
         { "frames", QV_EFORMAT, 0, "what cannot be" },
-        { "rate", QV_EFORMAT, 0, "what cannot be" },
+        { "rate nan", QV_EFORMAT, 0, "what cannot be" },
         { "rotation", QV_EFORMAT, 0, "what cannot be" },
         { "names", QV_OK, N_FRAMES, "" },
         { "escape", QV_OK, N_FRAMES, "" },
@@ -269,7 +269,7 @@ read_in_vain(void *decoder)
     return (void *)(intptr_t)!told;
 }
 
-/* A program that answers nobody is waited for once; a clip that it started goes on. */
+/* A program that answers nobody is waited for once, and ended; a clip that it started ends with it. */
 static void
 test_stopped(void **state)
 {
@@ -298,8 +298,10 @@ test_stopped(void **state)
     for (int i = 0; i < 50; i++)
         assert_null(read_in_vain(options.decoder));
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
-    assert_int_equal(qv_clip_read(clip, frames[0], N_FRAMES, &n, NULL, NULL), QV_OK);
-    assert_int_equal(n, N_FRAMES);
+    qv_status status = qv_clip_read(clip, frames[0], N_FRAMES, &n, NULL, NULL);
+    if (!status && n < N_FRAMES) /* what it had sent is good */
+        status = qv_clip_read(clip, frames[0], 1, &n, NULL, NULL);
+    assert_true(status ? status == QV_EBACKEND : n == N_FRAMES);
     qv_clip_close(&clip);
     qv_decoder_stop(&options.decoder);
     assert_true(qvm_seconds() - began_s < slack_s);
@@ -331,8 +333,8 @@ test_orphan(void **state)
     }
     int how, ended = 0;
     alarm(60);
-    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++)
-        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++) /* heard it, or was killed */
+        assert_true(WIFEXITED(how) ? WEXITSTATUS(how) == 0 : WTERMSIG(how) == SIGKILL);
     alarm(0);
     assert_int_equal(ended, 3); /* that child, its program, the clip's process */
 }
@@ -449,13 +451,16 @@ test_fork(void **state)
     const qv_clip_options options = { .decoder = start("none") };
     int64_t n;
     const pid_t child = fork();
-    if (!child)
-        _exit(read_clip(&options, &n, NULL) == QV_EBACKEND ? 0 : 1);
+    qv_decoder *decoder = options.decoder;
+    if (!child) {
+        const bool refused = read_clip(&options, &n, NULL) == QV_EBACKEND;
+        qv_decoder_stop(&decoder); /* of its own copy: the program is its parent's */
+        _exit(refused && !decoder ? 0 : 1);
+    }
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
     assert_int_equal(read_clip(&options, &n, NULL), QV_OK);
-    qv_decoder *decoder = options.decoder;
     qv_decoder_stop(&decoder);
 }
 

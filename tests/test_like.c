@@ -281,13 +281,40 @@ names_go_both_ways(void **state)
     assert_false(qv_like_parse("", &like));
 }
 
+/* A picture's least and most are tokens, 4 and 16384: at the bound nothing is resized. */
+static void
+pictures_have_their_own_bounds(void **state)
+{
+    static const int64_t sizes[][4] = { { 3584, 3584, 3584, 3584 },
+                                        { 3584, 3612, 3556, 3584 },
+                                        { 56, 56, 56, 56 },
+                                        { 28, 28, 56, 56 } };
+    (void)state;
+    const qv_preprocess p = preset(14);
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        const qv_clip_info info = { .picture = true,
+                                    .n_frames = 1,
+                                    .source_height = (int)sizes[i][0],
+                                    .source_width = (int)sizes[i][1] };
+        const qv_clip_options none = { .like = QV_LIKE_QWEN_VL_UTILS };
+        int64_t height = 0, width = 0;
+        assert_int_equal(qvm_qwen_vl_utils.size(&info, &p, &none, &height, &width, NULL), QV_OK);
+        assert_int_equal(height, sizes[i][2]);
+        assert_int_equal(width, sizes[i][3]);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways),      cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(cuts_are_the_packages),   cmocka_unit_test(pictures_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(pixels_are_the_packages),
+        cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(clips_are_the_packages),
+        cmocka_unit_test(cuts_are_the_packages),
+        cmocka_unit_test(pictures_are_the_packages),
+        cmocka_unit_test(words_say_what_is_wrong),
+        cmocka_unit_test(pixels_are_the_packages),
+        cmocka_unit_test(pictures_have_their_own_bounds),
     };
     return cmocka_run_group_tests_name("like", tests, NULL, NULL);
 }

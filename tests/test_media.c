@@ -2,6 +2,7 @@
 /* The media library: its rules against transformers' numbers, its resize against torchvision's,
  * decoding on clips that the test makes itself. */
 #define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/display.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,6 +50,7 @@ test_sample_frames(void **state)
         { 1000, 29.97, 7.3, 0, 243, 955691372 },
         { 999, 60.0, 59.94, 0, 768, 659803365 },
         { 10, 25.0, 0.0, 1, 1, 0 },
+        { 175, 30.0, 2.4, 0, 13, 414787989 }, /* int(175 / 30.0 * 2.4), not int(175 * 2.4 / 30.0) */
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int64_t indices[1024], hash = 0;
@@ -296,6 +299,45 @@ test_smart_resize_of_glm(void **state)
     p.processor = QV_PROCESSOR_GLM4V;
     check_sizes(clips, sizeof clips / sizeof clips[0], p, 112 * 112, 28 * 28 * 2 * 30000);
     check_sizes(pictures, sizeof pictures / sizeof pictures[0], p, 112 * 112, 28 * 28 * 15000);
+}
+
+/* resize(cap_pixels_per_frame=True) of the two classes: shares of the clip's pixels, and what
+ * min_pixels leaves of them. */
+static void
+test_cap_pixels(void **state)
+{
+    (void)state;
+    static const struct {
+        qv_processor processor;
+        int patch;
+        int64_t least, most, frames;
+        bool cap;
+        int64_t height, width;
+    } cases[] = {
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 4, false, 1088, 1920 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 4, true, 640, 1152 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 1048576, 25165824, 4, true, 768, 1376 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 100, true, 352, 640 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 100352, 602112, 768, false, 560, 1008 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 100352, 602112, 768, true, 336, 644 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 250000, 602112, 768, true, 364, 672 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const qv_clip_info info = { .n_frames = cases[c].frames,
+                                    .source_height = 1080,
+                                    .source_width = 1920 };
+        const qv_preprocess p = { .min_pixels = cases[c].least,
+                                  .max_pixels = cases[c].most,
+                                  .patch_size = cases[c].patch,
+                                  .temporal_patch_size = 2,
+                                  .merge_size = 2,
+                                  .processor = cases[c].processor };
+        const qv_clip_options o = { .cap_pixels = cases[c].cap };
+        int64_t height = 0, width = 0;
+        assert_int_equal(qvm_qwen3_vl.size(&info, &p, &o, &height, &width, NULL), QV_OK);
+        assert_int_equal(height, cases[c].height);
+        assert_int_equal(width, cases[c].width);
+    }
 }
 
 static void
@@ -772,6 +814,107 @@ test_transparent_picture(void **state)
     }
 }
 
+/* ---- a file that changes ----------------------------------------------------------------------- */
+
+static void
+append(const char *path)
+{
+    FILE *f = fopen(path, "ab");
+    assert_non_null(f);
+    assert_int_equal(fputc(0, f), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void
+set_time(const char *path, int64_t ns)
+{
+    const struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ t, t }, 0), 0);
+}
+
+static void
+touch(const char *path)
+{
+    set_time(path, 1234567890123456790);
+}
+
+static void
+cut(const char *path)
+{
+    assert_int_equal(truncate(path, 100), 0);
+}
+
+static void
+replace(const char *path)
+{
+    const char *other = make_clip("other.mp4", 7, 0);
+    assert_int_equal(rename(other, path), 0);
+}
+
+static void
+leave(const char *path)
+{
+    (void)path;
+}
+
+/* Whose identity is told is whose frames come: that of the open file, before it was read. One that is
+ * written to meanwhile is none; one that is replaced stays what it was. */
+static void
+test_file_changes(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*change)(const char *path);
+        bool fails;
+    } cases[] = {
+        { leave, false }, { append, true }, { touch, true }, { cut, true }, { replace, false }
+    };
+    static uint8_t frame[3 * CLIP_W * CLIP_H];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = make_clip("changes.mp4", 60, 0);
+        struct stat before;
+        set_time(path, 1234567890123456789);
+        assert_int_equal(stat(path, &before), 0);
+        qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
+        qv_error err = { 0 };
+        qv_clip_info info;
+        int64_t n = 1, total = 0;
+        qv_status status = QV_OK;
+        for (; !status && n; total += status ? 0 : n) {
+            if (total == 3)
+                cases[i].change(path);
+            status = qv_clip_read(clip, frame, 1, &n, NULL, &err);
+        }
+        qv_clip_get_info(clip, &info);
+        assert_int_equal(info.file_bytes, before.st_size);
+        assert_int_equal(info.file_mtime_ns, 1234567890123456789);
+        assert_int_equal(status, cases[i].fails ? QV_EFORMAT : QV_OK);
+        if (cases[i].fails)
+            assert_non_null(strstr(err.text, "changes.mp4: the file changed while it was read"));
+        assert_true(cases[i].fails ? total < 60 : total == 60);
+        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, &err), status); /* and stays so */
+        qv_clip_close(&clip);
+    }
+}
+
+/* All frames at once: none of a file that has changed by then, were it in its last. */
+static void
+test_file_changes_at_once(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    static uint8_t frames[N * 3 * CLIP_W * CLIP_H];
+    const char *path = make_clip("changes.mp4", N, 0);
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = N });
+    qv_error err = { 0 };
+    int64_t n = 0;
+    touch(path);
+    assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_OK);
+    assert_int_equal(n, N - 1);
+    assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_EFORMAT);
+    qv_clip_close(&clip);
+}
+
 /* The worker waits for a free slot, decodes, or has ended: closing joins it in each case. */
 static void
 test_close_any_time(void **state)
@@ -973,11 +1116,11 @@ remove_folder(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "one.mp4",        "two.mp4",     "odd.mp4",   "long.mp4",   "a.avi",        "a.mkv",
-        "with:colon.mp4", "options.mp4", "close.mp4", "turned.mov", "flat.mov",     "tilted.mov",
-        "picture.png",    "picture.mp4", "thin.png",  "text.mp4",   "playlist.mp4", "concat.mp4",
-        "sdp.mp4",        "empty.mp4",   "bomb.png",  "whole.avi",  "damaged.avi",  "like.mp4",
-        "like_glm.mp4",   "clear.pam",
+        "one.mp4",        "two.mp4",     "odd.mp4",     "long.mp4",   "a.avi",        "a.mkv",
+        "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov", "flat.mov",     "tilted.mov",
+        "picture.png",    "picture.mp4", "thin.png",    "text.mp4",   "playlist.mp4", "concat.mp4",
+        "sdp.mp4",        "empty.mp4",   "bomb.png",    "whole.avi",  "damaged.avi",  "like.mp4",
+        "like_glm.mp4",   "clear.pam",   "changes.mp4",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(in_folder(names[i]));
@@ -1012,6 +1155,7 @@ main(void)
         cmocka_unit_test(test_smart_resize),
         cmocka_unit_test(test_smart_resize_of_frames),
         cmocka_unit_test(test_smart_resize_of_glm),
+        cmocka_unit_test(test_cap_pixels),
         cmocka_unit_test(test_smart_resize_refuses),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_resize_levels),
@@ -1023,6 +1167,8 @@ main(void)
         cmocka_unit_test(test_like_qwen_vl_utils),
         cmocka_unit_test(test_like_qwen_vl_utils_is_qwens),
         cmocka_unit_test(test_transparent_picture),
+        cmocka_unit_test(test_file_changes),
+        cmocka_unit_test(test_file_changes_at_once),
         cmocka_unit_test(test_close_any_time),
         cmocka_unit_test(test_rotation),
         cmocka_unit_test(test_png_round_trip),

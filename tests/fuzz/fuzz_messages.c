@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/* What a clip's process says to the near end of the clip (media/clip.c), which runs here with another
+ * far end: bytes of the input are events, honest ones but for what the input changes, or no events. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+
+#include "fuzz.h"
+#include "../media/media.h"
+
+qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                                   pid_t *pid, qv_error *err);
+int __wrap_qvm_session_end(qv_decoder *decoder, pid_t pid);
+void __wrap_qvm_session_drop(qv_decoder *decoder, pid_t pid);
+
+static struct fuzz_bytes input;
+static int far_end; /* our end of the socket */
+static int ended;   /* how the process has ended, as waitpid says it */
+
+/* ---- the far end ----------------------------------------------------------------------------- */
+
+/* What does not fit into the socket is not said. */
+static void
+say(const void *bytes, size_t n)
+{
+    (void)!send(far_end, bytes, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void
+fill_facts(qv_clip_info *f)
+{
+    f->source_width = f->source_height = 64;
+    f->source_frames = 16;
+    f->source_fps = 25;
+    f->duration_s = 0.64;
+    strcpy(f->codec, "codec");
+    strcpy(f->format, "format");
+    switch (fuzz_byte(&input) % 16) { /* one lie at a time, mostly */
+    case 1: f->source_width = (int)fuzz_int(&input); break;
+    case 2: f->source_height = (int)fuzz_int(&input); break;
+    case 3: f->source_frames = fuzz_int(&input); break;
+    case 4: f->source_fps = fuzz_real(&input); break;
+    case 5: f->duration_s = fuzz_real(&input); break;
+    case 6: f->rotation = (int)fuzz_int(&input); break;
+    case 7: memset(&f->picture, fuzz_byte(&input), 1); break;
+    case 8: memset(f->codec, fuzz_byte(&input), sizeof f->codec); break;
+    case 9: memset(f->format, fuzz_byte(&input), sizeof f->format); break;
+    case 10:
+        memset(&f->first_frame, fuzz_byte(&input), sizeof *f - offsetof(qv_clip_info, first_frame));
+        break;
+    case 11: /* a picture, which has no seconds */
+        f->picture = true;
+        f->source_frames = 1;
+        f->source_fps = f->duration_s = 0;
+        break;
+    case 12: /* any clip */
+        f->source_width = (int)fuzz_int(&input);
+        f->source_height = (int)fuzz_int(&input);
+        f->source_frames = fuzz_int(&input);
+        f->source_fps = fuzz_real(&input);
+        f->duration_s = fuzz_real(&input);
+        break;
+    default: break;
+    }
+}
+
+/* One kind of event, and how often. */
+static void
+say_events(qvm_event_kind kind)
+{
+    qvm_event e;
+    memset(&e, 0, sizeof e);
+    e.kind = kind;
+    int times = kind == QVM_FRAME ? 1 + fuzz_byte(&input) % 64 : 1;
+    if (kind == QVM_FACTS)
+        fill_facts(&e.facts);
+    if (kind == QVM_END) {
+        e.status = (int32_t)fuzz_int(&input);
+        memset(e.text, fuzz_byte(&input), fuzz_flag(&input) ? sizeof e.text : 7);
+    }
+    const uint8_t more = fuzz_byte(&input);
+    if (more & 1)
+        e.damaged = fuzz_int(&input);
+    if (more & 2)
+        e.busy_s = fuzz_real(&input);
+    for (int i = 0; more & 4 && i < 4; i++) { /* any byte of it */
+        const size_t at = (size_t)(fuzz_byte(&input) | fuzz_byte(&input) << 8) % sizeof e;
+        ((uint8_t *)&e)[at] = fuzz_byte(&input);
+    }
+    while (times--)
+        say(&e, sizeof e);
+}
+
+static void
+say_all(void)
+{
+    while (input.left) {
+        const uint8_t what = fuzz_byte(&input) % 8;
+        if (what <= QVM_END) {
+            say_events((qvm_event_kind)what);
+        } else { /* bytes as they are */
+            size_t n = fuzz_byte(&input) * 8U;
+            n = n < input.left ? n : input.left;
+            say(input.at, n);
+            input.at += n;
+            input.left -= n;
+        }
+    }
+}
+
+qv_status
+__wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                         pid_t *pid, qv_error *err)
+{
+    (void)decoder;
+    (void)memory;
+    (void)err;
+    far_end = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
+    FUZZ_CHECK(far_end >= 0);
+    *pid = 1; /* nobody asks it anything */
+    say_all();
+    shutdown(far_end, SHUT_WR);
+    return QV_OK;
+}
+
+int
+__wrap_qvm_session_end(qv_decoder *decoder, pid_t pid)
+{
+    (void)decoder;
+    FUZZ_CHECK(pid == 1);
+    return ended;
+}
+
+void
+__wrap_qvm_session_drop(qv_decoder *decoder, pid_t pid)
+{
+    (void)decoder;
+    FUZZ_CHECK(pid == 1);
+}
+
+/* ---- the near end ---------------------------------------------------------------------------- */
+
+static bool
+is_text(const char *text, size_t size)
+{
+    const size_t n = strnlen(text, size);
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            return false;
+    return n < size;
+}
+
+static void
+check_info(const qv_clip_info *c)
+{
+    unsigned char picture;
+    memcpy(&picture, &c->picture, 1);
+    FUZZ_CHECK(picture <= 1 && is_text(c->codec, sizeof c->codec));
+    FUZZ_CHECK(is_text(c->format, sizeof c->format) && c->rotation % 90 == 0);
+    FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps));
+    FUZZ_CHECK(c->source_fps >= 0 && c->duration_s >= 0 && c->sampled_fps >= 0);
+    FUZZ_CHECK(c->n_frames >= 1 && c->n_frames <= QVM_MAX_SAMPLED);
+    FUZZ_CHECK(c->cut_frames >= 1 && c->first_frame >= 0);
+    FUZZ_CHECK(c->first_frame + c->cut_frames <= c->source_frames);
+    FUZZ_CHECK(c->width >= 1 && c->height >= 1 && c->width <= QVM_MAX_SIDE);
+    FUZZ_CHECK(c->height <= QVM_MAX_SIDE && (int64_t)c->width * c->height <= QVM_MAX_PIXELS);
+    FUZZ_CHECK(!c->reserved[0] && !c->reserved[7]);
+}
+
+/* What a stranger does is never a fault of memory or of a device, which would end all. */
+static bool
+has_failed(qv_status status, const qv_error *err, bool asked)
+{
+    FUZZ_CHECK(!asked || (status != QV_ENOMEM && status != QV_ENODEVICE && status != QV_EBACKEND &&
+                          status != QV_ESTATE));
+    return fuzz_failed(status, err);
+}
+
+static void
+read_frames(qv_clip *clip)
+{
+    qv_clip_info info;
+    qv_error err;
+    int64_t got = 1, n = 0;
+    double time_s;
+    qv_clip_get_info(clip, &info);
+    check_info(&info);
+    uint8_t *frame = malloc((size_t)info.width * (size_t)info.height * 3);
+    FUZZ_CHECK(frame);
+    qv_status status = QV_OK;
+    for (; !status && got; n += got) {
+        got = 0;
+        status = qv_clip_read(clip, frame, 1, &got, &time_s, &err);
+        FUZZ_CHECK(!got || (isfinite(time_s) && time_s >= 0));
+        FUZZ_CHECK(qv_clip_damaged(clip) >= 0 && isfinite((float)qv_clip_busy_seconds(clip)));
+    }
+    FUZZ_CHECK(n <= info.n_frames && (has_failed(status, &err, true) || n == info.n_frames));
+    free(frame);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static char decoder; /* is never looked at */
+    qv_clip_options o = { .decoder = (qv_decoder *)(void *)&decoder,
+                          .bytes = "a clip",
+                          .n_bytes = 6,
+                          .min_pixels = 1,
+                          .max_pixels = 1 << 16,
+                          .max_frames = 64,
+                          .decode_seconds = 20 };
+    qv_clip *clip = NULL;
+    qv_error err;
+    qvm_request request;
+    input = (struct fuzz_bytes){ data, size };
+    far_end = -1;
+    const uint8_t how = fuzz_byte(&input);
+    o.like = how & 1 ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
+    o.start_s = how & 2 ? 0.2 : 0;
+    o.end_s = how & 4 ? 0.5 : 0;
+    ended = fuzz_flag(&input) ? fuzz_byte(&input) << 8 : fuzz_byte(&input) & 0x7f;
+    const qv_status status = qv_clip_open("clip", NULL, NULL, &o, &clip, &err);
+    const bool asked = recv(far_end, &request, sizeof request, MSG_DONTWAIT) == sizeof request;
+    FUZZ_CHECK(!asked || request.kind == QVM_OPEN);
+    if (has_failed(status, &err, asked))
+        FUZZ_CHECK(!clip);
+    else
+        read_frames(clip);
+    qv_clip_close(&clip);
+    close(far_end);
+    return 0;
+}

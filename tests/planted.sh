@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The command with a decoder in hostile hands beside it: of the clips of a cache or of a list each that is
+# planted fails alone and in words, the others are done; run again, a cache goes on to what it lacks.
+# Usage: planted.sh QWENVIT FAULTY_DECODER MODEL WORK
+set -eu
+qwenvit=$1 faulty=$2 model=$3 work=$4
+. "$(dirname "$0")/expect.sh"
+unset QV_FAULT # each clip says what is done to it
+rm -rf "$work" && mkdir -p "$work/bin" "$work/out" && cd "$work"
+cp "$qwenvit" bin/qwenvit
+cp "$faulty" bin/qwenvit-decoder # which the command looks for beside itself
+qwenvit=$PWD/bin/qwenvit
+
+# plant FAULT FILE: a clip whose decoder does so (faulty_decoder.h)
+plant() {
+    cp v.mp4 "$2"
+    printf '\000\000\000\060free%-40s' "planted: $1" >> "$2"
+}
+n_good=20 n_bad=0 # of so many frames that the requests for them would fill a socket
+"$qwenvit" synth --clip v.mp4 > /dev/null
+for i in $(seq $n_good); do echo "{\"path\": \"v.mp4\", \"key\": \"good $i\"}" >> list.txt; done
+while read -r fault; do
+    n_bad=$((n_bad + 1))
+    plant "$fault" "bad $n_bad.mp4"
+    echo "bad $n_bad.mp4" >> list.txt
+done << END
+deaf
+deaf and dumb
+exit 0
+exit 7
+opening exit 8
+signal 9
+signal 11
+end 5
+end 6
+end 7
+end 8
+opening end 8
+rate nan
+rate huge
+duration nan
+busy above
+damage above
+picture rate
+frames
+garbage
+END
+plant names 'names.mp4'
+echo names.mp4 >> list.txt # a name of a codec that is no text costs nothing
+sort list.txt > mixed.txt  # bad ones first
+common="--model $model --backend ref --quiet --decode-seconds 20 --num-frames 400 --min-pixels 1 --max-pixels 16384"
+cache="$qwenvit cache $common --list mixed.txt --out tokens"
+
+expect 1 "21 done" $cache
+grep -qF "$n_bad failed" out.txt err.txt || fail "not $n_bad have failed"
+expect 0 "21 ok, $n_bad failed, 0 missing" "$qwenvit" cache --out tokens --status --list mixed.txt
+expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out tokens --check --quiet
+expect 1 "0 done, 0 tokens, 0 failed; 21 were there, $n_bad had failed before" $cache
+expect 3 'its decoder takes no requests' "$qwenvit" cache --out tokens --get 'bad 1.mp4' -o k.safetensors
+
+# clips that come to good hands are done, and a list has no others
+for i in $(seq $n_bad); do cp v.mp4 "bad $i.mp4"; done
+expect 0 "$n_bad done" $cache
+expect 0 "$((21 + n_bad)) ok, 0 failed, 0 missing" "$qwenvit" cache --out tokens --status --list mixed.txt
+
+plant 'end 7' 'bad 1.mp4'
+plant 'rate nan' 'bad 2.mp4'
+expect 1 '2 of 5 clips failed' "$qwenvit" encode $common v.mp4 'bad 1.mp4' names.mp4 'bad 2.mp4' 'bad 3.mp4' -o out
+[ "$(ls out | wc -l)" = 3 ] || fail "not three files are written"
+expect 3 'what cannot be' "$qwenvit" info "bad 2.mp4" --json
+expect 0 '"codec":"???' "$qwenvit" info names.mp4 --json
+rm -rf "$work"
+echo "$n commands"

@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Decoders in hostile hands inside a job of many clips: one that is deaf, lies, dies, is slow, or ends
+ * with any status costs its clip, in bounded time and in words; the clips before and behind it are
+ * done, with the bits that they have alone. Where the job's process is killed, none of them stays.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "../media/media.h"
+#include "command/tool.h"
+#include "faulty_decoder.h"
+#include "qwenvit_job.h"
+#include "tempdir.h"
+#include "tiny.h"
+
+/* Of so many frames that the requests for them would fill a socket many times. */
+enum { FRAMES = 400, FEW = 16, ROWS = 64, MOST = 256 };
+enum { BOUND_S = 240 }; /* for what takes seconds, or for ever */
+
+/* ---- clips ----------------------------------------------------------------------------------- */
+
+static char *good_clip;
+
+/* The good clip, and behind its end what its decoder is to do. */
+static char *
+plant(const char *fault)
+{
+    static const char header[8] = { 0, 0, 0, sizeof header + QV_PLANTED_BYTES, 'f', 'r', 'e', 'e' };
+    static char bytes[1 << 21];
+    char name[64], box[QV_PLANTED_BYTES + 1];
+    FILE *f = fopen(good_clip, "rb");
+    assert_non_null(f);
+    size_t n = fread(bytes, 1, sizeof bytes - sizeof header - sizeof box, f);
+    fclose(f);
+    memcpy(bytes + n, header, sizeof header);
+    snprintf(box, sizeof box, "%-*s", QV_PLANTED_BYTES, "");
+    memcpy(box, QV_PLANTED, sizeof QV_PLANTED - 1);
+    memcpy(box + sizeof QV_PLANTED - 1, fault, strlen(fault));
+    memcpy(bytes + n + sizeof header, box, QV_PLANTED_BYTES);
+    snprintf(name, sizeof name, "%s.mp4", fault);
+    char *path = strdup(temp_file(name, bytes, n + sizeof header + QV_PLANTED_BYTES));
+    assert_non_null(path);
+    return path;
+}
+
+/* A silent decoder is not waited for long; any other longer than a busy machine may make it silent. */
+static qv_clip_options
+clip_options(int64_t frames, bool silent)
+{
+    return (qv_clip_options){ .num_frames = frames,
+                              .min_pixels = 1,
+                              .max_pixels = frames * 32 * 32,
+                              .threads = 1,
+                              .decode_seconds = silent ? 4 : BOUND_S };
+}
+
+/* ---- what came ------------------------------------------------------------------------------- */
+
+struct got {
+    const void *user; /* the source's */
+    int lasts;
+    qv_status status;
+    bool cancelled, finite;
+    char error[sizeof((qv_error *)0)->text];
+    int64_t n, n_tokens;
+    size_t width;  /* floats of a token */
+    float *tokens; /* [n_tokens, width] */
+};
+
+struct collector {
+    pthread_mutex_t lock;
+    size_t width; /* floats of a token */
+    struct got got[MOST];
+    int n;
+};
+
+static struct got *
+find(struct collector *c, const void *user)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->got[i].user == user)
+            return &c->got[i];
+    assert_true(c->n < MOST);
+    c->got[c->n].user = user;
+    return &c->got[c->n++];
+}
+
+static bool
+is_finite(const qv_job_result *r)
+{
+    bool finite = isfinite(r->decode_s) && r->damaged_frames >= 0;
+    if (r->clip)
+        finite = finite && isfinite(r->clip->source_fps) && isfinite(r->clip->duration_s) &&
+                 isfinite(r->clip->sampled_fps) && isfinite((float)r->decode_s);
+    for (int64_t i = 0; r->timestamps_s && !r->status && i < r->clip->n_frames; i++)
+        finite = finite && isfinite(r->timestamps_s[i]);
+    return finite;
+}
+
+static qv_status
+collect(void *user, const qv_job_result *r, qv_error *err)
+{
+    struct collector *c = user;
+    (void)err;
+    pthread_mutex_lock(&c->lock);
+    struct got *g = find(c, r->user);
+    g->lasts += r->last;
+    g->finite = is_finite(r);
+    if (r->last) {
+        g->status = r->status;
+        g->cancelled = r->cancelled;
+        snprintf(g->error, sizeof g->error, "%s", r->error);
+    }
+    if (r->n) {
+        if (!g->tokens)
+            g->tokens = calloc((size_t)r->n_tokens, c->width * sizeof *g->tokens);
+        memcpy(g->tokens + (size_t)r->first_row * c->width, r->tokens,
+               (size_t)r->n * c->width * sizeof *g->tokens);
+        g->n += r->n;
+        g->n_tokens = r->n_tokens;
+        g->width = c->width;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return QV_OK;
+}
+
+static struct collector *
+collector_make(const struct tiny *t)
+{
+    struct collector *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    pthread_mutex_init(&c->lock, NULL);
+    c->width = (size_t)t->info.out_hidden;
+    return c;
+}
+
+static void
+collector_free(struct collector *c)
+{
+    for (int i = 0; i < c->n; i++)
+        free(c->got[i].tokens);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+struct fault {
+    const char *name;
+    qv_status status;
+    const char *words;
+};
+
+#define IMPOSSIBLE QV_EFORMAT, "what cannot be"
+
+static const struct fault faults[] = {
+    { "deaf", QV_EFORMAT, "its decoder takes no requests for 4 s (decode_seconds): it was ended" },
+    { "deaf and dumb", QV_EFORMAT, "no sign of life" },
+    { "half", QV_EFORMAT, "no sign of life" },
+    { "hung up", QV_EFORMAT, "" },
+    { "slow", QV_OK, "" },
+    { "leaderless", QV_EFORMAT, "no sign of life" },
+    { "exit 0", QV_EFORMAT, "exit code 0" },
+    { "exit 1", QV_EFORMAT, "exit code 1" },
+    { "exit 2", QV_EFORMAT, "exit code 2" },
+    { "exit 7", QV_EFORMAT, "exit code 7" },
+    { "exit 127", QV_EFORMAT, "exit code 127" },
+    { "exit 255", QV_EFORMAT, "exit code 255" },
+    { "opening exit 0", QV_EFORMAT, "exit code 0" },
+    { "opening exit 8", QV_EFORMAT, "exit code 8" },
+    { "signal 4", QV_EFORMAT, "signal 4" },
+    { "signal 6", QV_EFORMAT, "signal 6" },
+    { "signal 7", QV_EFORMAT, "signal 7" },
+    { "signal 8", QV_EFORMAT, "signal 8" },
+    { "signal 9", QV_EFORMAT, "signal 9" },
+    { "signal 11", QV_EFORMAT, "signal 11" },
+    { "signal 15", QV_EFORMAT, "signal 15" },
+    { "signal 31", QV_EFORMAT, "signal 31" },
+    { "signal 19", QV_EFORMAT, "no sign of life" }, /* SIGSTOP */
+    { "opening signal 11", QV_EFORMAT, "signal 11" },
+    { "end -1", IMPOSSIBLE },
+    { "end 0", IMPOSSIBLE },
+    { "end 1", QV_EFORMAT, "????" }, /* each status that there is */
+    { "end 2", QV_EFORMAT, "????" },
+    { "end 3", QV_EIO, "????" },
+    { "end 4", QV_EFORMAT, "????" },
+    { "end 5", QV_EFORMAT, "????" },
+    { "end 6", QV_EUNSUPPORTED, "????" },
+    { "end 7", QV_EFORMAT, "????" },
+    { "end 8", QV_EFORMAT, "????" },
+    { "end 9", IMPOSSIBLE },
+    { "opening end 5", QV_EFORMAT, "????" },
+    { "opening end 6", QV_EUNSUPPORTED, "????" },
+    { "opening end 7", QV_EFORMAT, "????" },
+    { "opening end 8", QV_EFORMAT, "????" },
+    { "kind", IMPOSSIBLE },
+    { "ready again", IMPOSSIBLE },
+    { "opening ready again", IMPOSSIBLE },
+    { "facts again", IMPOSSIBLE },
+    { "opening too many frames", IMPOSSIBLE },
+    { "too many frames", QV_OK, NULL }, /* with whatever pixels */
+    { "garbage", IMPOSSIBLE },
+    { "busy nan", IMPOSSIBLE },
+    { "busy below", IMPOSSIBLE },
+    { "busy above", IMPOSSIBLE },
+    { "damage below", IMPOSSIBLE },
+    { "damage above", IMPOSSIBLE },
+    { "bool", IMPOSSIBLE },
+    { "width", IMPOSSIBLE },
+    { "height", IMPOSSIBLE },
+    { "sides", IMPOSSIBLE },
+    { "frames", IMPOSSIBLE },
+    { "rotation", IMPOSSIBLE },
+    { "rotation back", IMPOSSIBLE },
+    { "rate nan", IMPOSSIBLE },
+    { "rate inf", IMPOSSIBLE },
+    { "rate none", IMPOSSIBLE },
+    { "rate below", IMPOSSIBLE },
+    { "rate tiny", IMPOSSIBLE },
+    { "rate huge", IMPOSSIBLE },
+    { "duration nan", IMPOSSIBLE },
+    { "duration below", IMPOSSIBLE },
+    { "duration huge", IMPOSSIBLE },
+    { "picture rate", IMPOSSIBLE },
+    { "picture time", IMPOSSIBLE },
+    { "picture frames", IMPOSSIBLE },
+    { "names", QV_OK, "" },
+    { "decisions", QV_OK, "" },
+};
+enum { N_FAULTS = sizeof faults / sizeof *faults, EVERY = 4 }; /* a good clip behind so many */
+
+static bool
+has_bits_of(const struct got *g, const struct got *alone)
+{
+    return g->width == alone->width &&
+           !memcmp(g->tokens, alone->tokens, (size_t)alone->n * g->width * sizeof *g->tokens);
+}
+
+static bool
+is_silent(const struct fault *f)
+{
+    return f->words && (strstr(f->words, "no sign of life") || strstr(f->words, "takes no"));
+}
+
+static void
+add(qv_job *job, const char *path, const void *user, int64_t frames, bool silent)
+{
+    qv_error err = { 0 };
+    const qv_clip_options o = clip_options(frames, silent);
+    const qv_job_source source = { .path = path, .user = (void *)(uintptr_t)user, .clip = &o };
+    if (qv_job_add(job, &source, &err))
+        fail_msg("%s", err.text);
+}
+
+static qv_job *
+job_open(const struct tiny *t, struct collector *c, qv_decoder *decoder)
+{
+    qv_error err = { 0 };
+    qv_job *job = NULL;
+    const qv_job_options o = {
+        .sink = collect, .user = c, .decoders = 4, .chunk_rows = ROWS, .clip.decoder = decoder
+    };
+    if (qv_job_open((qv_model *const *)&t->model, 1, &o, &job, &err))
+        fail_msg("%s", err.text);
+    return job;
+}
+
+static qv_decoder *
+start(const char *fault)
+{
+    qv_decoder *decoder = NULL;
+    qv_error err;
+    setenv("QV_FAULT", fault, 1);
+    if (qv_decoder_start(QV_FAULTY_DECODER, &decoder, &err))
+        fail_msg("%s", err.text);
+    return decoder;
+}
+
+/* No process is left behind: what the job made has ended, and its orphans would come to us. */
+static void
+expect_nobody(void)
+{
+    const double until_s = qvm_seconds() + BOUND_S;
+    while (waitpid(-1, NULL, WNOHANG) >= 0) {
+        assert_true(qvm_seconds() < until_s);
+        usleep(10000);
+    }
+    assert_int_equal(errno, ECHILD);
+}
+
+static int
+check_fault(const struct fault *f, const struct got *g, const struct got *alone)
+{
+    bool right = g->lasts == 1 && g->status == f->status && !g->cancelled && g->finite;
+    if (g->status)
+        right = right && strstr(g->error, f->words) && strstr(g->error, f->name);
+    else if (f->words)
+        right = right && g->n == alone->n && has_bits_of(g, alone);
+    for (const char *p = g->error; *p; p++)
+        right = right && (unsigned char)*p >= ' ';
+    if (!right)
+        print_error("%s: %d last calls, %s%s%s, '%s'\n", f->name, g->lasts,
+                    qv_status_name(g->status), g->cancelled ? ", cancelled" : "",
+                    g->finite ? "" : ", not finite", g->error);
+    return !right;
+}
+
+/* All of them in one job, with good clips between them. */
+static void
+each_costs_its_clip(void **state)
+{
+    (void)state;
+    enum { N_GOOD = N_FAULTS / EVERY + 1 };
+    char *paths[N_FAULTS], good[N_GOOD];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t), *alone = collector_make(&t);
+    qv_error err = { 0 };
+    qv_decoder *decoder = start("");
+    qv_job *job = job_open(&t, alone, decoder);
+    add(job, good_clip, good, FRAMES, false);
+    add(job, good_clip, good + 1, FEW, false);
+    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    qv_job_close(&job);
+    const struct got *const expected[] = { find(alone, good), find(alone, good + 1) };
+    for (int i = 0; i < 2; i++)
+        assert_true(expected[i]->n > 0 && expected[i]->n == expected[i]->n_tokens);
+
+    job = job_open(&t, c, decoder);
+    add(job, good_clip, good, FRAMES, false);
+    for (int i = 0; i < N_FAULTS; i++) {
+        paths[i] = plant(faults[i].name);
+        add(job, paths[i], &faults[i], FRAMES, is_silent(&faults[i]));
+        if (i % EVERY == EVERY - 1)
+            add(job, good_clip, good + i / EVERY + 1, FEW, false);
+    }
+    const qv_status status = qv_job_end(job, &err);
+    qv_job_close(&job);
+    qv_decoder_stop(&decoder);
+    int bad = 0;
+    for (int i = 0; i < N_FAULTS; i++) {
+        bad += check_fault(&faults[i], find(c, &faults[i]), expected[0]);
+        free(paths[i]);
+    }
+    for (int i = 0; i < N_GOOD; i++)
+        bad +=
+            check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good + i), expected[i > 0]);
+    if (status || bad)
+        fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N_FAULTS + N_GOOD,
+                 qv_status_name(status), err.text);
+    expect_nobody();
+    collector_free(alone);
+    collector_free(c);
+    tiny_close(&t);
+}
+
+/* What is no clip's: a process that cannot lock itself in, which it says before it saw one. */
+static void
+no_lock_ends_the_job(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    qv_error err = { 0 };
+    qv_decoder *decoder = start("unlocked");
+    qv_job *job = job_open(&t, c, decoder);
+    add(job, good_clip, "alone", FEW, false);
+    expect_failure("unlocked", QV_EBACKEND, "its decoder cannot be locked in: no such filter",
+                   qv_job_end(job, &err), &err);
+    qv_job_close(&job);
+    qv_decoder_stop(&decoder);
+    expect_nobody();
+    collector_free(c);
+    tiny_close(&t);
+}
+
+/* ---- the job's process is killed ------------------------------------------------------------- */
+
+/* In a process of its own, which is killed: a job whose decoders neither hear nor say anything. With
+ * an heir it has forked a process that holds its sockets, and stays. */
+static int
+be_caller(const char *path, bool heir)
+{
+    enum { CLIPS = 4 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    qv_job *job = job_open(&t, collector_make(&t), start(""));
+    qv_job_progress p = { 0 };
+    for (int i = 0; i < CLIPS; i++)
+        add(job, path, NULL, FRAMES, false);
+    for (; !p.frame_bytes; qv_job_get_progress(job, &p)) /* until frames are waited for */
+        usleep(10000);
+    sleep(1);
+    const pid_t pid = heir ? fork() : 0;
+    if (pid || !heir) {
+        printf("%d\n", (int)pid);
+        fflush(stdout);
+    }
+    sleep(2 * BOUND_S);
+    _exit(1);
+}
+
+/* Runs this program as be_caller, until its job is under way; the heir's number, or 0. */
+static pid_t
+start_caller(const char *path, bool with_heir, pid_t *heir)
+{
+    int out[2], number = 0;
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    const pid_t pid = fork();
+    if (!pid) {
+        dup2(out[1], STDOUT_FILENO);
+        execl("/proc/self/exe", "test_planted", path, with_heir ? "heir" : "", (char *)NULL);
+        _exit(127);
+    }
+    close(out[1]);
+    FILE *f = fdopen(out[0], "r");
+    if (!f || fscanf(f, "%d", &number) != 1)
+        fail_msg("the caller did not start");
+    fclose(f);
+    *heir = number;
+    return pid;
+}
+
+/* Of the processes that are ours, orphans included, one that is not `but`; 0: there is none. */
+static pid_t
+find_child(pid_t but)
+{
+    pid_t found = 0;
+    DIR *dir = opendir("/proc");
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char path[300], line[300];
+        int pid, parent;
+        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+        FILE *f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (!f)
+            continue;
+        if (fgets(line, sizeof line, f) && sscanf(line, "%d (%*[^)]) %*c %d", &pid, &parent) == 2 &&
+            parent == getpid() && pid != but)
+            found = pid;
+        fclose(f);
+    }
+    closedir(dir);
+    return found;
+}
+
+static bool
+is_left(pid_t but, double seconds)
+{
+    const double until_s = qvm_seconds() + seconds;
+    while (find_child(but) && qvm_seconds() < until_s) {
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+        usleep(10000);
+    }
+    return find_child(but) != 0;
+}
+
+static void
+nobody_outlives_the_caller(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = { "hang", "deaf and dumb", "leaderless" };
+    int bad = 0;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0); /* orphans come to us */
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int with_heir = 0; with_heir < 2; with_heir++) {
+            pid_t heir;
+            char *path = plant(kinds[i]);
+            const pid_t caller = start_caller(path, with_heir, &heir);
+            kill(caller, SIGKILL);
+            const bool left = is_left(heir, 30);
+            if (left)
+                print_error("%s%s: a process outlives the one that it decodes for\n", kinds[i],
+                            with_heir ? ", with an heir" : "");
+            bad += left;
+            for (pid_t pid; (pid = find_child(0)) != 0; waitpid(pid, NULL, 0))
+                kill(pid, SIGKILL);
+            free(path);
+        }
+    assert_int_equal(bad, 0);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static int
+make_files(void **state)
+{
+    static const struct tool_clip_shape shape = {
+        .width = 32, .height = 32, .fps = 25, .frames = FRAMES
+    };
+    qv_error err;
+    if (tempdir_make(state))
+        return -1;
+    good_clip = strdup(temp_path("good.mp4"));
+    return !good_clip || tool_make_clip(good_clip, &shape, &err) ? -1 : 0;
+}
+
+static int
+remove_files(void **state)
+{
+    free(good_clip);
+    return tempdir_remove(state);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc == 3)
+        return be_caller(argv[1], *argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_costs_its_clip),
+        cmocka_unit_test(no_lock_ends_the_job),
+        cmocka_unit_test(nobody_outlives_the_caller),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}
