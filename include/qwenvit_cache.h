@@ -4,8 +4,9 @@
  * processes that may be killed at any moment, and read by anyone: each part is a safetensors file that
  * appears whole and synced or not at all, and is never changed (docs/cache.md is the format).
  *
- * The conventions of qwenvit.h hold. Of two records for a key, one that is ok beats one that failed,
- * then the part that was sealed later, then the last part by name.
+ * The conventions of qwenvit.h hold. Of several records for a key the one that was sealed last counts (then
+ * the last part by name); if it has failed, and the last that is ok is of the same source (path, piece,
+ * options, size and time of the file), that one.
  *
  * Threads. A writer may be used by several threads at once, each qv_cache_entry by one at a time. A
  * cache that is open for reading may be used by several threads at once.
@@ -50,7 +51,8 @@ struct qv_clip_options; /* qwenvit_media.h */
 /* The source that `qwenvit cache` has of a clip, whose file is looked at: one that is not there has no
  * size and no time. own: what is asked of this clip alone, or NULL. start_s and end_s become the piece;
  * fps, max_frames, max_pixels, offset and length the options, if one of them is not 0; the rest is not
- * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. */
+ * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. For
+ * a record, bytes and mtime_ns are to be qv_clip_info's: the file may be another since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 
@@ -79,7 +81,8 @@ typedef struct qv_cache_writer_options {
     int64_t shard, n_shards; /* for the names of parts; n_shards 0: 1 */
     int64_t part_bytes;      /* after which a part is sealed; 0: 1 GiB */
     double part_seconds;     /* the same of its age; 0: 300 */
-    int64_t after;           /* qv_cache_info.sealed of what is there: new records come later */
+    int64_t after;           /* qv_cache_info.sealed of what is there: new records come later;
+                              * QV_EINVAL below 0, and more than 100 years from now */
     uint64_t reserved[8];
 } qv_cache_writer_options;
 
@@ -134,12 +137,13 @@ typedef struct qv_cache_info {
     uint64_t part_bytes;        /* of all parts */
     uint64_t bytes;             /* of the tensors of keys that are ok */
     int64_t sealed;             /* the latest part, in nanoseconds since 1970 */
-    size_t index_bytes;         /* memory that it takes: about 130 bytes a key and the keys */
+    size_t index_bytes;         /* memory that it takes: about 140 bytes a key and the keys */
     const char *made_by;        /* qwenvit-cache.json, whole; belongs to the cache */
+    uint64_t reserved[4];
 } qv_cache_info;
 
 /* Reads the headers of all parts, which are checked as strictly as checkpoints are. A part that is
- * damaged is told by qv_cache_damage, and its keys are not there. Memory: qv_cache_info.index_bytes,
+ * damaged, or no regular file, is told by qv_cache_damage, and its keys are not there. Memory: qv_cache_info.index_bytes,
  * and while it opens three times the largest header (32 MiB at most). QV_EIO, QV_EFORMAT (no cache,
  * one of another version), QV_ENOMEM. */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
@@ -148,31 +152,45 @@ QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
 /* Why part i of n_damaged cannot be used; its file is named. NULL behind the last. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i);
 
-/* A key's record and tensors. Memory is mapped from the part and belongs to the cache: nothing is
- * copied. A part that somebody cuts while it is used ends the process (SIGBUS). */
+/* An item is a key and what the cache knows of it. Its names belong to the cache, until that is closed. */
 typedef struct qv_cache_item {
     const char *key;
     int64_t index;    /* it is item `index` */
     qv_status status; /* QV_OK, or why the clip failed; then there are no tensors */
-    int64_t rows;
+    int64_t rows, n_timestamps;
+    const char *part;   /* the name of its file, */
+    int64_t part_index; /* which is the part of that number, of n_parts in the order of names */
+    int64_t bytes, mtime_ns; /* of the source */
+    uint64_t xxh3;           /* checksum, as docs/cache.md says */
+    double sampled_fps;      /* of a clip; 0: of a picture, or its record does not say */
+    int picture;             /* 1: a picture; 0: a clip; -1: its record does not say */
+    /* In the part's file, in bytes: where its tokens begin, how far it is from there to each DeepStack
+     * output, and where grid_thw begins, behind which its timestamps lie. */
+    uint64_t tokens_at, deepstack_step, grid_at;
+    /* In memory, from qv_cache_hold to qv_cache_release; NULL else. */
     const void *tokens; /* [rows, width], or packed [rows, width * (1 + n_deepstack)] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width]; NULL in a packed cache */
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
-    int64_t n_timestamps;
-    const char *part;        /* the name of its file */
-    int64_t bytes, mtime_ns; /* of the source */
-    uint64_t xxh3;           /* checksum, as docs/cache.md says */
+    uint64_t reserved[4];
 } qv_cache_item;
 
-/* The item of a key as caches write it; out->key is NULL if it is not there. QV_EIO if its part cannot
- * be mapped. */
+/* The item of a key as caches write it; out->key is NULL if it is not there. No part is mapped, and
+ * nothing fails. */
 QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out,
                                qv_error *err);
-/* Item i of n_ok + n_failed, in the order in which the parts have them. */
+/* Item i of n_ok + n_failed, in the order in which the parts have them. No part is mapped. QV_EINVAL
+ * where there is no such item. */
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
-/* Whether item i is ok, or why its clip failed; no part is mapped. */
-QV_API qv_status qv_cache_state_at(const qv_cache *cache, int64_t i, qv_status *out, qv_error *err);
+/* Maps an item's part, if it is not, and gives the item its tensors: nothing is copied, and no file
+ * stays open. They are good until the release, which each hold has once; closing the cache ends them
+ * all. Parts that nobody holds stay mapped until others need their place, the one that was released
+ * first going first. QV_EIO if the part cannot be mapped or is not the file that it was; QV_ENOMEM if
+ * 32,768 parts are held, or the process has no room for more. A part that somebody cuts while it is
+ * held ends the process (SIGBUS). An item that failed gets nothing. */
+QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_error *err);
+/* Gives back what a hold gave; NULLs the item's tensors. Nothing to do where it has none. */
+QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Item i's record, a JSON object, for free(). */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
 /* Reads item i's tensors and compares their checksum: QV_EFORMAT if it differs. */

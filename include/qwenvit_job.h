@@ -63,6 +63,7 @@ typedef struct qv_job_result {
     /* Seconds, so far: since it was taken up; decoding, in its decoder; waiting for that; of the
      * chunks that it was in, on the device; waiting for the sink. */
     double seconds, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+    uint64_t reserved[8];
 } qv_job_result;
 
 /*
@@ -101,10 +102,11 @@ typedef struct qv_job_options {
 } qv_job_options;
 
 typedef enum qv_source_kind {
-    QV_SOURCE_PATH = 0, /* a clip's or picture's file */
-    QV_SOURCE_BYTES,    /* the same in memory */
-    QV_SOURCE_FRAMES,   /* RGB, resized: item with input QV_INPUT_FRAMES */
-    QV_SOURCE_PATCHES,  /* transformers' pixel_values: item with input QV_INPUT_PATCHES */
+    QV_SOURCE_PATH = 0,     /* a clip's or picture's file */
+    QV_SOURCE_BYTES,        /* the same in memory */
+    QV_SOURCE_FRAMES,       /* RGB, resized: item with input QV_INPUT_FRAMES */
+    QV_SOURCE_PATCHES,      /* transformers' pixel_values: item with input QV_INPUT_PATCHES */
+    QV_SOURCE_PATCHES_BF16, /* the same in bf16: item with input QV_INPUT_PATCHES_BF16 */
     QV_SOURCE_MAX = 0x7fff
 } qv_source_kind;
 
@@ -114,7 +116,7 @@ typedef struct qv_job_source {
     const char *path;  /* of the file; of bytes, a name for error texts, or NULL: the key */
     const void *bytes; /* [n_bytes], the caller's until the last call of the sink for it */
     size_t n_bytes;
-    qv_item item;                /* FRAMES, PATCHES: item.data is the caller's, until that call */
+    qv_item item; /* FRAMES, PATCHES, PATCHES_BF16: item.data is the caller's, until that call */
     const qv_clip_options *clip; /* PATH, BYTES: instead of the job's, whose decoder it has in any
                                     case; copied. NULL: the job's */
     void *user;                  /* comes back with the result */
@@ -133,7 +135,7 @@ typedef struct qv_job_progress {
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading, waiting for room behind them */
     double device_s, starved_s, full_s; /* of devices: at work, without work, waiting for a sink */
-    double sink_s;
+    double sink_s;                      /* all three stages with what is under way */
     int decoders, devices, sinks;
     size_t frame_bytes, most_frame_bytes; /* that wait, and at their most */
     const char *limit; /* the stage that limits: "decoding", "device", "sink", or "input" where

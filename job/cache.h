@@ -48,6 +48,12 @@ void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 uint64_t qv_cache_source_hash(const char *path, const char *start, const char *end,
                               const char *options);
 
+/* The latest time at which a part may say that it was sealed: 100 years from now, in nanoseconds since
+ * 1970. New parts come later than those that are there, so one at the end of what 64 bits count would
+ * leave no time to them. A bound that moves with the clock is one that no part can sit on for long; one
+ * so far away takes every clock that was merely wrong, and is the same to clocks that differ. */
+int64_t qv_cache_latest_ns(void);
+
 /* qwenvit-cache.json: the text for a layout and what else is to be said, for free(). */
 qv_status qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out,
                             qv_error *err);

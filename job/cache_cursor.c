@@ -262,6 +262,15 @@ skip_word(struct qv_cursor *c)
     return skip_number(c);
 }
 
+bool
+qv_cursor_bool(struct qv_cursor *c, bool *out, const char *wrong)
+{
+    skip_space(c);
+    const bool is_there = c->at < c->end;
+    *out = is_there && *c->at == 't';
+    return *out || (is_there && *c->at == 'f') ? skip_word(c) : qv_cursor_fail(c, wrong);
+}
+
 static bool
 skip_value(struct qv_cursor *c, struct qv_text *scratch, int deep)
 {

@@ -26,6 +26,8 @@ bool qv_cursor_string(struct qv_cursor *c, struct qv_text *to);
 bool qv_cursor_int(struct qv_cursor *c, int64_t *out);
 /* A number, as its text. */
 bool qv_cursor_number(struct qv_cursor *c, char *out, size_t size);
+/* true or false; `wrong` where it is neither. */
+bool qv_cursor_bool(struct qv_cursor *c, bool *out, const char *wrong);
 /* Any value. */
 bool qv_cursor_skip(struct qv_cursor *c);
 /* Goes on in an object: false at its end, and where something is wrong. first: at its begin. */

@@ -5,7 +5,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,7 +20,8 @@
 #include "files/sync_file.h"
 
 #define MAX_WRITE ((uint64_t)1 << 30)
-#define PREFIX ".qwenvit-tmp-" /* of temporary names: PREFIX host-process-number */
+/* Temporary names are PREFIX host-process-DRAWNnumber; DRAWN has 8 hexadecimal digits. */
+#define PREFIX ".qwenvit-tmp-"
 
 static qv_status
 fail_errno(const struct qv_cache_folder *folder, const char *doing, int e, qv_error *err)
@@ -56,6 +59,17 @@ draw(void)
     return drawn;
 }
 
+/* A process draws one number, which its temporary files have in their names: so they differ from those that
+ * a dead process with the same process number left. */
+static uint32_t
+draw_of_process(void)
+{
+    static _Atomic uint32_t drawn;
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(&drawn, &none, draw() | 1);
+    return drawn;
+}
+
 qv_status
 qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *err)
 {
@@ -78,6 +92,26 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
+/* Syncs an open folder. errno, or 0; a file system that cannot do that does without. */
+static int
+sync_folder(int fd)
+{
+    return !fsync(fd) || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+}
+
+/* Who may not read the folder above cannot sync it, and does without. */
+qv_status
+qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
+{
+    const int above = openat(f->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int e = above < 0 ? errno : sync_folder(above);
+    if (above >= 0)
+        close(above);
+    else if (e == EACCES)
+        e = 0;
+    return e ? fail_errno(f, "the folder that it is in cannot be synced", e, err) : QV_OK;
+}
+
 void
 qv_cache_folder_close(struct qv_cache_folder *f)
 {
@@ -88,31 +122,40 @@ qv_cache_folder_close(struct qv_cache_folder *f)
     *f = (struct qv_cache_folder){ .fd = -1 };
 }
 
-/* Whether the process that the name tells is one of this host, and dead. */
-static bool
-is_left_over(const struct qv_cache_folder *f, const char *name)
+/* Between its making and its lock a file of ours looks like one that is left over. */
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
+
+enum owner { OTHERS, OURS, NOBODY };
+
+/* Whose file it is, by the host and the process that its name tells: a dead one's is nobody's. */
+static enum owner
+find_owner(const struct qv_cache_folder *f, const char *name)
 {
     const size_t n = strlen(f->host);
     if (strncmp(name, PREFIX, strlen(PREFIX)))
-        return false;
+        return OTHERS;
     name += strlen(PREFIX);
     if (strncmp(name, f->host, n) || name[n] != '-')
-        return false;
-    char *end = NULL;
+        return OTHERS;
+    char *end = NULL, ours[16];
     const long pid = strtol(name + n + 1, &end, 10);
-    return pid > 0 && *end == '-' &&
-           (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH));
+    snprintf(ours, sizeof ours, "-%08x", (unsigned)draw_of_process());
+    if (pid <= 0 || *end != '-')
+        return OTHERS;
+    if (pid == (long)getpid())
+        return strncmp(end, ours, strlen(ours)) ? NOBODY : OURS;
+    return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
 /* A process that is seen from here under another number, or not at all (containers), keeps a lock on
- * its file. */
+ * its file. Where there are no locks, one of ours may be in use by another writer. */
 static void
-remove_left_over(const struct qv_cache_folder *f, const char *name)
+remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
     const int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return;
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK)
+    if (!flock(fd, LOCK_EX | LOCK_NB) || (errno != EWOULDBLOCK && owner == NOBODY))
         unlinkat(f->fd, name, 0);
     close(fd);
 }
@@ -127,13 +170,31 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
             close(fd);
         return;
     }
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (is_left_over(f, e->d_name))
-            remove_left_over(f, e->d_name);
+    pthread_mutex_lock(&naming);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        const enum owner owner = find_owner(f, e->d_name);
+        if (owner != OTHERS)
+            remove_left_over(f, e->d_name, owner);
+    }
+    pthread_mutex_unlock(&naming);
     closedir(dir);
 }
 
 /* ---- a file ---------------------------------------------------------------------------------- */
+
+/* A file system without locks does without. */
+static int
+make_locked(int folder, const char *name)
+{
+    pthread_mutex_lock(&naming);
+    const int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int e = errno;
+    if (fd >= 0)
+        flock(fd, LOCK_EX | LOCK_NB);
+    pthread_mutex_unlock(&naming);
+    errno = e;
+    return fd;
+}
 
 static int
 open_named(struct qv_cache_file *f)
@@ -141,13 +202,10 @@ open_named(struct qv_cache_file *f)
     static _Atomic unsigned count;
     for (int try = 0; try < 100; try++) {
         snprintf(f->temporary, sizeof f->temporary, PREFIX "%s-%ld-%08x%u", f->folder->host,
-                 (long)getpid(), f->folder->run, (unsigned)count++);
-        const int fd =
-            openat(f->folder->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0) {
-            flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks does without */
+                 (long)getpid(), (unsigned)draw_of_process(), (unsigned)count++);
+        const int fd = make_locked(f->folder->fd, f->temporary);
+        if (fd >= 0)
             return fd;
-        }
         if (errno != EEXIST)
             break;
     }
@@ -246,10 +304,9 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);
     *f->temporary = 0;
-    if (fsync(f->folder->fd) && errno != EINVAL && errno != ENOTSUP)
-        return fail_errno(f->folder, "a part is written, but the folder cannot be synced", errno,
-                          err);
-    return QV_OK;
+    const int e = sync_folder(f->folder->fd);
+    return e ? fail_errno(f->folder, "a part is written, but the folder cannot be synced", e, err)
+             : QV_OK;
 }
 
 void

@@ -19,6 +19,8 @@ struct qv_cache_folder {
 /* Makes the folder if it is not there. */
 qv_status qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *err);
 void qv_cache_folder_close(struct qv_cache_folder *folder);
+/* Whoever made the folder may have ended before it was on the disk: syncs the one above it. */
+qv_status qv_cache_folder_sync(const struct qv_cache_folder *folder, qv_error *err);
 /* Removes what processes of this host that are dead left there. */
 void qv_cache_folder_sweep(const struct qv_cache_folder *folder);
 

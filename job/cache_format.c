@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -107,6 +109,14 @@ qv_text_seconds(struct qv_text *t, double seconds)
     while (n > 2 && line[n - 1] == '0' && line[n - 2] != '.')
         n--;
     qv_text_add(t, line, (size_t)n);
+}
+
+int64_t
+qv_cache_latest_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((int64_t)now.tv_sec + (int64_t)36525 * 24 * 3600) * 1000000000;
 }
 
 /* ---- keys and tensors ------------------------------------------------------------------------ */

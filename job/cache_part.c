@@ -159,6 +159,28 @@ qv_cache_part_note(struct qv_cache_part *p, uint64_t hash)
     return QV_OK;
 }
 
+/* Those behind it move up to where they are looked for. */
+static void
+forget_key(struct qv_cache_part *p, uint64_t hash)
+{
+    uint64_t *keys = p->keys;
+    size_t i = (size_t)(find_key(keys, p->keys_room, hash) - keys);
+    keys[i] = 0;
+    p->n_keys--;
+    while (keys[i = (i + 1) & (p->keys_room - 1)]) {
+        const uint64_t moved = keys[i];
+        keys[i] = 0;
+        *find_key(keys, p->keys_room, moved) = moved;
+    }
+}
+
+void
+qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need)
+{
+    forget_key(p, hash ? hash : 1);
+    p->header -= need;
+}
+
 struct qv_cache_block
 qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l, int64_t rows, uint64_t need)
 {

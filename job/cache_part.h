@@ -70,6 +70,9 @@ qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, c
 void qv_cache_part_record(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
                           bool ok, uint64_t need, const struct qv_text *record);
 
+/* A key that was begun has no record: what it needed is given back, and it may be begun again. */
+void qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need);
+
 /* Writes what is missing, and publishes it under a name of its own.
  * sealed_ns: when, as its header says it. */
 struct qv_cache_part_name {

@@ -3,33 +3,37 @@
  * A cache that is read. What is kept of a key is where its tensors begin and what decides whether it
  * is done again; the rest of its record is read again when it is asked for.
  */
-#define _DEFAULT_SOURCE /* MAP_SHARED and the like */
+#define _POSIX_C_SOURCE 200809L
+#include "cache_open.h"
+
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "cache_maps.h"
 #include "cache_scan.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
 
 #define MAX_KEYS ((size_t)UINT32_MAX / 2)
+enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
 struct part {
     char *name; /* of the file */
     int64_t sealed_ns;
-    uint64_t size;
-    void *map; /* NULL until it is needed */
+};
+
+struct damage {
+    char *words;
+    size_t part;
 };
 
 struct key {
@@ -42,6 +46,8 @@ struct key {
     uint32_t record, record_bytes; /* in the part's records */
     uint32_t hash;                 /* the low bits of the key's: the table has no more places */
     uint8_t status;
+    int8_t picture;
+    double sampled_fps;
 };
 
 struct qv_cache {
@@ -52,11 +58,12 @@ struct qv_cache {
     struct key *keys;
     uint32_t *table;
     struct qv_text names;
-    char **damage;
+    struct damage *damage;
+    struct qv_part_maps *maps; /* have a lock of their own */
     size_t n_parts, n_keys, keys_room, table_room, n_damage;
     uint64_t part_bytes;
     bool has_lock;
-    pthread_mutex_t *lock;      /* of maps and the scanner */
+    pthread_mutex_t *lock;      /* of the scanner */
     struct qv_scanner *scanner; /* of the part that was scanned last */
     size_t scanned;
 };
@@ -75,17 +82,38 @@ name_of(const qv_cache *c, const struct key *k)
     return c->names.at + k->name;
 }
 
+/* Until all parts are read a key may have two records: the last that is ok, and the last that failed. */
+enum which { IS_OK, HAS_FAILED, ANY };
+
+static bool
+is_of(const struct key *k, enum which which)
+{
+    return which == ANY || (k->status ? HAS_FAILED : IS_OK) == which;
+}
+
 /* The place of a key in the table, or where it would be put. */
 static size_t
-find_place(const qv_cache *c, const char *key, uint64_t hash)
+find_place(const qv_cache *c, const char *key, uint64_t hash, enum which which)
 {
     size_t at = (size_t)hash & (c->table_room - 1);
     for (; c->table[at]; at = (at + 1) & (c->table_room - 1)) {
         const struct key *k = &c->keys[c->table[at] - 1];
-        if (k->hash == (uint32_t)hash && !strcmp(name_of(c, k), key))
+        if (k->hash == (uint32_t)hash && is_of(k, which) && !strcmp(name_of(c, k), key))
             break;
     }
     return at;
+}
+
+/* table: of zeros. */
+static void
+fill_table(const qv_cache *c, uint32_t *table, size_t room)
+{
+    for (size_t i = 0; i < c->n_keys; i++) {
+        size_t at = (size_t)c->keys[i].hash & (room - 1);
+        while (table[at])
+            at = (at + 1) & (room - 1);
+        table[at] = (uint32_t)i + 1;
+    }
 }
 
 static qv_status
@@ -95,12 +123,7 @@ grow_table(qv_cache *c, qv_error *err)
     uint32_t *table = calloc(room, sizeof *table);
     if (!table)
         return no_memory(c, err);
-    for (size_t i = 0; i < c->n_keys; i++) {
-        size_t at = (size_t)c->keys[i].hash & (room - 1);
-        while (table[at])
-            at = (at + 1) & (room - 1);
-        table[at] = (uint32_t)i + 1;
-    }
+    fill_table(c, table, room);
     free(c->table);
     c->table = table;
     c->table_room = room;
@@ -122,13 +145,46 @@ grow_keys(qv_cache *c, qv_error *err)
     return QV_OK;
 }
 
-/* ok beats failed, then the part that was sealed later, then the last by name (parts come by name). */
+/* The part that was sealed later, then the last by name (parts come by name). */
 static bool
-beats(const qv_cache *c, const struct key *now, const struct key *before)
+is_later(const qv_cache *c, const struct key *now, const struct key *before)
 {
-    if (!now->status != !before->status)
-        return !now->status;
-    return c->parts[now->part].sealed_ns >= c->parts[before->part].sealed_ns;
+    const int64_t sealed = c->parts[now->part].sealed_ns, other = c->parts[before->part].sealed_ns;
+    return sealed > other || (sealed == other && now->part >= before->part);
+}
+
+/* A key has a last record that failed and a last one that is ok, and the later of the two counts; but a
+ * failure does not take the tokens of the same version of the same file. */
+static bool
+failure_counts(const qv_cache *c, const struct key *failed, const struct key *ok)
+{
+    return is_later(c, failed, ok) && (failed->source != ok->source || failed->bytes != ok->bytes ||
+                                       failed->mtime_ns != ok->mtime_ns);
+}
+
+/* Leaves each key one record. */
+static void
+settle_keys(qv_cache *c)
+{
+    enum { DROPPED = 0xff };
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_keys; i++) {
+        struct key *failed = &c->keys[i];
+        const uint32_t at = failed->status && failed->status != DROPPED
+                                ? c->table[find_place(c, name_of(c, failed), failed->hash, IS_OK)]
+                                : 0;
+        struct key *ok = at ? &c->keys[at - 1] : NULL;
+        if (ok)
+            (failure_counts(c, failed, ok) ? ok : failed)->status = DROPPED;
+    }
+    for (size_t i = 0; i < c->n_keys; i++)
+        if (c->keys[i].status != DROPPED)
+            c->keys[n++] = c->keys[i];
+    if (n == c->n_keys)
+        return;
+    c->n_keys = n;
+    memset(c->table, 0, c->table_room * sizeof *c->table);
+    fill_table(c, c->table, c->table_room);
 }
 
 static qv_status
@@ -147,7 +203,9 @@ add_key(qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item
                      .part = part,
                      .record = (uint32_t)item->record,
                      .record_bytes = (uint32_t)item->record_bytes,
-                     .status = (uint8_t)item->status };
+                     .status = (uint8_t)item->status,
+                     .picture = item->picture,
+                     .sampled_fps = item->sampled_fps };
     if (qv_cache_n_tensors(&c->layout) > 1)
         k.step = (uint32_t)((item->at[1] - item->at[0]) / QV_CACHE_ALIGN);
     qv_status status = QV_OK;
@@ -158,11 +216,11 @@ add_key(qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item
     if (status)
         return status;
     const char *name = s->names.at + item->name;
-    const size_t at = find_place(c, name, item->hash);
+    const size_t at = find_place(c, name, item->hash, item->status ? HAS_FAILED : IS_OK);
     if (c->table[at]) {
         struct key *before = &c->keys[c->table[at] - 1];
         k.name = before->name;
-        if (beats(c, &k, before))
+        if (is_later(c, &k, before))
             *before = k;
         return QV_OK;
     }
@@ -194,35 +252,55 @@ by_name(const void *a, const void *b)
 }
 
 static qv_status
-list_parts(qv_cache *c, qv_error *err)
+add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
+{
+    if (c->n_parts == *room) {
+        *room = 2 * *room + 64;
+        struct part *parts = realloc(c->parts, *room * sizeof *parts);
+        if (!parts)
+            return no_memory(c, err);
+        c->parts = parts;
+    }
+    c->parts[c->n_parts] = (struct part){ .name = strdup(name) };
+    if (!c->parts[c->n_parts].name)
+        return no_memory(c, err);
+    c->n_parts++;
+    return QV_OK;
+}
+
+static qv_status
+list_folder(qv_cache *c, size_t *room, qv_error *err)
 {
     DIR *dir = opendir(c->dir);
     if (!dir)
         return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(c->dir), strerror(errno));
     qv_status s = QV_OK;
-    size_t room = 0;
     const struct dirent *e;
-    while (!s && (errno = 0, e = readdir(dir)) != NULL) {
-        if (!is_part(e->d_name))
-            continue;
-        if (c->n_parts == room) {
-            room = 2 * room + 64;
-            struct part *parts = realloc(c->parts, room * sizeof *parts);
-            c->parts = parts ? parts : c->parts;
-            s = parts ? QV_OK : no_memory(c, err);
-        }
-        if (s)
-            break;
-        c->parts[c->n_parts] = (struct part){ .name = strdup(e->d_name) };
-        s = c->parts[c->n_parts].name ? QV_OK : no_memory(c, err);
-        c->n_parts += !s;
-    }
+    while (!s && (errno = 0, e = readdir(dir)) != NULL)
+        if (is_part(e->d_name))
+            s = add_part(c, e->d_name, room, err);
     if (!s && errno)
         s = qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(c->dir), strerror(errno));
     closedir(dir);
+    return s;
+}
+
+/* All that are there, or those that are named. */
+static qv_status
+list_parts(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
+{
+    size_t room = 0;
+    qv_status s = how->parts ? QV_OK : list_folder(c, &room, err);
+    for (size_t i = 0; how->parts && i < how->n_parts && !s; i++) {
+        const char *name = how->parts[i];
+        s = is_part(name) && !strchr(name, '/')
+                ? add_part(c, name, &room, err)
+                : qv_fail(err, QV_EINVAL, "%s: %.80s is no name of a part", qv_path_tail(c->dir),
+                          name);
+    }
     if (c->n_parts)
         qsort(c->parts, c->n_parts, sizeof *c->parts, by_name);
-    return s;
+    return s ? s : qv_part_maps_open(c->maps, c->n_parts, err);
 }
 
 static char *
@@ -233,14 +311,14 @@ part_path(const qv_cache *c, size_t part)
 
 /* A part that cannot be used is told and passed over: its keys are missing, and can be made again. */
 static qv_status
-note_damage(qv_cache *c, const qv_error *why, qv_error *err)
+note_damage(qv_cache *c, size_t part, const qv_error *why, qv_error *err)
 {
-    char **damage = realloc(c->damage, (c->n_damage + 1) * sizeof *damage);
+    struct damage *damage = realloc(c->damage, (c->n_damage + 1) * sizeof *damage);
     if (!damage)
         return no_memory(c, err);
     c->damage = damage;
-    damage[c->n_damage] = strdup(why->text);
-    if (!damage[c->n_damage])
+    damage[c->n_damage] = (struct damage){ .words = strdup(why->text), .part = part };
+    if (!damage[c->n_damage].words)
         return no_memory(c, err);
     c->n_damage++;
     return QV_OK;
@@ -259,9 +337,9 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, qv_error *err)
         return status;
     }
     if (status)
-        return note_damage(c, &why, err);
+        return note_damage(c, part, &why, err);
     c->parts[part].sealed_ns = s->sealed_ns;
-    c->parts[part].size = s->size;
+    c->maps->at[part].bytes = s->size;
     c->part_bytes += s->size;
     for (size_t i = 0; i < s->n_items && !status; i++)
         status = add_key(c, s, &s->items[i], (uint32_t)part, err);
@@ -269,15 +347,17 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, qv_error *err)
 }
 
 static qv_status
-scan_parts(qv_cache *c, qv_error *err)
+scan_parts(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
 {
     struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
-    qv_status status = list_parts(c, err);
+    qv_status status = list_parts(c, how, err);
     if (!status)
         status = grow_table(c, err);
     for (size_t i = 0; i < c->n_parts && !status; i++)
         status = scan_part(c, &s, i, err);
     qv_scan_free(&s);
+    if (!status)
+        settle_keys(c);
     return status;
 }
 
@@ -310,7 +390,7 @@ read_description(qv_cache *c, qv_error *err)
 }
 
 qv_status
-qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
+qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache **out, qv_error *err)
 {
     qv_cache *c = calloc(1, sizeof *c);
     if (!c)
@@ -319,18 +399,29 @@ qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
     c->dir = strdup(dir);
     c->lock = malloc(sizeof(pthread_mutex_t));
     c->has_lock = c->lock && !pthread_mutex_init(c->lock, NULL);
-    qv_status s = c->dir && c->has_lock
+    c->maps = calloc(1, sizeof *c->maps);
+    qv_status s = c->dir && c->has_lock && c->maps
                       ? QV_OK
                       : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
-    if (!s)
+    if (!s) {
+        c->maps->most = how->most_maps ? how->most_maps : MOST_MAPS;
+        c->maps->most_idle = how->most_idle ? how->most_idle : MOST_IDLE;
+        c->maps->writable = how->writable;
         s = read_description(c, err);
+    }
     if (!s)
-        s = scan_parts(c, err);
+        s = scan_parts(c, how, err);
     if (s)
         qv_cache_close(&c);
     else
         *out = c;
     return s;
+}
+
+qv_status
+qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
+{
+    return qv_cache_open_as(dir, &(struct qv_cache_reading){ .parts = NULL }, out, err);
 }
 
 void
@@ -339,17 +430,17 @@ qv_cache_close(qv_cache **cache)
     qv_cache *c = cache ? *cache : NULL;
     if (!c)
         return;
-    for (size_t i = 0; i < c->n_parts; i++) {
-        if (c->parts[i].map)
-            munmap(c->parts[i].map, (size_t)c->parts[i].size);
+    for (size_t i = 0; i < c->n_parts; i++)
         free(c->parts[i].name);
-    }
     for (size_t i = 0; i < c->n_damage; i++)
-        free(c->damage[i]);
+        free(c->damage[i].words);
+    if (c->maps)
+        qv_part_maps_close(c->maps);
     if (c->scanner)
         qv_scan_free(c->scanner);
     if (c->has_lock)
         pthread_mutex_destroy(c->lock);
+    free(c->maps);
     free(c->scanner);
     free(c->lock);
     free(c->damage);
@@ -382,79 +473,53 @@ qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
         if (c->parts[i].sealed_ns > out->sealed)
             out->sealed = c->parts[i].sealed_ns;
     out->index_bytes = c->keys_room * sizeof *c->keys + c->table_room * sizeof *c->table +
-                       c->names.room + c->n_parts * (sizeof *c->parts + 96);
+                       c->names.room + c->n_parts * (sizeof *c->parts + sizeof *c->maps->at + 96);
 }
 
 const char *
 qv_cache_damage(const qv_cache *c, int64_t i)
 {
-    return i >= 0 && (uint64_t)i < c->n_damage ? c->damage[i] : NULL;
+    return i >= 0 && (uint64_t)i < c->n_damage ? c->damage[i].words : NULL;
+}
+
+int64_t
+qv_cache_damaged_part(const qv_cache *c, int64_t i)
+{
+    return (int64_t)c->damage[i].part;
+}
+
+const char *
+qv_cache_part(const qv_cache *c, int64_t i)
+{
+    return c->parts[i].name;
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static qv_status
-map_part(const qv_cache *c, struct part *p, size_t i, qv_error *err)
+static qv_cache_item
+item_of(const qv_cache *c, const struct key *k)
 {
-    struct stat st = { .st_size = 0 };
-    char *path = part_path(c, i);
-    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    int e = fd < 0 || fstat(fd, &st) ? errno : 0;
-    if (!e && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != p->size))
-        e = ESTALE;
-    if (!e) {
-        void *map = mmap(NULL, (size_t)p->size, PROT_READ, MAP_SHARED, fd, 0);
-        e = map == MAP_FAILED ? errno : 0;
-        p->map = e ? NULL : map;
-    }
-    if (fd >= 0)
-        close(fd);
-    free(path);
-    if (!path)
-        return no_memory(c, err);
-    return e ? qv_fail(err, e == ENOMEM ? QV_ENOMEM : QV_EIO, "%s/%s: cannot be mapped: %s",
-                       qv_path_tail(c->dir), p->name,
-                       e == ESTALE ? "it is not the file that it was" : strerror(e))
-             : QV_OK;
-}
-
-static qv_status
-fill_item(const qv_cache *c, const struct key *k, qv_cache_item *out, qv_error *err)
-{
-    struct part *p = &c->parts[k->part];
-    qv_cache_item item = { .key = name_of(c, k),
-                           .index = k - c->keys,
-                           .status = (qv_status)k->status,
-                           .part = p->name,
-                           .bytes = k->bytes,
-                           .mtime_ns = k->mtime_ns,
-                           .xxh3 = k->xxh3 };
-    if (k->status) {
-        *out = item;
-        return QV_OK;
-    }
-    pthread_mutex_lock(c->lock);
-    const qv_status s = p->map ? QV_OK : map_part(c, p, k->part, err);
-    const char *map = p->map;
-    pthread_mutex_unlock(c->lock);
-    if (s)
-        return s;
-    item.rows = k->rows;
-    item.tokens = map + k->at;
-    for (int i = 1; i < qv_cache_n_tensors(&c->layout); i++)
-        item.deepstack[i - 1] = map + k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN;
-    item.grid_thw = (const int64_t *)(const void *)(map + k->small);
-    item.timestamps_s = (const double *)(const void *)(map + k->small + 24);
-    item.n_timestamps = k->n_times;
-    *out = item;
-    return QV_OK;
+    return (qv_cache_item){ .key = name_of(c, k),
+                            .index = k - c->keys,
+                            .status = (qv_status)k->status,
+                            .rows = k->rows,
+                            .n_timestamps = k->n_times,
+                            .part = c->parts[k->part].name,
+                            .part_index = k->part,
+                            .bytes = k->bytes,
+                            .mtime_ns = k->mtime_ns,
+                            .xxh3 = k->xxh3,
+                            .sampled_fps = k->sampled_fps,
+                            .picture = k->picture,
+                            .tokens_at = k->at,
+                            .deepstack_step = (uint64_t)k->step * QV_CACHE_ALIGN,
+                            .grid_at = k->small };
 }
 
 static const struct key *
 find_key(const qv_cache *c, const char *key)
 {
-    const uint32_t at = c->table[find_place(c, key, qv_scan_hash(c->seed, key, strlen(key)))];
+    const uint32_t at = c->table[find_place(c, key, qv_scan_hash(c->seed, key, strlen(key)), ANY)];
     return at ? &c->keys[at - 1] : NULL;
 }
 
@@ -462,9 +527,8 @@ qv_status
 qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *err)
 {
     const struct key *k = find_key(c, key);
-    if (k)
-        return fill_item(c, k, out, err);
-    *out = (qv_cache_item){ .key = NULL };
+    (void)err;
+    *out = k ? item_of(c, k) : (qv_cache_item){ .key = NULL };
     return QV_OK;
 }
 
@@ -481,16 +545,42 @@ qv_status
 qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
 {
     const qv_status s = check_index(c, i, err);
-    return s ? s : fill_item(c, &c->keys[i], out, err);
+    if (!s)
+        *out = item_of(c, &c->keys[i]);
+    return s;
 }
 
 qv_status
-qv_cache_state_at(const qv_cache *c, int64_t i, qv_status *out, qv_error *err)
+qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
 {
-    const qv_status s = check_index(c, i, err);
-    if (!s)
-        *out = (qv_status)c->keys[i].status;
-    return s;
+    const char *map = NULL;
+    qv_status s = check_index(c, item->index, err);
+    if (s || c->keys[item->index].status)
+        return s;
+    const struct key *k = &c->keys[item->index];
+    char *path = part_path(c, k->part);
+    s = path ? qv_part_maps_hold(c->maps, k->part, path, &map, err) : no_memory(c, err);
+    free(path);
+    if (s)
+        return s;
+    item->tokens = map + k->at;
+    for (int i = 1; i < qv_cache_n_tensors(&c->layout); i++)
+        item->deepstack[i - 1] = map + k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN;
+    item->grid_thw = (const int64_t *)(const void *)(map + k->small);
+    item->timestamps_s = (const double *)(const void *)(map + k->small + 24);
+    return QV_OK;
+}
+
+void
+qv_cache_release(const qv_cache *c, qv_cache_item *item)
+{
+    if (!item->tokens)
+        return;
+    qv_part_maps_release(c->maps, c->keys[item->index].part);
+    item->tokens = NULL;
+    memset(item->deepstack, 0, sizeof item->deepstack);
+    item->grid_thw = NULL;
+    item->timestamps_s = NULL;
 }
 
 /* Under the lock: the records of a part, in the cache's scanner. */

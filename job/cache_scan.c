@@ -312,6 +312,8 @@ enum {
     F_STATUS = 128,
     F_CODE = 256,
     F_XXH3 = 512,
+    F_PICTURE = 1024,
+    F_RATE = 2048,
 };
 
 static const struct {
@@ -320,7 +322,7 @@ static const struct {
 } fields[] = { { "key", F_KEY },     { "path", F_PATH },       { "start", F_START },
                { "end", F_END },     { "options", F_OPTIONS }, { "bytes", F_BYTES },
                { "mtime", F_MTIME }, { "status", F_STATUS },   { "code", F_CODE },
-               { "xxh3", F_XXH3 } };
+               { "xxh3", F_XXH3 },   { "picture", F_PICTURE }, { "sampled_fps", F_RATE } };
 
 static unsigned
 find_field(const char *name)
@@ -383,6 +385,35 @@ read_checksum(struct qv_scanner *s, struct qv_cursor *c, uint64_t *out)
            qv_cursor_fail(c, "a record's xxh3 is 16 hexadecimal digits");
 }
 
+/* By jansson, whose numbers have a point in every locale. Most keys of a part have one rate. */
+static bool
+read_rate(struct qv_scanner *s, struct qv_cursor *c, double *out)
+{
+    char text[sizeof s->rate];
+    if (!qv_cursor_number(c, text, sizeof text))
+        return false;
+    if (strcmp(text, s->rate)) {
+        json_error_t error = { 0 };
+        json_t *number = json_loads(text, JSON_DECODE_ANY, &error);
+        if (!number && json_error_code(&error) == json_error_out_of_memory)
+            return qv_cursor_fail_memory(c);
+        s->rate_fps = json_number_value(number);
+        json_decref(number);
+        memcpy(s->rate, text, sizeof text);
+    }
+    *out = s->rate_fps;
+    return *out > 0 || qv_cursor_fail(c, "a record's sampled_fps is no number above 0");
+}
+
+static bool
+read_picture(struct qv_cursor *c, int8_t *out)
+{
+    bool picture = false;
+    const bool good = qv_cursor_bool(c, &picture, "a record's picture is true or false");
+    *out = (int8_t)picture;
+    return good;
+}
+
 struct record {
     unsigned seen;
     bool ok;
@@ -404,6 +435,8 @@ read_field(struct qv_scanner *s, struct qv_cursor *c, struct record *r, unsigned
     case F_STATUS: return read_status(s, c, &r->ok);
     case F_CODE: return read_code(s, c, &r->item.status);
     case F_XXH3: return read_checksum(s, c, &r->item.xxh3);
+    case F_PICTURE: return read_picture(c, &r->item.picture);
+    case F_RATE: return read_rate(s, c, &r->item.sampled_fps);
     default: return qv_cursor_skip(c);
     }
 }
@@ -435,6 +468,8 @@ keep_record(struct qv_scanner *s, struct qv_cursor *c, const struct record *r, u
     item->bytes = r->item.bytes;
     item->mtime_ns = r->item.mtime_ns;
     item->xxh3 = r->item.xxh3;
+    item->picture = r->item.picture;
+    item->sampled_fps = r->item.sampled_fps;
     item->record = begin;
     item->record_bytes = end - begin;
     item->source = qv_cache_source_hash(s->path.at, r->seen & F_START ? s->start.at : NULL,
@@ -448,7 +483,7 @@ read_record(struct qv_scanner *s, struct qv_cursor *c, struct record *r)
 {
     bool first = true;
     r->seen = 0;
-    r->item = (struct qv_scan_item){ .rows = 0 };
+    r->item = (struct qv_scan_item){ .picture = -1 };
     if (!qv_cursor_expect(c, '{', "a record is an object"))
         return false;
     const char *begin = c->at - 1;
@@ -516,9 +551,10 @@ read_metadata_field(struct qv_scanner *s, struct qv_cursor *c)
     if (field != HAS_SEALED)
         return true;
     struct qv_cursor number = { .at = s->word.at, .end = s->word.at + s->word.n };
-    return (qv_cursor_int(&number, &s->sealed_ns) && number.at == number.end &&
-            s->sealed_ns >= 0) ||
-           qv_cursor_fail(c, "`sealed` is no number of nanoseconds");
+    if (!qv_cursor_int(&number, &s->sealed_ns) || number.at != number.end || s->sealed_ns < 0)
+        return qv_cursor_fail(c, "`sealed` is no number of nanoseconds");
+    return s->sealed_ns <= qv_cache_latest_ns() ||
+           qv_cursor_fail(c, "`sealed` lies more than 100 years from now");
 }
 
 static bool

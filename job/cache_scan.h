@@ -20,6 +20,8 @@ struct qv_scan_item {
     uint64_t record, record_bytes; /* in the scanner's records */
     uint64_t source, xxh3;
     int64_t bytes, mtime_ns;
+    double sampled_fps; /* 0: it does not say */
+    int8_t picture;     /* -1: it does not say */
 };
 
 struct qv_scan_range {
@@ -43,6 +45,8 @@ struct qv_scanner {
     size_t n_ranges, items_room, ranges_room, table_room, last;
     uint64_t n_unused;
     unsigned metadata; /* a bit for each field that was there */
+    char rate[32];     /* the last sampled_fps, as text, */
+    double rate_fps;   /* and as a number */
 };
 
 uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);

@@ -217,11 +217,12 @@ describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
     qv_status s = qv_cache_describe(&o->layout, o->made_by, &run, err);
     if (!s)
         s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
-    if (!s && !is_there) {
+    if (!s && !is_there)
+        s = qv_cache_folder_sync(folder, err);
+    if (!s && !is_there)
         s = publish_description(folder, run, &taken, err);
-        if (!s && taken)
-            s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
-    }
+    if (!s && taken)
+        s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
     if (!s && there)
         s = qv_cache_same(folder->path, there, run, err);
     json_decref(run);
@@ -257,6 +258,10 @@ check_options(const qv_cache_writer_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL,
                        "part_bytes is %lld and part_seconds %g; 0 and more are right",
                        (long long)o->part_bytes, o->part_seconds);
+    if (o->after < 0 || o->after > qv_cache_latest_ns())
+        return qv_fail(err, QV_EINVAL,
+                       "after is %lld ns since 1970; a time up to 100 years from now is right",
+                       (long long)o->after);
     return QV_OK;
 }
 
@@ -631,6 +636,8 @@ leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
         p->records.lost = true;
     if (record)
         qv_cache_part_record(p, &w->layout, e->key, ok, e->need, record);
+    else
+        qv_cache_part_drop(p, qv_cache_key_hash(e->key), e->need);
     p->n_open--;
     if (p == w->current &&
         (p->end - p->room >= w->part_bytes || now_s() - p->began_s >= w->part_seconds))

@@ -28,7 +28,7 @@ is_pack(const qv_job *job, const qv_plan_options *o)
            o->windows == job->pack.windows && !o->segment_rows;
 }
 
-/* Packs' two, of frames and of patches, have places of their own; others' place is taken where no chunk
+/* Packs' plans have places of their own, by input; others' place is taken where no chunk
  * is under way in it, which of as many places as there are chunks is true of one. */
 static qv_status
 take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job_plan **out,
@@ -36,7 +36,8 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
 {
     struct qv_job_plan *place = NULL;
     const bool pack = is_pack(d->job, options);
-    const int first = pack ? (int)options->input : 2, end = pack ? first + 1 : QV_JOB_PLANS;
+    const int first = pack ? (int)options->input : QV_JOB_INPUTS,
+              end = pack ? first + 1 : QV_JOB_PLANS;
     for (int i = first; i < end; i++) {
         struct qv_job_plan *p = &d->plans[i];
         if (p->plan && same_plan(&p->options, options)) {
@@ -60,11 +61,21 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
     return QV_OK;
 }
 
+static qv_plan_options
+options_of(const struct qv_capacity *capacity, const qv_plan_options *others)
+{
+    qv_plan_options options = *others;
+    options.rows = capacity->rows;
+    options.segments = capacity->segments;
+    options.windows = capacity->windows;
+    return options;
+}
+
 qv_status
 qv_job_device_open(struct qv_job_device *d, qv_error *err)
 {
     qv_job *job = d->job;
-    struct qv_job_plan *first = &d->plans[0];
+    struct qv_job_plan *first = &d->plans[QV_INPUT_FRAMES];
     d->ahead = QV_JOB_AHEAD; /* as the first plan says */
     if (job->o.alone && !job->o.chunk_rows)
         return QV_OK;
@@ -75,13 +86,8 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
         return status;
     qv_plan_get_info(first->plan, &first->info);
     if (!d->index) {
-        options.rows = first->info.rows;
-        options.segments = first->info.segments;
-        options.windows = first->info.windows;
-        job->pack = options;
-        job->capacity = (struct qv_capacity){ .rows = options.rows,
-                                              .segments = options.segments,
-                                              .windows = options.windows };
+        job->capacity = qv_capacity_pack(&d->model->ctx->caps, &d->model->config, options.rows);
+        job->pack = options_of(&job->capacity, &options);
     }
     first->options = job->pack;
     return QV_OK;
@@ -159,6 +165,29 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
+/* The plan that a chunk goes through: its items', but of a pack that is not full a smaller one with the
+ * same bits, or, where a device promises no bits, any. */
+static qv_plan_options
+options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
+{
+    const struct qv_config *c = &d->model->config;
+    const struct qv_caps *caps = &d->model->ctx->caps;
+    const qv_plan_options *own = &chunk->pieces[0]->item->options;
+    struct qv_waiting all = { 0 };
+    if (!chunk->packed || !caps->quick_plans)
+        return *own;
+    const struct qv_capacity_bits bits =
+        qv_capacity_bits(caps, d->model->dtype, c->merge, qv_config_head_dim(c));
+    for (size_t i = 0; i < chunk->n; i++)
+        qv_job_count(&all, &chunk->pieces[i]->size, 1);
+    const struct qv_capacity used = { .rows = all.rows,
+                                      .segments = all.segments,
+                                      .windows = all.windows };
+    const struct qv_capacity part =
+        qv_capacity_for_part(caps, c, bits.by_place ? NULL : &bits, &d->job->capacity, &used);
+    return options_of(&part, own);
+}
+
 /* What was chosen, under the lock again. */
 static void
 push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
@@ -167,8 +196,10 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
     qv_error err = { 0 };
     const double began_s = qv_job_seconds();
     struct qv_job_item *first = chunk->pieces[0]->item;
+    qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
-    qv_status unsuited = take_plan(d, &first->options, &chunk->plan, &err), status = unsuited;
+    const qv_plan_options options = options_for(d, chunk);
+    qv_status unsuited = take_plan(d, &options, &chunk->plan, &err), status = unsuited;
     if (!status) {
         if (d->ahead > chunk->plan->info.chunks_ahead)
             d->ahead = chunk->plan->info.chunks_ahead;
@@ -177,7 +208,8 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
     const double ended_s = qv_job_seconds();
     qv_job_span(job, "push", d->index, chunk->n == 1 ? first->source.key : NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
-    job->progress.device_s += chunk->device_s = ended_s - began_s;
+    qv_job_clock_stop(&d->busy, ended_s);
+    chunk->device_s = ended_s - began_s;
     if (!unsuited && status)
         qv_job_lose(job, status, &err);
     for (size_t i = 0; i < chunk->n && !job->o.keep_frames; i++)
@@ -225,13 +257,14 @@ pull_chunk(struct qv_job_device *d)
     qv_error err = { 0 };
     struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
     const double began_s = qv_job_seconds();
+    qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = qv_plan_pull(chunk->plan->plan, &chunk->buffer->tokens, &err);
     const double ended_s = qv_job_seconds();
     qv_job_span(job, "pull", d->index, NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
+    qv_job_clock_stop(&d->busy, ended_s);
     chunk->device_s += ended_s - began_s;
-    job->progress.device_s += ended_s - began_s;
     if (status) {
         qv_job_lose(job, status, &err);
         return;
@@ -319,7 +352,7 @@ choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s)
     const size_t large = find_large(job, d->index);
     double oldest = INFINITY;
     int kind = -1;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < QV_JOB_INPUTS; k++)
         if (may_pack(job, k, now_s, wait_s) && oldest_s(&job->packed[k]) < oldest) {
             oldest = oldest_s(&job->packed[k]);
             kind = k;

@@ -15,6 +15,14 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 #define DEFAULT_WAIT_S 2.0
 #define RING_BYTES ((int64_t)64 << 20) /* that a clip shares with its decoder, as media has it */
 
+const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
+    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES, .value_bytes = sizeof(float) },
+    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16, .value_bytes = sizeof(uint16_t) },
+};
+
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 double
@@ -173,7 +181,7 @@ check_frames(const qv_job *job, const qv_job_source *s, const char *name, qv_err
 {
     const qv_item *i = &s->item;
     const int64_t t = job->model.temporal_patch_size;
-    const bool patches = s->kind == QV_SOURCE_PATCHES;
+    const bool patches = qv_job_kinds[s->kind].input != QV_INPUT_FRAMES;
     const int64_t most = patches ? 0 : i->picture ? 1 : i->grid_thw[0] * t;
     const int64_t least = patches ? 0 : i->picture ? 1 : most - t + 1;
     if (!i->data || i->reserved[0] || i->reserved[1])
@@ -197,7 +205,7 @@ check_source(const qv_job_source *s, qv_error *err)
         return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
     if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
         return qv_fail(err, QV_EINVAL, "%s: bytes is NULL, or n_bytes 0", name);
-    return s->kind <= QV_SOURCE_PATCHES
+    return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
@@ -238,7 +246,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     qv_status status = QV_OK;
     if (!item->source.key || (s->path && !item->source.path))
         status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
-    else if (s->kind <= QV_SOURCE_BYTES)
+    else if (qv_job_kinds[s->kind].is_clip)
         status = set_clip_options(job, item, err);
     else {
         memcpy(item->grid_thw, s->item.grid_thw, sizeof item->grid_thw);
@@ -396,22 +404,39 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
                   : count_usual_tokens(job, models[0], job->pack.rows, &job->usual_tokens, err);
 }
 
-static qv_status
-open_queues(qv_job *job, qv_error *err)
+enum { QUEUES = 4 + QV_JOB_INPUTS };
+
+/* Every queue of the job, and for how many there is room. */
+static void
+list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
 {
     const size_t readers = (size_t)job->n_readers;
     const struct {
         struct qv_job_queue *queue;
         size_t room;
-    } queues[] = { { &job->sources, (size_t)job->o.queue },
-                   { &job->packed[0], QV_LOOK_AHEAD },
-                   { &job->packed[1], QV_LOOK_AHEAD },
-                   { &job->large, readers * QV_JOB_LARGE_READY },
-                   { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_LOOK_AHEAD },
-                   { &job->failures, readers } };
+    } single[QUEUES - QV_JOB_INPUTS] = {
+        { &job->sources, (size_t)job->o.queue },
+        { &job->large, readers * QV_JOB_LARGE_READY },
+        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_LOOK_AHEAD },
+        { &job->failures, readers },
+    };
+    for (int i = 0; i < QUEUES; i++) {
+        const int packed = i - (QUEUES - QV_JOB_INPUTS);
+        queues[i] = packed < 0 ? single[i].queue : &job->packed[packed];
+        rooms[i] = packed < 0 ? single[i].room : QV_LOOK_AHEAD;
+    }
+}
+
+static qv_status
+open_queues(qv_job *job, qv_error *err)
+{
+    const size_t readers = (size_t)job->n_readers;
+    struct qv_job_queue *queues[QUEUES];
+    size_t rooms[QUEUES];
+    list_queues(job, queues, rooms);
     qv_status status = QV_OK;
-    for (size_t i = 0; i < sizeof queues / sizeof *queues && !status; i++)
-        status = qv_job_queue_open(queues[i].queue, queues[i].room, err);
+    for (int i = 0; i < QUEUES && !status; i++)
+        status = qv_job_queue_open(queues[i], rooms[i], err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
@@ -519,13 +544,19 @@ drop_piece(qv_job *job, struct qv_job_piece *piece)
 }
 
 static void
+drop_queue(qv_job *job, struct qv_job_queue *queue)
+{
+    while (queue->n)
+        drop_piece(job, qv_job_queue_take(queue, 0));
+}
+
+static void
 drop_pieces(qv_job *job)
 {
-    struct qv_job_queue *const queues[] = { &job->packed[0], &job->packed[1], &job->large,
-                                            &job->told };
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
-        while (queues[i]->n)
-            drop_piece(job, qv_job_queue_take(queues[i], 0));
+    for (int i = 0; i < QV_JOB_INPUTS; i++)
+        drop_queue(job, &job->packed[i]);
+    drop_queue(job, &job->large);
+    drop_queue(job, &job->told);
     for (int i = 0; i < job->n_devices; i++) {
         struct qv_job_device *d = &job->devices[i];
         for (; d->n_pulled < d->n_pushed; d->n_pulled++) {
@@ -536,7 +567,8 @@ drop_pieces(qv_job *job)
     }
 }
 
-/* All threads leave; what is not done is told as cancelled, from here. */
+/* All threads leave; what is not done is told as cancelled, from here. Progress may be asked for
+ * meanwhile: so an item is taken from the list, under the lock, before it is told of and freed. */
 static void
 finish(qv_job *job)
 {
@@ -544,13 +576,17 @@ finish(qv_job *job)
     stop(job);
     pthread_mutex_unlock(&job->lock);
     join_threads(job);
+    pthread_mutex_lock(&job->lock);
     drop_pieces(job);
     while (job->items) {
         struct qv_job_item *item = job->items;
-        qv_job_cancel_item(job, item);
         unlink_item(job, item);
+        pthread_mutex_unlock(&job->lock); /* which a sink may want, asking for progress */
+        qv_job_cancel_item(job, item);
         free_item(item);
+        pthread_mutex_lock(&job->lock);
     }
+    pthread_mutex_unlock(&job->lock);
 }
 
 qv_status
@@ -590,9 +626,10 @@ qv_job_close(qv_job **handle)
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
     qv_decoder_stop(&job->own_decoder);
-    struct qv_job_queue *const queues[] = { &job->sources, &job->packed[0], &job->packed[1],
-                                            &job->large,   &job->told,      &job->failures };
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+    struct qv_job_queue *queues[QUEUES];
+    size_t rooms[QUEUES];
+    list_queues(job, queues, rooms);
+    for (int i = 0; i < QUEUES; i++)
         qv_job_queue_close(queues[i]);
     while (job->n_conds)
         pthread_cond_destroy(&job->changed[--job->n_conds]);
@@ -619,18 +656,32 @@ find_limit(const qv_job_progress *p)
     return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
 }
 
+/* Under the lock: every stage's seconds, with those of what it is about now. */
+static void
+read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
+{
+    for (const struct qv_job_item *i = job->items; i; i = i->next)
+        if (i->began_s > 0 && !i->read) {
+            const double room_s = qv_job_clock_read(&i->room, now_s);
+            out->decode_s += now_s - i->began_s - room_s;
+            out->room_s += room_s;
+        }
+    for (int i = 0; i < job->n_devices; i++)
+        out->device_s += qv_job_clock_read(&job->devices[i].busy, now_s);
+    for (int i = 0; i < job->n_sinks; i++)
+        out->sink_s += qv_job_clock_read(&job->sinks[i].busy, now_s);
+}
+
 void
 qv_job_get_progress(qv_job *job, qv_job_progress *out)
 {
     pthread_mutex_lock(&job->lock);
+    const double now_s = qv_job_seconds();
     *out = job->progress;
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;
     out->pack_rows = job->capacity.rows;
-    const double now_s = qv_job_seconds();
-    for (const struct qv_job_item *i = job->items; i; i = i->next)
-        if (i->began_s > 0 && !i->read)
-            out->decode_s += now_s - i->began_s - i->room_s;
+    read_clocks(job, now_s, out);
     pthread_mutex_unlock(&job->lock);
     out->elapsed_s = now_s - job->opened_s;
     out->decoders = job->n_readers;

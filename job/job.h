@@ -14,7 +14,45 @@
 #include "model/packer.h"
 #include "qwenvit_job.h"
 
-enum { QV_JOB_AHEAD = 2, QV_JOB_BUFFERS = 3, QV_JOB_PLANS = 4, QV_JOB_LARGE_READY = 2 };
+enum {
+    QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* of sources */
+    QV_JOB_INPUTS = QV_INPUT_PATCHES_BF16 + 1, /* of plans */
+    QV_JOB_AHEAD = 2,
+    QV_JOB_BUFFERS = 3,
+    QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* packs' own, and as many as chunks under way */
+    QV_JOB_LARGE_READY = 2
+};
+
+/* A device sees a kind of source as an input with values of so many bytes. */
+struct qv_job_kind {
+    bool is_clip; /* a file, which is decoded */
+    qv_input input;
+    size_t value_bytes; /* of a pixel's channel, or of a patch's value */
+};
+extern const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS];
+
+/* How long a stage has been about something, counted as it goes. Under the job's lock. */
+struct qv_job_clock {
+    double sum_s, since_s; /* since 0: it stands still */
+};
+
+static inline void
+qv_job_clock_start(struct qv_job_clock *c, double now_s)
+{
+    c->since_s = now_s;
+}
+
+static inline double
+qv_job_clock_read(const struct qv_job_clock *c, double now_s)
+{
+    return c->sum_s + (c->since_s > 0 ? now_s - c->since_s : 0);
+}
+
+static inline void
+qv_job_clock_stop(struct qv_job_clock *c, double now_s)
+{
+    *c = (struct qv_job_clock){ .sum_s = qv_job_clock_read(c, now_s) };
+}
 
 /* A queue with room for so many. Under the job's lock. */
 struct qv_job_queue {
@@ -68,8 +106,15 @@ struct qv_job_item {
     qv_status status;     /* why it has failed */
     qv_error error;
     int64_t damaged;
-    double began_s, room_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+    struct qv_job_clock room; /* its reader's waits for room */
+    double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
 };
+
+static inline const struct qv_job_kind *
+qv_job_kind_of(const struct qv_job_item *item)
+{
+    return &qv_job_kinds[item->source.kind];
+}
 
 struct qv_job_plan {
     qv_plan *plan;
@@ -98,12 +143,14 @@ struct qv_job_device {
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
     int64_t ahead, n_pushed, n_pulled;
     struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
+    struct qv_job_clock busy;                     /* under the lock */
 };
 
 struct qv_job_worker {
     qv_job *job;
     int lane;
     pthread_t thread;
+    struct qv_job_clock busy; /* a sink's, under the lock */
 };
 
 struct qv_job {
@@ -130,12 +177,12 @@ struct qv_job {
     qv_error error;
     struct qv_job_item *items; /* that are not done */
     size_t n_items;
-    struct qv_job_queue sources;   /* items to be read */
-    struct qv_job_queue packed[2]; /* small pieces, of frames and of patches */
-    struct qv_waiting waits[2];    /* what the small ones are together */
-    struct qv_job_queue large;     /* pieces that are chunks */
-    struct qv_job_queue told;      /* pieces for the sink */
-    struct qv_job_queue failures;  /* items' ends */
+    struct qv_job_queue sources;               /* items to be read */
+    struct qv_job_queue packed[QV_JOB_INPUTS]; /* small pieces, by qv_input */
+    struct qv_waiting waits[QV_JOB_INPUTS];    /* what the small ones are together */
+    struct qv_job_queue large;                 /* pieces that are chunks */
+    struct qv_job_queue told;                  /* pieces for the sink */
+    struct qv_job_queue failures;              /* items' ends */
     int n_reading;
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */

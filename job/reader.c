@@ -22,16 +22,19 @@ qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_
         return qv_fail(err, status, "%s: %s", name, inner.text);
     item->pair_rows = g[1] * g[2];
     item->n_tokens = g[0] * item->pair_rows / (job->model.merge_size * job->model.merge_size);
-    item->packed = !job->o.alone && qv_capacity_is_small(&job->capacity, qv_job_config(job), g);
-    const bool cut = !item->packed && job->o.chunk_rows >= item->pair_rows;
+    const struct qv_config *c = qv_job_config(job);
+    const int64_t pair[3] = { 1, g[1], g[2] };
+    item->packed = !job->o.alone && qv_capacity_is_small(&job->capacity, c, g);
+    /* a thin pair may have more windows than a pack has room for */
+    const bool cut = !item->packed && job->o.chunk_rows >= item->pair_rows &&
+                     qv_capacity_is_small(&job->capacity, c, pair);
     item->options = item->packed || cut ? job->pack : own;
-    item->options.input =
-        item->source.kind == QV_SOURCE_PATCHES ? QV_INPUT_PATCHES : QV_INPUT_FRAMES;
+    item->options.input = qv_job_kind_of(item)->input;
     item->options.output = job->o.output;
     int64_t pairs = item->options.rows / item->pair_rows;
     if (pairs > item->options.segments)
         pairs = item->options.segments;
-    const int64_t windows = qv_capacity_windows(qv_job_config(job), (int64_t[]){ 1, g[1], g[2] });
+    const int64_t windows = qv_capacity_windows(c, pair);
     if (windows && pairs > item->options.windows / windows)
         pairs = item->options.windows / windows;
     item->piece_pairs = pairs < g[0] ? pairs : g[0];
@@ -57,7 +60,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 static bool
 has_place(const qv_job *job, const struct qv_job_item *item)
 {
-    return item->packed ? job->packed[item->source.kind == QV_SOURCE_PATCHES].n < QV_LOOK_AHEAD
+    return item->packed ? job->packed[item->options.input].n < QV_LOOK_AHEAD
                         : item->ready < QV_JOB_LARGE_READY && job->large.n < job->large.room;
 }
 
@@ -79,8 +82,8 @@ wait_for_memory(qv_job *job, size_t bytes)
 static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
-    const double began_s = qv_job_seconds();
     pthread_mutex_lock(&job->lock);
+    qv_job_clock_start(&item->room, qv_job_seconds());
     while (!is_over(job, item) && !has_place(job, item))
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
@@ -89,7 +92,7 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
     job->used += over ? 0 : bytes;
     if (job->used > job->progress.most_frame_bytes)
         job->progress.most_frame_bytes = job->used;
-    item->room_s += qv_job_seconds() - began_s;
+    qv_job_clock_stop(&item->room, qv_job_seconds());
     pthread_mutex_unlock(&job->lock);
     return !over;
 }
@@ -100,12 +103,13 @@ static void
 put_ready(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_item *item = piece->item;
-    const int kind = item->source.kind == QV_SOURCE_PATCHES;
+    const qv_input input = item->options.input;
+    struct qv_job_queue *queue = item->packed ? &job->packed[input] : &job->large;
     pthread_mutex_lock(&job->lock);
-    while (!job->stopping && item->packed && job->packed[kind].n == QV_LOOK_AHEAD)
+    qv_job_clock_start(&item->room, qv_job_seconds());
+    while (!job->stopping && queue->n == queue->room)
         qv_job_wait(job, QV_JOB_READERS); /* others came before */
-    while (!job->stopping && !item->packed && job->large.n == job->large.room)
-        qv_job_wait(job, QV_JOB_READERS);
+    qv_job_clock_stop(&item->room, qv_job_seconds());
     if (job->stopping) {
         qv_job_free_frames(job, piece);
         free(piece);
@@ -113,10 +117,9 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
         piece->ready_s = job->ready_s = qv_job_seconds();
         item->pieces++;
         item->ready++;
-        qv_job_queue_put(item->packed ? &job->packed[kind] : &job->large, piece);
-        if (item->packed) {
-            qv_job_count(&job->waits[kind], &piece->size, 1);
-        }
+        qv_job_queue_put(queue, piece);
+        if (item->packed)
+            qv_job_count(&job->waits[input], &piece->size, 1);
         qv_job_wake(job, QV_JOB_DEVICES);
     }
     pthread_mutex_unlock(&job->lock);
@@ -171,14 +174,27 @@ open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
     return qv_job_decide(job, item, name_of(item), err);
 }
 
+static bool
+is_over_now(qv_job *job, const struct qv_job_item *item)
+{
+    pthread_mutex_lock(&job->lock);
+    const bool over = is_over(job, item);
+    pthread_mutex_unlock(&job->lock);
+    return over;
+}
+
+/* One at a time, so that the end of a job waits for no more than one. *more: as of read_piece. */
 static qv_status
-read_frames(struct qv_job_item *item, struct qv_job_piece *piece, int64_t first, qv_error *err)
+read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
+            bool *more, qv_error *err)
 {
     const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
     for (int64_t got, n = 0; n < piece->n_frames; n += got) {
-        qv_status status =
-            qv_clip_read(item->clip, (uint8_t *)piece->own + (size_t)n * frame, piece->n_frames - n,
-                         &got, item->timestamps_s + first + n, err);
+        *more = !is_over_now(job, item);
+        if (!*more)
+            return QV_OK;
+        qv_status status = qv_clip_read(item->clip, (uint8_t *)piece->own + (size_t)n * frame, 1,
+                                        &got, item->timestamps_s + first + n, err);
         if (status)
             return status;
         if (!got)
@@ -208,7 +224,7 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     const double began_s = qv_job_seconds();
     piece->bytes = bytes;
     piece->data = piece->own = malloc(bytes);
-    qv_status status = piece->own ? read_frames(item, piece, first, err)
+    qv_status status = piece->own ? read_frames(job, item, piece, first, more, err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
                                             name_of(item), (long long)piece->n_frames);
     const double decode_s = qv_clip_busy_seconds(item->clip);
@@ -217,12 +233,12 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     item->wait_decode_s += qv_job_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
-    if (status) {
+    if (status || !*more) {
         qv_job_free_frames(job, piece);
         free(piece);
     }
     pthread_mutex_unlock(&job->lock);
-    if (!status)
+    if (!status && *more)
         put_ready(job, piece);
     return status;
 }
@@ -246,10 +262,12 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
     const qv_item *whole = &item->source.item;
     const qv_model_info *m = &job->model;
-    const bool frames = item->source.kind == QV_SOURCE_FRAMES;
-    const size_t pair_bytes = frames ? (size_t)(m->temporal_patch_size * item->pair_rows *
-                                                m->patch_size * m->patch_size * m->in_channels)
-                                     : (size_t)(item->pair_rows * m->row_dim) * sizeof(float);
+    const bool frames = item->options.input == QV_INPUT_FRAMES;
+    const size_t pair_values =
+        (size_t)item->pair_rows *
+        (frames ? (size_t)(m->temporal_patch_size * m->patch_size * m->patch_size * m->in_channels)
+                : (size_t)m->row_dim);
+    const size_t pair_bytes = pair_values * qv_job_kind_of(item)->value_bytes;
     const int64_t pairs = item->grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; pair < pairs && take_room(job, item, 0); pair += step) {
         struct qv_job_piece *piece = make_piece(job, item, pair);
@@ -292,8 +310,8 @@ finish_reading(qv_job *job, struct qv_job_item *item, qv_status status, const qv
 {
     qv_clip_close(&item->clip);
     pthread_mutex_lock(&job->lock);
-    job->progress.decode_s += qv_job_seconds() - item->began_s - item->room_s;
-    job->progress.room_s += item->room_s;
+    job->progress.decode_s += qv_job_seconds() - item->began_s - item->room.sum_s;
+    job->progress.room_s += item->room.sum_s;
     job->n_reading--;
     item->read = true;
     if (status)
@@ -310,7 +328,7 @@ qv_job_read(void *worker)
     const struct qv_job_worker *w = worker;
     qv_job *job = w->job;
     for (struct qv_job_item *item; (item = take_source(job)) != NULL;) {
-        const bool is_clip = item->source.kind <= QV_SOURCE_BYTES;
+        const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
         qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_job_seconds());

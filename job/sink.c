@@ -8,7 +8,7 @@
 static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)
 {
-    const bool is_clip = item->source.kind <= QV_SOURCE_BYTES;
+    const bool is_clip = qv_job_kind_of(item)->is_clip;
     qv_job_result r = { .key = item->source.key,
                         .user = item->source.user,
                         .error = "",
@@ -49,7 +49,7 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
 
 /* Under the lock, which it gives back while the sink is called. */
 static void
-call(qv_job *job, int lane, struct qv_job_item *item, const qv_job_result *r)
+call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {
     qv_error err = { 0 };
     char lowering[sizeof job->lowering]; /* a device may write another there */
@@ -57,26 +57,27 @@ call(qv_job *job, int lane, struct qv_job_item *item, const qv_job_result *r)
     qv_job_result own = *r;
     own.lowering = lowering;
     const double began_s = qv_job_seconds();
+    qv_job_clock_start(&w->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = job->o.sink(job->o.user, &own, &err);
     const double ended_s = qv_job_seconds();
-    qv_job_span(job, "sink", lane, item->source.key, began_s, ended_s);
+    qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
-    job->progress.sink_s += ended_s - began_s;
+    qv_job_clock_stop(&w->busy, ended_s);
     item->told = item->told || r->last;
     if (status)
         qv_job_fail_item(job, item, status, &err);
 }
 
 static void
-call_failure(qv_job *job, int lane, struct qv_job_item *item)
+call_failure(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item)
 {
     qv_job_result r = describe(job, item);
     qv_error error = item->error;
     r.last = true;
     r.status = item->status;
     r.error = error.text;
-    call(job, lane, item, &r);
+    call(job, w, item, &r);
 }
 
 static void
@@ -116,7 +117,7 @@ take_piece(qv_job *job)
 }
 
 static void
-tell(qv_job *job, int lane, struct qv_job_piece *piece)
+tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
 {
     struct qv_job_item *item = piece->item;
     item->in_sink = true;
@@ -124,12 +125,12 @@ tell(qv_job *job, int lane, struct qv_job_piece *piece)
         item->wait_sink_s += qv_job_seconds() - piece->ready_s;
         qv_job_result r = describe(job, item);
         add_tokens(job, piece, &r);
-        call(job, lane, item, &r);
+        call(job, w, item, &r);
     }
     retire(job, piece);
     if (item->status && item->read && !item->pieces && !item->told) {
         item->in_sink = true;
-        call_failure(job, lane, item);
+        call_failure(job, w, item);
         item->in_sink = false;
     }
     qv_job_release_item(job, item);
@@ -139,13 +140,13 @@ tell(qv_job *job, int lane, struct qv_job_piece *piece)
 void *
 qv_job_sink_thread(void *worker)
 {
-    const struct qv_job_worker *w = worker;
+    struct qv_job_worker *w = worker;
     qv_job *job = w->job;
     pthread_mutex_lock(&job->lock);
     while (!job->stopping) {
         struct qv_job_piece *piece = take_piece(job);
         if (piece)
-            tell(job, w->lane, piece);
+            tell(job, w, piece);
         else
             qv_job_wait(job, QV_JOB_SINKS);
     }

@@ -95,6 +95,48 @@ done
 [ -z "$(ls -A reversed sharded killed | grep tmp || true)" ] || fail 'a temporary file stays'
 expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out killed --check --quiet
 
+# ---- a signal while more clips wait than the queue holds: heard at once, whatever the length of the list
+# (two pictures, and clips that would take a minute each, in chunks of a moment)
+slow="--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
+{
+    printf 'p1.ppm\np2.ppm\n'
+    awk 'BEGIN { for (i = 0; i < 1200; i++) printf "{\"path\": \"v.mp4\", \"key\": \"%d\"}\n", i }'
+} > long.txt
+# ended SIGNAL CODE FILES COMMAND...: sends the signal a second after there are such files, which two
+# pictures make; what runs then has half a minute
+ended() {
+    signal=$1 code=$2 files=$3 got=0 waited=0; shift 3
+    n=$((n + 1))
+    "$@" > out.txt 2> err.txt & run=$!
+    until ls $files > /dev/null 2>&1; do
+        kill -0 $run || fail "ended before the signal: $*"
+        sleep 0.1
+    done
+    sleep 1
+    kill -s "$signal" $run || fail "ended before the signal: $*"
+    while kill -0 $run 2> /dev/null && [ $waited -lt 300 ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    [ $waited -lt 300 ] || kill -9 $run
+    wait $run || got=$?
+    [ $got = "$code" ] || fail "SIG$signal: exit $got (137: it was not heard): $*"
+}
+for signal in TERM HUP; do
+    code=143
+    [ $signal = TERM ] || code=129
+    ended $signal $code "long_$signal/part-*" $cache --list long.txt --out long_$signal $slow --part-seconds 0.1
+    grep -q 'interrupted: what was done is sealed' err.txt || fail "SIG$signal: it is not said what was done"
+    "$qwenvit" cache --out long_$signal --status --list long.txt --json > out.txt 2> err.txt || fail 'no status'
+    grep -q '"ok":[1-9]' out.txt || fail 'nothing of what was done is sealed'
+    [ -z "$(ls -A long_$signal | grep tmp || true)" ] || fail 'a temporary file stays'
+    expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out long_$signal --check --quiet
+done
+mkdir encoded_long
+ended TERM 143 'encoded_long/p?.ppm.safetensors' "$qwenvit" encode --list long.txt --model "$golden/qwen3_vl" \
+    --backend ref --quiet -o encoded_long $slow
+[ -z "$(ls -A encoded_long | grep '\.tmp\.' || true)" ] || fail 'encode: a temporary file stays'
+
 # ---- two runs of one shard at once
 $cache --list good.txt --out twice > one.txt 2>&1 & first=$!
 $cache --list good.txt --out twice > two.txt 2>&1 || fail 'the second of two'
@@ -108,6 +150,47 @@ cp p1.ppm missing.mp4
 expect 0 '10 ok, 0 failed, 0 missing, 2 changed' "$qwenvit" cache --out first --status --list list.txt
 expect 0 '2 done' $cache --list list.txt --out first
 expect 0 '12 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out first --status --list list.txt
+# one that changed and fails now: its tokens would be those of a file that is no longer there
+cp p3.ppm kept.ppm && echo nonsense > p3.ppm
+expect 1 '0 done, 0 tokens, 1 failed' $cache --list list.txt --out first
+expect 1 '0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before' $cache --list list.txt --out first
+expect 0 '11 ok, 1 failed, 0 missing, 0 changed' "$qwenvit" cache --out first --status --list list.txt
+expect 3 'p3.ppm' "$qwenvit" cache --out first --get p3.ppm -o k.safetensors
+mv kept.ppm p3.ppm
+expect 0 '1 done' $cache --list list.txt --out first
+# ---- a clip that is replaced, or written to, while it is read
+# meanwhile COMMAND...: runs it once a run that makes the cache `new` of x.mp4 alone has opened that
+meanwhile() {
+    rm -rf new
+    $cache --list x.txt --out new $slow > out.txt 2> err.txt & run=$!
+    until ls -l /proc/$run/fd 2> /dev/null | grep -q '/x\.mp4$'; do
+        kill -0 $run || fail "the run ended before it opened the clip: $*"
+        sleep 0.01
+    done
+    "$@"
+    kill -0 $run || fail "the run ended before: $*"
+    got=0
+    wait $run || got=$?
+}
+if [ -e /proc/self/fd ]; then
+    slow="--max-pixels 262144 --num-frames 200"
+    echo x.mp4 > x.txt
+    cp v.mp4 x.mp4 && touch -d @1000000000 x.mp4
+    { cat v.mp4; printf x; } > y.mp4
+    meanwhile mv y.mp4 x.mp4
+    [ $got = 0 ] || fail "exit $got where a clip was replaced"
+    expect 0 '1 changed' "$qwenvit" cache --out new --status --list x.txt # its tokens are the old file's
+    expect 0 '1 done' $cache --list x.txt --out new $slow
+    expect 0 '1 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out new --status --list x.txt
+    meanwhile touch -d @1000000001 x.mp4
+    [ $got = 1 ] || fail "exit $got where a clip was written to"
+    grep -q 'x.mp4: the file changed while it was read' err.txt || fail 'a change is not said'
+    expect 0 '1 changed' "$qwenvit" cache --out new --status --list x.txt
+    expect 0 '1 done' $cache --list x.txt --out new $slow
+else
+    echo 'no /proc here: clips that change while they are read were left out'
+fi
+
 # of one clip other seconds
 cut() { printf '{"path":"v.mp4","key":"cut","start":%s,"end":%s,"fps":5}\n' "$1" "$2" > cut.txt; }
 cut 1 2

@@ -157,9 +157,9 @@ open_cache(const char *dir)
     return c;
 }
 
-/* The item has a key's tokens, all as make_row makes them. */
+/* The item, which is held, has a key's tokens, all as make_row makes them. */
 static inline void
-check_item(const qv_cache *c, const qv_cache_item *item, int64_t rows)
+check_held(const qv_cache *c, const qv_cache_item *item, int64_t rows)
 {
     qv_cache_info info;
     uint8_t row[4096];
@@ -185,6 +185,18 @@ check_item(const qv_cache *c, const qv_cache_item *item, int64_t rows)
     assert_int_equal(item->grid_thw[0], 2);
     assert_int_equal(item->grid_thw[1], 4);
     assert_int_equal(item->grid_thw[2], 6);
+}
+
+static inline void
+check_item(const qv_cache *c, qv_cache_item *item, int64_t rows)
+{
+    qv_error err = { 0 };
+    assert_null(item->tokens);
+    if (qv_cache_hold(c, item, &err))
+        fail_msg("%s", err.text);
+    check_held(c, item, rows);
+    qv_cache_release(c, item);
+    assert_true(!item->tokens && !item->deepstack[0] && !item->grid_thw && !item->timestamps_s);
 }
 
 static inline void

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <time.h>
 
 #include "cache_tools.h"
 #include "files/json.h"
@@ -144,6 +145,38 @@ test_parts(void **state)
     assert_int_equal(temp_entries(dir), before);
 }
 
+/* Keys that were given up leave nothing: neither their room in the header, nor that they were begun. */
+static void
+test_dropped(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    qv_cache_entry *e = NULL;
+    qv_error err = { 0 };
+    char path[600];
+    write_key(w, &tiny, "first", 3);
+    for (int k = 0; k < 1000; k++) {
+        assert_int_equal(qv_cache_begin(w, key_name(k % 100), &some_source, 4, &e, &err), QV_OK);
+        put_rows(e, &tiny, key_name(k % 100), 0, k % 4);
+        qv_cache_drop(&e);
+    }
+    for (int k = 0; k < 100; k += 9)
+        write_key(w, &tiny, key_name(k), 2);
+    close_writer(&w);
+    struct file f = read_part(dir, path); /* the one there is */
+    assert_int_equal(header_bytes(&f), 256 << 10);
+    free(f.data);
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, 13);
+    assert_int_equal(info.n_damaged, 0);
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+}
+
 /* Seconds of work also seal, and the room of a header that is used up. */
 static void
 test_sealing(void **state)
@@ -234,34 +267,98 @@ test_keys(void **state)
 
 /* ---- which record counts --------------------------------------------------------------------- */
 
+/* A record is written as a text: its status, o or f, and of which version of the file. */
+static void
+write_records(const char *dir, const char *records)
+{
+    qv_cache_source source = some_source;
+    for (const char *r = records; *r; r += 2) {
+        qv_cache_writer *w = open_writer(dir, &tiny, 0);
+        qv_cache_entry *e = NULL;
+        qv_error err = { 0 };
+        source.mtime_ns = r[1] - '0';
+        assert_int_equal(qv_cache_begin(w, "k", &source, 9, &e, &err), QV_OK);
+        put_rows(e, &tiny, "k", 0, 1 + (r - records) / 2);
+        finish_key(&e, *r == 'o' ? QV_OK : QV_EIO, "gone");
+        close_writer(&w);
+    }
+}
+
+/* The record that was sealed last counts; if it has failed and the last that is ok is of the same file,
+ * that one. */
 static void
 test_precedence(void **state)
 {
     (void)state;
+    static const struct {
+        const char *records;
+        int wins; /* which of them */
+    } cases[] = {
+        { "o1", 0 },     { "f1", 0 },       { "f1o1", 1 },     { "o1f1", 0 },   { "o1o1", 1 },
+        { "f1f1", 1 },   { "o1o2", 1 },     { "f1o2", 1 },     { "o1f2", 1 },   { "f1f2", 1 },
+        { "o1f2f2", 2 }, { "o1f2o2f2", 2 }, { "o1f2f1", 0 },   { "o1o2f1", 2 }, { "o1f1f2o2f2", 3 },
+        { "f2o1f2", 2 }, { "o1f2o1f1", 2 }, { "o2f1o1f1", 2 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%zu", i);
+        const char *dir = temp_path(name), *records = cases[i].records;
+        qv_cache_source source = some_source;
+        qv_cache_info info;
+        qv_cache_item item;
+        qv_error err = { 0 };
+        write_records(dir, records);
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &info);
+        assert_int_equal(info.n_parts, strlen(records) / 2);
+        const bool ok = records[2 * cases[i].wins] == 'o';
+        source.mtime_ns = records[2 * cases[i].wins + 1] - '0';
+        assert_int_equal(qv_cache_find(c, "k", &item, &err), QV_OK);
+        if (info.n_ok != ok || info.n_failed != !ok || item.mtime_ns != source.mtime_ns ||
+            (ok && item.rows != cases[i].wins + 1))
+            fail_msg("%s: %lld ok, %lld failed, version %lld, %lld rows", records,
+                     (long long)info.n_ok, (long long)info.n_failed, (long long)item.mtime_ns,
+                     (long long)item.rows);
+        assert_int_equal(qv_cache_compare(c, "k", &source), ok ? QV_CACHE_DONE : QV_CACHE_FAILED);
+        assert_int_equal(item.index, 0);
+        check_all(c);
+        qv_cache_close(&c);
+    }
+}
+
+/* The same among many keys, each of which is found. */
+static void
+test_many_that_changed(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
     const char *dir = temp_path("cache");
     qv_cache_source source = some_source;
-    for (int run = 0; run < 6; run++) {
+    for (int run = 0; run < 3;
+         run++) { /* the first is of all; the second has changed, the third not */
         qv_cache_writer *w = open_writer(dir, &tiny, 0);
-        qv_cache_entry *e = NULL;
-        qv_error err = { 0 };
-        const bool ok = run % 2;
-        source.mtime_ns = run;
-        assert_int_equal(qv_cache_begin(w, "k", &source, 3, &e, &err), QV_OK);
-        put_rows(e, &tiny, "k", 0, 1 + run % 3);
-        finish_key(&e, ok ? QV_OK : QV_EIO, "gone");
+        for (int k = 0; k < N; k++)
+            if (k % 3 >= run || run == 0) {
+                source.mtime_ns = run == 1 ? 2 : 1;
+                write_source(w, &tiny, key_name(k), &source, run ? QV_EFORMAT : QV_OK);
+            }
         close_writer(&w);
     }
     qv_cache *c = open_cache(dir);
     qv_cache_info info;
-    qv_cache_item item;
     qv_error err = { 0 };
     qv_cache_get_info(c, &info);
-    assert_int_equal(info.n_parts, 6);
-    assert_int_equal(info.n_ok + info.n_failed, 1);
-    assert_int_equal(qv_cache_find(c, "k", &item, &err), QV_OK);
-    assert_int_equal(item.status, QV_OK);
-    assert_int_equal(item.mtime_ns, 5); /* of those that are ok, the last */
-    check_item(c, &item, 3);
+    assert_int_equal(info.n_ok, 2 * N / 3); /* of the rest the second run counts */
+    assert_int_equal(info.n_failed, N / 3);
+    for (int k = 0; k < N; k++) {
+        qv_cache_item item, again;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_non_null(item.key);
+        assert_int_equal(item.status, k % 3 == 1 ? QV_EFORMAT : QV_OK);
+        assert_int_equal(qv_cache_at(c, item.index, &again, &err), QV_OK);
+        assert_string_equal(again.key, key_name(k));
+    }
+    check_all(c);
     qv_cache_close(&c);
 }
 
@@ -271,7 +368,8 @@ test_later(void **state)
 {
     (void)state;
     const char *dir = temp_path("cache");
-    qv_cache_writer_options o = { .layout = tiny, .after = INT64_MAX - 1000 };
+    const int64_t later = ((int64_t)time(NULL) + (int64_t)50 * 365 * 24 * 3600) * 1000000000;
+    qv_cache_writer_options o = { .layout = tiny, .after = later };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_cache_info info;
@@ -280,7 +378,7 @@ test_later(void **state)
     close_writer(&w);
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
-    assert_true(info.sealed == INT64_MAX - 999);
+    assert_true(info.sealed == later + 1);
     qv_cache_close(&c);
 }
 
@@ -593,6 +691,91 @@ test_damage(void **state)
     free(good.data);
 }
 
+/* The part's header with one text for another, as long as before: spaces behind it give or take. */
+static void
+put_altered(const char *path, const struct file *good, const char *const (*texts)[2])
+{
+    struct file f = { malloc(good->bytes + 1), good->bytes };
+    assert_non_null(f.data);
+    memcpy(f.data, good->data, good->bytes);
+    for (; (*texts)[0]; texts++) {
+        const char *from = (*texts)[0], *to = (*texts)[1];
+        const size_t n = strlen(from), m = strlen(to), used = header_used(&f);
+        char *at = memmem(f.data + 8, used - 8, from, n);
+        if (!at)
+            fail_msg("%s does not stand in the header", from);
+        assert_true(m <= n || m - n < header_bytes(&f) - used);
+        const size_t behind = (size_t)(f.data + used - at) - n;
+        memmove(at + m, at + n, behind);
+        memcpy(at, to, m);
+        if (m < n)
+            memset(at + m + behind, ' ', n - m);
+    }
+    put_file(path, f.data, f.bytes);
+    free(f.data);
+}
+
+/* Headers that are JSON, and of which one thing does not fit the rest: in words, and no key is read. */
+static void
+test_contradictions(void **state)
+{
+    (void)state;
+#define RECORD "[{\\\"key\\\":\\\"k\\\","
+    static const struct {
+        const char *texts[4][2], *words;
+    } cases[] = {
+        { { { "[{", "[{\\\"key\\\":\\\"k\\\",\\\"path\\\":\\\"p\\\",\\\"status\\\":\\\"failed\\\","
+                    "\\\"code\\\":\\\"QV_EIO\\\"},{" } },
+          "a key has two records" },
+        { { { RECORD, "[{\\\"key\\\":\\\"__k\\\"," } }, "a record's key is none" },
+        { { { RECORD, "[{\\\"key\\\":\\\"k\\\",\\\"key\\\":\\\"k\\\"," } }, "a field twice" },
+        { { { RECORD, "[{\\\"key\\\":\\\"other\\\"," } }, "a key that is ok lacks a tensor" },
+        { { { "\\\"status\\\":\\\"ok\\\"",
+              "\\\"status\\\":\\\"failed\\\",\\\"code\\\":\\\"QV_EIO\\\"" } },
+          "one that failed has one" },
+        { { { "\\\"xxh3\\\":\\\"", "\\\"xxh3\\\":\\\"0" } }, "16 hexadecimal digits" },
+        { { { "\"version\":\"1\"", "\"version\":\"1\",\"version\":\"1\"" } }, "each once" },
+        { { { "[408,432]}}", "[408,432]}} x" } }, "something follows the header" },
+        { { { "[0,72]", "[72,0]" } }, "no begin and end" },
+        { { { "[3,6]", "[3,6,1]" } }, "one or two sizes" },
+        { { { "[256,328]", "[256,304]" },
+            { "\"shape\":[56],\"data_offsets\":[328,384]",
+              "\"shape\":[80],\"data_offsets\":[304,384]" },
+            { "k/deepstack.1\":{\"dtype\":\"F32\",\"shape\":[3,6]",
+              "k/deepstack.1\":{\"dtype\":\"F32\",\"shape\":[2,6]" } },
+          "different numbers of rows" },
+        { { { "k/deepstack.1", "k/deepstack.0" } }, "a tensor is there twice" },
+        { { { "k/deepstack.0", "k/deepstack.?" },
+            { "k/deepstack.1", "k/deepstack.0" },
+            { "k/deepstack.?", "k/deepstack.1" } },
+          "do not lie at equal distances" },
+        { { { "[384,408]", "[?]" }, { "[408,432]", "[384,408]" }, { "[?]", "[408,432]" } },
+          "timestamps do not lie behind its grid_thw" },
+        { { { "\"shape\":[56],\"data_offsets\":[328,384]",
+              "\"shape\":[48],\"data_offsets\":[336,384]" } },
+          "holes or overlaps" },
+    };
+#undef RECORD
+    const char *dir = temp_path("cache");
+    char path[600];
+    qv_cache_writer *w = open_writer(dir, &tiny, 0);
+    write_key(w, &tiny, "k", 3);
+    close_writer(&w);
+    struct file good = read_part(dir, path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_cache_info info;
+        put_altered(path, &good, cases[i].texts);
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &info);
+        if (info.n_damaged != 1 || info.n_ok || info.n_failed)
+            fail_msg("%s: believed", cases[i].words);
+        if (!strstr(qv_cache_damage(c, 0), cases[i].words))
+            fail_msg("\"%s\" is not in \"%s\"", cases[i].words, qv_cache_damage(c, 0));
+        qv_cache_close(&c);
+    }
+    free(good.data);
+}
+
 static void
 test_wrong_calls(void **state)
 {
@@ -675,10 +858,25 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_round_trip),   TEST(test_by_turns),   TEST(test_parts),       TEST(test_sealing),
-        TEST(test_keys),         TEST(test_precedence), TEST(test_later),       TEST(test_compare),
-        TEST(test_other_caches), TEST(test_made_by),    TEST(test_two_make_it), TEST(test_damage),
-        TEST(test_wrong_calls),  TEST(test_threads),    TEST(test_source_of),   TEST(test_kinds),
+        TEST(test_round_trip),
+        TEST(test_by_turns),
+        TEST(test_parts),
+        TEST(test_sealing),
+        TEST(test_keys),
+        TEST(test_precedence),
+        TEST(test_many_that_changed),
+        TEST(test_later),
+        TEST(test_compare),
+        TEST(test_other_caches),
+        TEST(test_made_by),
+        TEST(test_two_make_it),
+        TEST(test_damage),
+        TEST(test_wrong_calls),
+        TEST(test_dropped),
+        TEST(test_threads),
+        TEST(test_source_of),
+        TEST(test_kinds),
+        TEST(test_contradictions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "cache_tools.h"
+#include "sync_log.h"
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
@@ -27,6 +28,8 @@ static int fault_at;     /* the call that is it, from 1 on; 0: none */
 static int fault_errno;  /* what it answers; 0: it ends the process */
 static bool fault_half;  /* a write does half of its work before */
 static bool no_tmpfile;  /* as on a file system that has no O_TMPFILE */
+static bool no_locks;    /* as on a file system that has none */
+static int sync_at;      /* the sync that fails, from 1 on; 0: none */
 static off_t disk_bytes; /* beyond which a file finds no space; 0: no end */
 static bool read_only;
 
@@ -84,17 +87,73 @@ is_full(off_t end)
 }
 
 WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
-WRAP(int, ftruncate, (int fd, off_t n), (fd, n), (void)0)
-WRAP(int, fsync, (int fd), (fd), (void)0)
-WRAP(int, linkat, (int from, const char *path, int to, const char *name, int flags),
-     (from, path, to, name, flags), (void)0)
+WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
 WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags), (void)0)
 WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
-     if (is_next()) __real_pwrite(fd, data, n / 2, at);
-     if (is_full(at + (off_t)n)) return -1)
+     sync_log_fd(SYNC_WRITTEN, fd);
+     if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at + (off_t)n)) return -1)
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
-     if (is_next()) __real_pwritev(fd, v, n / 2, at);
-     if (is_full(at + 1)) return -1)
+     sync_log_fd(SYNC_WRITTEN, fd);
+     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
+
+static struct stat not_synced; /* what the sync that failed was of */
+static atomic_int n_syncs;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int
+__wrap_fsync(int fd)
+{
+    if (atomic_fetch_add(&n_syncs, 1) + 1 == sync_at) {
+        fstat(fd, &not_synced);
+        errno = EIO;
+        return -1;
+    }
+    if (is_fault())
+        return -1;
+    sync_log_fd(SYNC_SYNCED, fd);
+    return __real_fsync(fd);
+}
+
+int __real_linkat(int from, const char *path, int to, const char *name, int flags);
+int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
+int
+__wrap_linkat(int from, const char *path, int to, const char *name, int flags)
+{
+    struct stat file, folder;
+    if (is_fault() || __real_linkat(from, path, to, name, flags))
+        return -1;
+    assert_int_equal(fstatat(to, name, &file, 0) | fstat(to, &folder), 0);
+    sync_log_add(SYNC_NAMED, &file, &folder);
+    return 0;
+}
+
+int __real_mkdir(const char *path, mode_t mode);
+int __wrap_mkdir(const char *path, mode_t mode);
+int
+__wrap_mkdir(const char *path, mode_t mode)
+{
+    struct stat folder, above;
+    char up[200];
+    snprintf(up, sizeof up, "%s/..", path);
+    if (is_fault() || __real_mkdir(path, mode))
+        return -1;
+    assert_int_equal(stat(path, &folder) | stat(up, &above), 0);
+    sync_log_add(SYNC_SYNCED, &folder, NULL); /* there is nothing in it */
+    sync_log_add(SYNC_NAMED, &folder, &above);
+    return 0;
+}
+
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+int
+__wrap_flock(int fd, int how)
+{
+    if (!no_locks)
+        return __real_flock(fd, how);
+    errno = ENOLCK;
+    return -1;
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -128,7 +187,9 @@ no_faults(void)
     n_calls = 0;
     fault_at = fault_errno = 0;
     disk_bytes = 0;
-    fault_half = read_only = false;
+    fault_half = read_only = no_locks = false;
+    n_syncs = 0;
+    sync_at = 0;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -427,6 +488,83 @@ test_no_memory(void **state)
     print_message("%d of reading\n", at);
 }
 
+/* ---- the order in which the disk has it ------------------------------------------------------ */
+
+/* A part's bytes are on the disk before it has its name, and so is its folder before that is told. */
+static void
+test_order(void **state)
+{
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        const char *dir = fresh();
+        qv_error err = { 0 };
+        no_tmpfile = named;
+        sync_log_begin();
+        qv_cache_writer *w = open_writer(dir, &layout, 1300);
+        assert_int_equal(sync_log_end(), 2); /* the folder, and what describes it */
+        for (int k = 0; k < 3; k++) {
+            sync_log_begin();
+            assert_int_equal(add_key(w, k, &err), QV_OK);
+            assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+            assert_int_equal(sync_log_end(), 1);
+        }
+        sync_log_begin();
+        assert_int_equal(add_key(w, 3, &err), QV_OK);
+        close_writer(&w);
+        assert_int_equal(sync_log_end(), 1);
+    }
+}
+
+/* The folder was made by a process that ended before it was synced: the next one sees to it. */
+static void
+test_order_of_others(void **state)
+{
+    (void)state;
+    const char *dir = fresh();
+    struct stat above;
+    assert_int_equal(__real_mkdir(dir, 0777) | stat(root, &above), 0);
+    sync_log_begin();
+    qv_cache_writer *w = open_writer(dir, &layout, 0);
+    assert_int_equal(sync_log_end(), 1);
+    assert_true(sync_log_has(above.st_dev, above.st_ino, 0, n_sync_events));
+    close_writer(&w);
+}
+
+/* Each sync fails once: that is told, and what was not synced has no name. */
+static void
+test_sync_fails(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        for (sync_at = 1;; n++) {
+            const char *dir = fresh();
+            const int at = sync_at;
+            no_faults();
+            sync_at = at;
+            sync_log_begin();
+            const int code = run_here(dir, N_KEYS);
+            sync_logs = false;
+            if (n_syncs < at)
+                break;
+            assert_int_equal(code, RUN_FAILED);
+            for (size_t i = 0; i < n_sync_events; i++)
+                if (sync_events[i].kind == SYNC_NAMED && S_ISREG(not_synced.st_mode) &&
+                    sync_events[i].inode == not_synced.st_ino)
+                    fail_msg("sync %d failed, and its file was given a name", at);
+            check_rest(dir);
+            run_undisturbed(dir);
+            check_cache(dir, true);
+            remove_folder(dir);
+            sync_at = at + 1;
+        }
+        no_faults();
+    }
+    print_message("%d syncs that failed\n", n);
+    assert_true(n > 10);
+}
+
 static void
 test_kill_at_random(void **state)
 {
@@ -557,6 +695,41 @@ test_sweep(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* A file system has neither O_TMPFILE nor locks, and one process two writers: the second leaves the
+ * first one's part alone, and removes what a process of the same number (of another container) left. */
+static void
+test_two_writers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *dir = fresh();
+        char host[60] = "", path[200];
+        no_tmpfile = true;
+        no_locks = i;
+        qv_cache_writer *w = open_writer(dir, &layout, 0), *second = NULL;
+        qv_error err = { 0 };
+        qv_cache_entry *e = NULL;
+        assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+        gethostname(host, sizeof host - 1);
+        snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
+        put_file(path, "x", 1);
+        second = open_writer(dir, &layout, 0);
+        assert_int_equal(temp_entries(dir), 2);
+        assert_int_not_equal(access(path, F_OK), 0);
+        close_writer(&second);
+        put_rows(e, &layout, "mine", 0, 2);
+        finish_key(&e, QV_OK, NULL);
+        close_writer(&w);
+        qv_cache *c = open_cache(dir);
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, "mine", &item, &err), QV_OK);
+        check_item(c, &item, 2);
+        qv_cache_close(&c);
+        assert_int_equal(temp_entries(dir), 2);
+        no_locks = false;
+    }
+}
+
 /* ---- lists and files that change ------------------------------------------------------------- */
 
 static void
@@ -612,7 +785,8 @@ main(void)
         TEST(test_no_memory),       TEST(test_kill_every_call), TEST(test_kill_packed),
         TEST(test_fail_every_call), TEST(test_kill_at_random),  TEST(test_full_disk),
         TEST(test_read_only),       TEST(test_two_at_once),     TEST(test_sweep),
-        TEST(test_damaged_part),    TEST(test_growing_list),
+        TEST(test_damaged_part),    TEST(test_growing_list),    TEST(test_order),
+        TEST(test_order_of_others), TEST(test_sync_fails),      TEST(test_two_writers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,12 +44,16 @@ check_cache(const qv_cache *c, size_t size)
         FUZZ_CHECK(!qv_cache_record(c, i, &record, &err) && *record == '{');
         free(record);
         fuzz_failed(qv_cache_verify(c, i, &err), &err); /* which reads all of it */
+        FUZZ_CHECK(!qv_cache_hold(c, &item, &err) && !item.tokens == (item.status != QV_OK));
         if (item.status)
             continue;
         FUZZ_CHECK(item.rows > 0 && (uintptr_t)item.tokens % 64 == 0);
         read_byte(item.tokens);
         for (int d = 0; !info.layout.packed && d < info.layout.n_deepstack; d++)
             read_byte(item.deepstack[d]);
+        read_byte(item.grid_thw);
+        FUZZ_CHECK(item.picture >= -1 && item.picture <= 1 && item.sampled_fps >= 0);
+        qv_cache_release(c, &item);
     }
 }
 

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/* A list of clips, as `encode --list` and `cache --list` read it. What is accepted holds what list.h says. */
+#define _GNU_SOURCE
+#include <math.h>
+
+#include "files/utf8.h"
+#include "fuzz.h"
+#include "list.h"
+
+/* Finite, and not negative: every number of a line goes to a decoder as it stands. */
+static void
+check_own(const struct tool_entry_own *own)
+{
+    const double reals[] = { own->fps, own->start_s, own->end_s };
+    const int64_t integers[] = { own->max_frames, own->max_pixels, own->offset, own->bytes };
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        FUZZ_CHECK(isfinite(reals[i]) && reals[i] >= 0);
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+        FUZZ_CHECK(integers[i] >= 0);
+    FUZZ_CHECK(!(own->end_s > 0) || own->end_s > own->start_s);
+}
+
+static void
+check_entry(const struct tool_entry *entry, size_t line_before)
+{
+    static const qv_clip_options all = { .num_frames = 3, .max_frames = 5, .max_pixels = 7 };
+    FUZZ_CHECK(entry->path && *entry->path && entry->key && *entry->key && entry->own);
+    FUZZ_CHECK(entry->line > line_before && strncmp(entry->key, "__", 2));
+    char *text = qv_utf8_text(entry->key);
+    FUZZ_CHECK(text && !strcmp(text, entry->key)); /* a key is UTF-8 */
+    free(text);
+    check_own(entry->own);
+    const qv_clip_options o = tool_entry_options(entry, &all);
+    FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* these two exclude each other */
+    FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == entry->own->bytes);
+}
+
+static int
+by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void
+check_keys(const struct tool_list *list)
+{
+    const char **keys = calloc(list->n + 1, sizeof *keys);
+    FUZZ_CHECK(keys);
+    for (size_t i = 0; i < list->n; i++)
+        keys[i] = list->at[i].key;
+    qsort(keys, list->n, sizeof *keys, by_text);
+    for (size_t i = 1; i < list->n; i++)
+        FUZZ_CHECK(strcmp(keys[i - 1], keys[i]));
+    free(keys);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    qv_error err;
+    struct tool_list list = { 0 };
+    const char *file = fuzz_file("clips.txt", data, size);
+    if (!fuzz_failed(tool_list_read(file, &list, &err), &err)) {
+        for (size_t i = 0; i < list.n; i++)
+            check_entry(&list.at[i], i ? list.at[i - 1].line : 0);
+        check_keys(&list);
+        fuzz_failed(tool_list_check_files(&list, file, &err), &err);
+    }
+    tool_list_free(&list);
+    return 0;
+}
