@@ -400,12 +400,14 @@ mkdir tmp && TMPDIR=$PWD/tmp && export TMPDIR
 expect 0 '0 failed' "$qwenvit" verify --model "$model" $small
 grep -q 'blocks.2 *bf16' out.txt && grep -q 'channels-last *f32' out.txt || fail 'rows are missing'
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --grid 1,4,4 # of few rows
+expect 0 'compared: qwenvit with itself' "$qwenvit" verify --model "$model" --grid 1,4,4 --dtype f32
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --clip motion.mp4 --dtype f32
 expect 0 '1 of 1 sampled frames' "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32
 expect 0 '"ok":true' "$qwenvit" verify --model "$golden/qwen3_vl_moe" $small --quiet --json=v.json --json
 [ ! -s err.txt ] || fail '--quiet was not'
 expect 0 '"check":"against"' "$qwenvit" verify --model "$model" --against "$golden_file" --json
 cat out.txt >> v.json
+expect 0 'which another program computed' "$qwenvit" verify --model "$model" --against "$golden_file" --dtype f32
 expect 0 '0 failed' "$qwenvit" verify --model "$model" $small --against-backend ref --dtype f32
 expect 1 'verify: against: patch_embed in f32: worst distance' "$qwenvit" verify --model synthetic \
     --against "$golden_file" --json

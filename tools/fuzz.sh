@@ -1,24 +1,27 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# fuzz.sh [SECONDS]: builds the harnesses of tests/fuzz with clang and runs each for so long (3600),
-# as many at once as there are cores. What they learn stays in build/fuzz/corpus; the committed
-# inputs in tests/fuzz/corpus come first. Exit 1: an input that ends a harness was found, and its
-# path is said. Such an input belongs, minimised, into tests/fuzz/corpus with what repairs it.
+# fuzz.sh [SECONDS [NAME...]]: builds the harnesses of tests/fuzz with clang and runs each, or those that
+# are named, for so long (3600), as many at once as there are cores. What they learn stays in
+# build/fuzz/corpus; the committed inputs in tests/fuzz/corpus come first. Exit 1: an input that ends a
+# harness was found, and its path is said. Such an input belongs, minimised, into tests/fuzz/corpus with
+# what repairs it.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-3600}
 case $seconds in '' | *[!0-9]*) echo "fuzz.sh: what is $seconds? (seconds)" >&2; exit 2 ;; esac
+[ $# = 0 ] || shift
+names=${*:-$(ls tests/fuzz/corpus)}
 build=build/fuzz
 cmake -S . -B $build -G Ninja -DCMAKE_C_COMPILER="${CC:-clang}" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DQV_FUZZ=ON -DQV_CPU=OFF -DQV_MEDIA=OFF -DQV_TOOLS=OFF > $build.log 2>&1 || { cat $build.log; exit 4; }
-cmake --build $build --target fuzz
+cmake --build $build --target $(printf 'fuzz_%s ' $names)
 
 # sizes in inputs are hostile: memory that is not there is an error, not the end
 export ASAN_OPTIONS=allocator_may_return_null=1:max_allocation_size_mb=1024 UBSAN_OPTIONS=print_stacktrace=1
 export build seconds
 found=$build/found
 mkdir -p $found
-ls tests/fuzz/corpus | xargs -P "$(nproc)" -I NAME sh -c '
+printf '%s\n' $names | xargs -P "$(nproc)" -I NAME sh -c '
     mkdir -p $build/corpus/NAME
     $build/tests/fuzz_NAME $build/corpus/NAME tests/fuzz/corpus/NAME -dict=tests/fuzz/words.dict \
         -max_total_time=$seconds -max_len=4096 -timeout=60 -report_slow_units=60 -rss_limit_mb=1500 \

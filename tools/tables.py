@@ -325,12 +325,13 @@ def job_table(records):
         devices = ways.get("devices")  # where there are several, "device" is one of them
         rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
                      f"{some['token_bytes'] / 1e9:.2f}",
-                     *(ms(ways.get(way)) for way in ("decode", "device")), ms(devices),
+                     *(ms(ways.get(way)) for way in ("decode", "device")),
+                     field(ways.get("device"), "over_one_by_one"), ms(devices),
                      field(devices, "times_one"), ms(ways.get("files")), ms(ways.get("parts")),
                      ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
                      *bound("encode"), ms(ways.get("cache")), *bound("cache")])
     head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
-            "one device alone ms", "all devices alone ms", "times one", "files alone ms",
+            "one device alone ms", "over one by one", "all devices alone ms", "times one", "files alone ms",
             "parts alone ms"]
     for way in ("discarded", "a file a clip", "a cache"):
         head += [f"job, {way} ms", "over the slowest", "over their sum"]
@@ -652,7 +653,8 @@ PAGE = [
     ("Jobs",
      "Clips to tokens, against each stage alone in the same run: the job whose tokens are "
      "discarded over decoding and device, the one that writes a file a clip over these and writing "
-     "such files, the one that writes a cache over the first job and writing as many bytes.",
+     "such files, the one that writes a cache over these and writing such parts. One device alone, "
+     "which packs clips into full chunks, is also set over the same clips one by one.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
     ("Start",
      "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "

@@ -100,7 +100,16 @@ int bench_preprocess(const struct tool_options *o);
 int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
 int bench_start(const struct tool_options *o);
-extern const bool bench_has_cache; /* whether this build has caches */
+
+/* A cache for `bench job` to fill: keys put by any threads; *writer is gone after the end, when all is sealed.
+ * QV_EUNSUPPORTED where bench_has_cache is false: this build has none. */
+struct qv_cache_writer;
+qv_status bench_cache_start(const char *folder, const qv_model_info *model, qv_dtype dtype,
+                            struct qv_cache_writer **writer, qv_error *err);
+qv_status bench_cache_put(struct qv_cache_writer *writer, const char *key, const qv_tokens *tokens,
+                          qv_error *err);
+qv_status bench_cache_end(struct qv_cache_writer **writer, qv_error *err);
+extern const bool bench_has_cache;
 
 /* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
 

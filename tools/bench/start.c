@@ -142,7 +142,6 @@ run_command(void *user, double *ms, qv_error *err)
 static qv_status
 open_files(struct start_bench *t, qv_error *err)
 {
-    static const char *const own[] = { "qwenvit", "../bin/qwenvit" };
     const char *folder = t->b.o->output, *given = t->b.o->arguments[1];
     qv_status s = bench_open_folder(folder, &t->work, err);
     if (s)
@@ -157,8 +156,7 @@ open_files(struct start_bench *t, qv_error *err)
     for (int i = 0; i < N_WAYS; i++)
         if (mkdir(t->caches[i], 0777))
             return qv_fail(err, QV_EIO, "%s: cannot be made: %s", t->caches[i], strerror(errno));
-    if (!qv_find_installed(own, sizeof own / sizeof *own, "/proc/self/exe", X_OK, t->program,
-                           sizeof t->program))
+    if (!qv_find_installed("qwenvit", ".", ".", X_OK, t->program, sizeof t->program))
         return qv_fail(err, QV_EBACKEND, "this program's own file is not to be found");
     snprintf(t->device, sizeof t->device, "%lld", (long long)t->b.o->device);
     snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b.o->threads);

@@ -75,9 +75,9 @@ look_at(const struct tool_options *o, const qv_cache *c, struct status *st, qv_e
         s = count_list(o, c, st, err);
     }
     for (int64_t i = 0; i < st->info.n_ok + st->info.n_failed && st->info.n_failed && !s; i++) {
-        qv_status failed = QV_OK;
-        s = qv_cache_state_at(c, i, &failed, err);
-        if (!s && failed)
+        qv_cache_item item;
+        s = qv_cache_at(c, i, &item, err);
+        if (!s && item.status)
             s = tell_failure(o, c, i, st, err);
     }
     return s;
@@ -233,7 +233,10 @@ get(const struct tool_options *o, const qv_cache *c, qv_error *err)
     if (!s)
         s = qv_cache_verify(c, i, err);
     if (!s)
+        s = qv_cache_hold(c, &item, err);
+    if (!s)
         s = write_item(o, &info, &item, record, err);
+    qv_cache_release(c, &item);
     free(record);
     return s;
 }

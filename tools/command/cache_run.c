@@ -24,7 +24,8 @@ enum { SINKS = 4, QUEUE = 512 };
 /* A line that is to be done. */
 struct clip {
     const struct tool_entry *entry;
-    qv_cache_entry *cached; /* the sink's */
+    int64_t bytes, mtime_ns; /* of its file, before the job saw it */
+    qv_cache_entry *cached;  /* the sink's */
 };
 
 struct run {
@@ -123,13 +124,25 @@ put_f16(struct run *r, struct clip *clip, const qv_tokens *t, qv_error *err)
     return s && !lost ? end_run(r, s, err) : s;
 }
 
+/* Whatever becomes of the file meanwhile: the identity is that of the one that was read; of one that could
+ * not be opened what it was before, so that a file that is there by now is done again. */
+static qv_cache_source
+source_of(const struct clip *clip, const qv_job_result *result,
+          char options[QV_CACHE_OPTIONS_BYTES])
+{
+    qv_cache_source source = tool_cache_source(clip->entry, options);
+    source.bytes = result->clip ? result->clip->file_bytes : clip->bytes;
+    source.mtime_ns = result->clip ? result->clip->file_mtime_ns : clip->mtime_ns;
+    return source;
+}
+
 /* A failure of the cache ends the run; one of the clip alone is returned. */
 static qv_status
 put(struct run *r, struct clip *clip, const qv_job_result *result, qv_error *err)
 {
     char options[QV_CACHE_OPTIONS_BYTES];
     if (!clip->cached) {
-        const qv_cache_source source = tool_cache_source(clip->entry, options);
+        const qv_cache_source source = source_of(clip, result, options);
         const qv_status s =
             qv_cache_begin(r->writer, clip->entry->key, &source,
                            result->status ? 0 : result->n_tokens, &clip->cached, err);
@@ -203,12 +216,13 @@ take_result(void *user, const qv_job_result *result, qv_error *err)
 /* ---- what is to be done ----------------------------------------------------------------------- */
 
 static bool
-is_wanted(struct run *r, const qv_cache *there, const struct tool_entry *entry)
+is_wanted(struct run *r, const qv_cache *there, const struct tool_entry *entry, struct clip *out)
 {
     char options[QV_CACHE_OPTIONS_BYTES];
+    const qv_cache_source source = tool_cache_source(entry, options);
+    *out = (struct clip){ .entry = entry, .bytes = source.bytes, .mtime_ns = source.mtime_ns };
     if (!there)
         return true;
-    const qv_cache_source source = tool_cache_source(entry, options);
     const qv_cache_state state = qv_cache_compare(there, entry->key, &source);
     const bool again = state == QV_CACHE_FAILED && r->o->retry_failed;
     r->n_failed_before += state == QV_CACHE_FAILED && !again;
@@ -232,7 +246,8 @@ find_work(struct run *r, int64_t *after, qv_error *err)
     *after = info.sealed;
     size_t room = 0;
     for (size_t i = 0; i < r->list.n && !s; i++) {
-        if (!is_wanted(r, there, &r->list.at[i]))
+        struct clip clip;
+        if (!is_wanted(r, there, &r->list.at[i], &clip))
             continue;
         if (r->n == room) {
             room = 2 * room + 64;
@@ -243,7 +258,7 @@ find_work(struct run *r, int64_t *after, qv_error *err)
             }
             r->clips = clips;
         }
-        r->clips[r->n++] = (struct clip){ .entry = &r->list.at[i] };
+        r->clips[r->n++] = clip;
     }
     qv_cache_close(&there);
     return s;
@@ -290,27 +305,34 @@ is_over(struct run *r)
     return caught || atomic_load(&r->ended);
 }
 
-/* Waits for what was added; a signal is heard within a moment. */
-static void
-wait_for_job(struct run *r, size_t n_added)
+/* Waits until so many are done, or the job or the run has ended: a signal is heard within a moment.
+ * Returns how many are. */
+static int64_t
+wait_for(struct run *r, int64_t n)
 {
     const struct timespec moment = { .tv_nsec = 20000000 };
     qv_job_progress p;
     for (;;) {
         qv_job_get_progress(r->job, &p);
-        if (is_over(r) || p.done >= (int64_t)n_added || p.ended)
-            return;
+        if (is_over(r) || p.done >= n || p.ended)
+            return p.done;
         nanosleep(&moment, NULL);
     }
 }
 
+/* There are always fewer that are not done than the job's queue holds: else qv_job_add would wait, and no
+ * signal were heard. */
 static qv_status
 add_all(struct run *r, qv_error *err)
 {
     qv_status s = QV_OK;
-    size_t n = 0;
+    int64_t n = 0, done = 0;
     tool_job_progress_begin(&r->progress, (int64_t)r->n, r->o->quiet);
-    while (n < r->n && !s && !is_over(r)) {
+    while (n < (int64_t)r->n && !s) {
+        if (n - done >= QUEUE)
+            done = wait_for(r, n - QUEUE + 1);
+        if (is_over(r))
+            break;
         struct clip *clip = &r->clips[n++];
         const qv_clip_options options = tool_entry_options(clip->entry, &r->o->clip);
         const qv_job_source source = {
@@ -319,7 +341,7 @@ add_all(struct run *r, qv_error *err)
         s = qv_job_add(r->job, &source, err);
     }
     if (!s)
-        wait_for_job(r, n);
+        wait_for(r, n);
     if (!s && !is_over(r))
         s = qv_job_end(r->job, err);
     tool_job_progress_end();

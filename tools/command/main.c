@@ -39,9 +39,13 @@ static const struct tool tools[] = {
       "qwenvit synth --config Qwen3-VL-4B-config -o synthetic",
       GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON, tool_synth },
     { "verify", "",
-      "Is the lowered model the same model? The patch embedding by definition against lowered, the "
-      "tower\nin bf16 against f32 layer by layer, repeated, loaded from other layouts, or against "
-      "another\nimplementation. Exit code 1 names the first row that fails.",
+      "Does qwenvit compute what the checkpoint says?\n"
+      "By itself it compares qwenvit with qwenvit: the patch embedding with the Conv3d's seven\n"
+      "loops, and the tower in bf16 with itself in f32, layer by layer, run again, and loaded\n"
+      "from other layouts. That finds faults in lowering, rounding and memory; it cannot find a\n"
+      "misreading of the model. --against FILE can: it compares every layer with what another\n"
+      "program computed (tools/reference/layers.py: transformers). --against-backend NAME\n"
+      "compares two devices. Exit code 1 names the first row that fails.",
       "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON, tool_verify },
     { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|start [CLIP]",

@@ -6,7 +6,8 @@
     peers.py patch-embed --model DIR --rows 760,3040 --json peers.jsonl
     peers.py conv3d --shapes FILE --json peers.jsonl
 
-Medians and 90th percentiles of single runs after a warm-up. --json appends records, an object a
+Medians and 90th percentiles of single runs after a warm-up; what is fewer than three runs, or runs far
+apart, is refused (times.py). --json appends records, an object a
 line, in the schema of `qwenvit bench ... --json=FILE`, so that one file may hold both. README.md
 beside this file says what each way is.
 """
@@ -25,16 +26,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import common  # first: it sets what transformers reads when it is imported
 import torch
 import torch.nn.functional as F
+from times import LEAST_REPEATS, summary
 
 GRAPH_MS = 1.0  # on CUDA so much work goes into one graph, or launches are what is timed
 MOST_CALLS = 500  # in one
 
 
 # ---- time and records --------------------------------------------------------------------------
-
-def quantile(values, q):
-    return sorted(values)[int(q * (len(values) - 1) + 0.5)]
-
 
 def once_ms(args, function):
     """By the device's own clock: what launching leaves it idle counts, waiting for it does not."""
@@ -76,21 +74,19 @@ def as_graph(args, function):
 
 @torch.no_grad()
 def measure(args, function, graph=False):
-    """median_ms, p90_ms, repeats of function(). --limit-s ends both warm-up and repeats early."""
+    """median_ms, p90_ms, repeats of function(). --limit-s ends both warm-up and repeats early, but a
+    warm-up and as many runs as a record takes there are in any case."""
     began = time.perf_counter()
     late = lambda: time.perf_counter() - began > args.limit_s
-    first_ms = once_ms(args, function)
-    times = []
-    if not late():  # else the first run, slow as it is, is the only one that there will be
-        function, calls = as_graph(args, function) if graph else (function, 1)
-        for _ in range(args.warmup - 1):
-            if late():
-                break
-            once_ms(args, function)
-        while len(times) < args.repeats and not (times and late()):
-            times.append(once_ms(args, function) / calls)
-    times = times or [first_ms]
-    return dict(median_ms=quantile(times, 0.5), p90_ms=quantile(times, 0.9), repeats=len(times))
+    warmups, times = 1, []
+    once_ms(args, function)
+    function, calls = as_graph(args, function) if graph else (function, 1)
+    while warmups < args.warmup and not late():
+        once_ms(args, function)
+        warmups += 1
+    while len(times) < args.repeats and not (len(times) >= LEAST_REPEATS and late()):
+        times.append(once_ms(args, function) / calls)
+    return summary(warmups, times)
 
 
 def cpu_name():
@@ -112,7 +108,11 @@ def machine(args):
 
 
 def report(args, bench, case, way, dtype, times, flops, moved, **extra):
-    """Prints a line and appends a record. `moved`: bytes read and written, each once."""
+    """Prints a line and appends a record, unless times are refused. `moved`: bytes read and written, each
+    once."""
+    if "refused" in times:
+        left_out(case, dtype, way, times["refused"])
+        return
     seconds = times["median_ms"] / 1e3
     record = dict(bench=bench, case=case, way=way, dtype=dtype, **times, flops=flops, bytes=moved,
                   tflops_per_s=flops / seconds / 1e12, gb_per_s=moved / seconds / 1e9,
@@ -279,6 +279,8 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
                     raise ValueError(f"its tokens are wrong: worst distance {worst:.1e}")
                 graph = args.device == "cuda" and mode.endswith("no-cudagraphs")
                 times = measure(args, lambda: run(pixels), graph)
+            if "refused" in times:
+                raise ValueError(times["refused"])
         except Exception as error:  # no compiler, or one that cannot compile this
             left_out(case, dtype, f"compiled torch, {mode}", reason(error))
             continue
@@ -610,7 +612,7 @@ def main():
     shared.add_argument("--repeats", type=int, default=7, metavar="N", help="timed runs (7)")
     shared.add_argument("--warmup", type=int, default=2, metavar="N", help="runs before (2)")
     shared.add_argument("--limit-s", type=float, default=60, metavar="S",
-                        help="no more repeats of one way after S seconds (60); one run at least")
+                        help="no more repeats of one way after S seconds (60); a warm-up and three runs at least")
     shared.add_argument("--json", metavar="FILE", help="append the records to FILE")
 
     parser = argparse.ArgumentParser(description=__doc__,

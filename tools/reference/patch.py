@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """qwenvit.patch on transformers' own classes: tiny towers of every family in f32 (2e-5 of transformers'
-tokens) and bf16 (1.05 of its own mean distance), restored to the bit; and tiny whole models: the same text, the
-same logits.
+tokens) and bf16 (1.05 of its own mean distance), saved while patched and restored to the bit; and tiny whole
+models: the same text, the same logits.
 
     python tools/reference/patch.py [FOLDER...]     (the wheel must be installed; FOLDER: tests/golden/*)
 """
+import copy
 import glob
 import os
+import pickle
 import sys
+import tempfile
 
 import torch
 import transformers
@@ -53,11 +56,38 @@ def check(folder):
             d, own = distances(b, t), distances(a, t)
             print(f"  {dtype} worst {d.max():.3g} mean {d.mean():.3g}; transformers {own.max():.3g} {own.mean():.3g}")
             assert d.max() < 2e-5 if dtype == "f32" else d.mean() <= 1.05 * own.mean(), folder
+        check_saving(tower, before)
         qwenvit.unpatch(tower)
         after = tower.state_dict()
         assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
         again = tower(x, grid_thw=grids)
         assert all(torch.equal(a, b) for a, b in zip(outputs(theirs), outputs(again)))
+
+
+def check_saving(model, before):
+    """What a patched model saves has the weights, to the bit; what cannot be saved or copied says so."""
+    def is_whole(state):
+        assert state.keys() == before.keys(), state.keys() ^ before.keys()
+        for k, v in before.items():
+            assert v.dtype == state[k].dtype and torch.equal(v, state[k]), (k, v.shape, state[k].shape)
+
+    is_whole(model.state_dict())
+    (tower,) = (m for m in model.modules() if hasattr(m, "patch_embed") and hasattr(m, "blocks"))
+    assert all(v.numel() for v in tower.blocks[0].state_dict().values())
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(model.state_dict(), f"{folder}/state.pt")
+        is_whole(torch.load(f"{folder}/state.pt"))
+        model.save_pretrained(folder)
+        again = type(model).from_pretrained(folder, dtype=model.dtype)
+        is_whole({k: v for k, v in again.state_dict().items() if k in before})
+        for copied in (copy.deepcopy, pickle.dumps, lambda m: torch.save(m, f"{folder}/model.pt")):
+            try:
+                copied(model)
+            except qwenvit.Error as e:
+                assert "qwenvit.unpatch" in str(e) and e.status == "QV_EUNSUPPORTED"
+            else:
+                raise AssertionError(f"{copied}: no error")
+    print("  saved whole: state_dict, torch.save, save_pretrained; refused: deepcopy, pickle, torch.save of the model")
 
 
 IDS = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 192, "vision_end_token_id": 193}
@@ -89,8 +119,10 @@ def check_generate(folder):
     inputs, other = a_picture(whole, 4), a_picture(whole, 4, -1)
     options = {"max_new_tokens": 24, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     theirs, blind = whole.generate(**inputs, **options), whole.generate(**other, **options)
+    before = {k: v.clone() for k, v in whole.state_dict().items()}
     qwenvit.patch(whole)
     ours = whole.generate(**inputs, **options)
+    check_saving(whole, before)
     qwenvit.unpatch(whole)
     apart = max((a - b).abs().max().item() for a, b in zip(theirs.logits, ours.logits, strict=True))
     other = max((a - b).abs().max().item() for a, b in zip(theirs.logits, blind.logits))

@@ -97,10 +97,10 @@ is_output(const char *name)
 }
 
 /* What the file holds of a layer, or of the one that a pulled output comes from: its truth; for bf16
- * its own bf16 too, if it has that. */
+ * its own bf16 too, if it has that. If not, the bars are what rounding does to our own tower. */
 static qv_status
 check_file_layer(const struct qv_safetensors *file, qv_dtype dtype, const struct verify_layer *l,
-                 const struct verify_layers *ideal, struct verify_table *out, qv_error *err)
+                 const struct verify_truth *own, struct verify_table *out, qv_error *err)
 {
     char name[48], peer_name[64];
     void *truth = NULL, *peer = NULL;
@@ -108,11 +108,14 @@ check_file_layer(const struct qv_safetensors *file, qv_dtype dtype, const struct
     verify_name_in_tower(l, name);
     snprintf(peer_name, sizeof peer_name, "bf16.%s", name);
     qv_status status = read_matrix(file, name, "F32", l->n, l->cols, &truth, NULL, err);
-    if (!status && dtype == QV_BF16 && ideal->n) {
-        status = verify_same_layer(ideal, name, l, &to.yardstick, err);
+    if (!status && dtype == QV_BF16 && own->ideal.n) {
+        status = verify_same_layer(&own->ideal, name, l, &to.yardstick, err);
+        if (!status)
+            status = verify_same_layer(&own->exact, name, l, &to.exact, err);
     } else if (!status && dtype == QV_BF16) {
         status = read_matrix(file, peer_name, "F32", l->n, l->cols, &peer, NULL, err);
         to.yardstick = peer;
+        to.exact = truth;
         to.ideal = false;
         to.slack = is_output(name) ? peer_slack : INFINITY;
         to.cosine = -INFINITY;
@@ -136,9 +139,9 @@ check_file(const struct verify_job *job, const struct qv_safetensors *file, qv_d
     qv_status status = verify_ours(job, dtype, has_bf16 ? VERIFY_ROUND_WEIGHTS : VERIFY_AS_STORED,
                                    input, &seen, err);
     if (!status && dtype == QV_BF16 && !has_bf16)
-        status = verify_truth(job, job->ctx, input, true, &own, err);
+        status = verify_truth(job, job->ctx, VERIFY_AS_STORED, input, true, &own, err);
     for (size_t i = 0; i < seen.n && !status; i++)
-        status = check_file_layer(file, dtype, &seen.layers[i], &own.ideal, out, err);
+        status = check_file_layer(file, dtype, &seen.layers[i], &own, out, err);
     verify_layers_free(&seen);
     verify_truth_free(&own);
     return status;

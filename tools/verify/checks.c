@@ -78,7 +78,7 @@ verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
         return no_row(err);
     qv_status status = verify_compare(l->rows, to->truth, l->n, l->cols, &row->is, err);
     if (!status && to->yardstick)
-        status = verify_compare(to->yardstick, to->truth, l->n, l->cols, &yard, err);
+        status = verify_compare(to->yardstick, to->exact, l->n, l->cols, &yard, err);
     if (status)
         return status;
     if (to->yardstick) {
@@ -127,6 +127,7 @@ check_layers(const char *check, qv_dtype dtype, const struct verify_layers *foun
         const struct verify_layer *l = &found->layers[i];
         struct verify_held_to to = verify_held_to_ideal();
         status = verify_same_layer(truth, verify_name_in_tower(l, name), l, &to.truth, err);
+        to.exact = to.truth;
         if (!status && ideal)
             status = verify_same_layer(ideal, name, l, &to.yardstick, err);
         if (!status)
@@ -276,14 +277,20 @@ run_ideal(const struct verify_job *job, qv_model *model, const struct verify_inp
 }
 
 qv_status
-verify_truth(const struct verify_job *job, qv_context *ctx, const struct verify_input *input,
-             bool with_ideal, struct verify_truth *out, qv_error *err)
+verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding rounding,
+             const struct verify_input *input, bool with_ideal, struct verify_truth *out,
+             qv_error *err)
 {
     qv_model *model = NULL;
+    bool inexact = false;
     verify_say(job, "the truth: f32");
-    qv_status status = verify_load(ctx, job->dir, QV_F32, VERIFY_ROUND_WEIGHTS, &model, NULL, err);
+    qv_status status = verify_load(ctx, job->dir, QV_F32, rounding, &model, &inexact, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, &out->exact, err);
+    if (!status && with_ideal && inexact && rounding == VERIFY_AS_STORED) {
+        qv_model_free(&model);
+        status = verify_load(ctx, job->dir, QV_F32, VERIFY_ROUND_WEIGHTS, &model, NULL, err);
+    }
     if (!status && with_ideal)
         status = run_ideal(job, model, input, out, err);
     qv_model_free(&model);
@@ -333,7 +340,7 @@ verify_bf16(const struct verify_job *job, const struct qv_config *config,
     struct verify_layers seen = { 0 };
     qv_status status = QV_OK;
     if (!truth->exact.n)
-        status = verify_truth(job, job->ctx, input, true, truth, err);
+        status = verify_truth(job, job->ctx, VERIFY_ROUND_WEIGHTS, input, true, truth, err);
     verify_say(job, "bf16");
     if (!status)
         status = verify_load(job->ctx, job->dir, QV_BF16, VERIFY_AS_STORED, &model, NULL, err);
@@ -403,7 +410,8 @@ verify_against_backend(const struct verify_job *job, qv_context *other,
 {
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     struct verify_truth truth = { 0 };
-    qv_status status = verify_truth(job, other, input, verify_wants(job, QV_BF16), &truth, err);
+    qv_status status = verify_truth(job, other, VERIFY_ROUND_WEIGHTS, input,
+                                    verify_wants(job, QV_BF16), &truth, err);
     for (int i = 0; i < 2 && !status; i++) {
         struct verify_layers seen = { 0 };
         if (!verify_wants(job, dtypes[i]))

@@ -138,6 +138,7 @@ read_clip(const struct tool_options *given, const struct qv_config *config,
 
 struct report {
     const struct tool_options *o;
+    char compared[200];
     struct verify_table table;
     struct verify_input input;
     qv_context_info context;
@@ -145,6 +146,25 @@ struct report {
     char pixels[4300];
     double seconds;
 };
+
+/* What is held to what: of the model itself nobody but qwenvit says anything, unless another is asked. */
+static void
+say_compared(struct report *r)
+{
+    const struct tool_options *o = r->o;
+    if (o->against)
+        snprintf(r->compared, sizeof r->compared,
+                 "qwenvit's layers with those in %.100s, which another program computed",
+                 qv_path_tail(o->against));
+    else if (o->against_backend)
+        snprintf(r->compared, sizeof r->compared,
+                 "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
+                 r->context.backend, o->against_backend);
+    else
+        snprintf(r->compared, sizeof r->compared,
+                 "qwenvit with itself and the Conv3d's definition; another program's layers are "
+                 "compared by --against FILE");
+}
 
 /* What a check is, above its rows. */
 static const struct {
@@ -155,7 +175,7 @@ static const struct {
     { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
     { "repeat", "repeat: another fresh plan, equal to the bit" },
     { "layouts", "layouts: the patch weight stored otherwise, equal to the bit" },
-    { "against", "against: another implementation" },
+    { "against", "against: each layer held to the other's, in bf16 with bars from rounding" },
 };
 
 static void
@@ -202,7 +222,7 @@ print_input(const struct report *r)
     for (size_t i = 0; i < r->input.n && i < 3; i++)
         printf("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
                (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
-    printf("%s\n", r->input.n > 3 ? "; ..." : "");
+    printf("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
 }
 
 static void
@@ -273,11 +293,12 @@ report_json(const struct report *r)
                                                (json_int_t)r->input.thw[i][2]));
     json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
                                 r->context.device, "threads", r->context.threads);
-    return json_pack("{s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:b, s:o}", "verify",
-                     tool_json_text(r->o->model), "version", qv_version(), "commit", QV_COMMIT,
-                     "machine", machine, "model_type", r->config.model_type, "pixels",
-                     tool_json_text(r->pixels), "grid_thw", grids, "seconds", r->seconds, "ok",
-                     verify_first_failure(&r->table) == NULL, "rows", rows);
+    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:b, s:o}", "verify",
+                     tool_json_text(r->o->model), "compared", tool_json_text(r->compared),
+                     "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
+                     r->config.model_type, "pixels", tool_json_text(r->pixels), "grid_thw", grids,
+                     "seconds", r->seconds, "ok", verify_first_failure(&r->table) == NULL, "rows",
+                     rows);
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */
@@ -339,6 +360,7 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
             status = o->against_backend ? against_backend(&job, r, err)
                                         : verify_model(&job, &r->input, &r->table, err);
     }
+    say_compared(r);
     tool_close_context(&job.ctx, &r->context);
     r->seconds = tool_seconds() - began;
     return status;

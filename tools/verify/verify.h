@@ -130,11 +130,14 @@ struct verify_row *verify_add(struct verify_table *t, const char *check, const c
                               qv_dtype dtype);
 void verify_judge(struct verify_row *row);
 
-/* What a layer is compared with; yardstick is NULL for f32. */
+/* What a layer is compared with. The bars are the distance of the yardstick from what it rounds, so
+ * they come from rounding alone: from the truth itself they would grow with whatever is wrong with
+ * the checkpoint, which the yardstick shares. */
 struct verify_held_to {
-    const float *truth, *yardstick;
-    double slack; /* over the yardstick's distances; infinite: only shown */
-    bool ideal;   /* the yardstick is an ideal tower: what is drawn by chance is allowed besides */
+    const float *truth;
+    const float *yardstick, *exact; /* rounded and not; NULL for f32 */
+    double slack;                   /* over the yardstick's distances; infinite: only shown */
+    bool ideal; /* the yardstick is an ideal tower: what is drawn by chance is allowed besides */
     double cosine;
 };
 struct verify_held_to verify_held_to_ideal(void);
@@ -155,7 +158,8 @@ struct verify_truth {
     struct verify_layers exact, ideal;
 };
 void verify_truth_free(struct verify_truth *t);
-qv_status verify_truth(const struct verify_job *job, qv_context *ctx,
+/* The truth's weights are rounded to bf16 or as stored, an ideal tower's always rounded. */
+qv_status verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding rounding,
                        const struct verify_input *input, bool with_ideal, struct verify_truth *out,
                        qv_error *err);
 /* The layers of the tower that is checked. */

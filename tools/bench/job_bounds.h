@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* What `qwenvit bench job` times, and which of it bounds which: pure functions. */
+#ifndef QV_TOOLS_BENCH_JOB_BOUNDS_H
+#define QV_TOOLS_BENCH_JOB_BOUNDS_H
+
+#include "qwenvit.h"
+
+enum bench_job_way {
+    BENCH_JOB_DECODE,
+    BENCH_JOB_ONE,
+    BENCH_JOB_DEVICE,
+    BENCH_JOB_DEVICES,
+    BENCH_JOB_FILES,
+    BENCH_JOB_PARTS,
+    BENCH_JOB_DISCARD,
+    BENCH_JOB_ENCODE,
+    BENCH_JOB_CACHE,
+    BENCH_JOB_WAYS
+};
+
+struct bench_job_name {
+    const char *name, *label; /* of records; of the table */
+};
+extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
+
+/* The stages that a way is made of: the slowest of them, and (for few cores) all together. */
+struct bench_job_bounds {
+    double slowest_ms, sum_ms; /* 0: it has none */
+    enum bench_job_way slowest;
+};
+struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],
+                                            enum bench_job_way way);
+
+/* A job does all that each of its stages does: one that is quicker than a stage alone, by more than times
+ * scatter, proves that the stage was measured wrongly. QV_ESTATE, naming both. 0 ms: it was not timed. */
+qv_status bench_job_check(const double ms[BENCH_JOB_WAYS], qv_error *err);
+
+#endif
