@@ -13,11 +13,8 @@ def main():
     except _core.Error as e:
         print(f"qwenvit: {e}", file=sys.stderr)
         return 4
-    folders = _cuda.folders()
-    if folders:
-        before = os.environ.get("LD_LIBRARY_PATH")
-        os.environ["LD_LIBRARY_PATH"] = ":".join([before, *folders] if before else folders)
-    os.execv(program, ["qwenvit", *sys.argv[1:]])
+    with _decoder.searching(*_cuda.folders()):
+        os.execv(program, ["qwenvit", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,39 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Reads what `qwenvit cache` makes (docs/cache.md), with mmap: no library of ours runs here."""
+"""Reads what `qwenvit cache` makes (docs/cache.md): C's reader as a mapping, its tensors as arrays."""
 
 import collections
 import collections.abc
-import glob
 import json
-import math
-import mmap
 import os
-import struct
-import sys
 
 from ._arrays import as_bf16, error, numpy
+from ._core import CacheReader
 from ._doors import Doors
 
-MOST_HEADER = 32 << 20
-# Where a key lies, in the order of parts and of keys in them: `begins` of its tensors in the part's file. What
-# its record says: picture, sampled_fps; None where it does not.
-Place = collections.namedtuple("Place", "part begins rows frames picture sampled_fps")
+# In the part's file: where tokens begin, how far it is from there to each DeepStack output, where grid_thw begins,
+# behind which timestamps lie.
+Place = collections.namedtuple("Place", "part tokens step grid rows frames")
 FRAMES_OF_A_PAIR = 2
-DTYPES = {"bf16": ("BF16", "uint16"), "f16": ("F16", "float16"), "f32": ("F32", "float32")}
-
-
-def _wrong(path, text):
-    return error("QV_EFORMAT", f"{path}: {text}")
-
-
-def _check_record(record):
-    """(picture, sampled_fps) of a record; None where it does not say."""
-    picture, fps = record.get("picture"), record.get("sampled_fps")
-    if picture is not None and not isinstance(picture, bool):
-        raise ValueError(f"{record['key']}: picture is {picture!r}; must be true or false")
-    if fps is not None and not (type(fps) in (int, float) and 0 < fps <= sys.float_info.max):
-        raise ValueError(f"{record['key']}: sampled_fps is {fps!r}; must be a number above 0")
-    return picture, fps and float(fps)
+FILE_DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}
+GRID_THW, TIMESTAMPS = -1, -2  # as CacheReader.view counts
+KEYS_AT_ONCE = 4096
 
 
 class Entry(Doors):
@@ -41,37 +24,43 @@ class Entry(Doors):
     views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
     from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits.
 
+    An entry is of the part that its cache had when it was taken, whatever refresh() finds later. A part is
+    mapped while there is an array or tensor of it, and for some time after; Error where it was removed before.
+
     picture, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
     caches had before, what has one frame is a picture, and the others are None."""
 
-    def __init__(self, cache, key, place):
-        self._cache, self._place, self.key = cache, place, key
+    def __init__(self, cache, reader, index, key):
+        self._cache, self._reader, self._index, self.key = cache, reader, index, key
 
-    def _view(self, name, dtype, writable=False):
-        return self._cache._view(self._place, name, dtype, writable)
+    def _view(self, i, writable=False):
+        return self._reader.view(self._index, i, writable)
 
     def _matrices(self, writable=False):
         cache = self._cache
         if not cache.packed:
-            names = ["tokens", *(f"deepstack.{i}" for i in range(cache.n_deepstack))]
-            return [self._view(name, cache._numpy_dtype, writable) for name in names]
-        whole = self._view("packed", cache._numpy_dtype, writable)
+            return [self._view(i, writable) for i in range(1 + cache.n_deepstack)]
+        whole = self._view(0, writable)
         return [whole[:, i * cache.width : (i + 1) * cache.width] for i in range(1 + cache.n_deepstack)]
 
     def _shown(self, matrix):
         return as_bf16(matrix) if self._cache.dtype == "bf16" else matrix
 
-    tokens = property(lambda self: self._shown(self._matrices()[0]))
+    @property
+    def tokens(self):
+        return self._shown(self._matrices()[0] if self._cache.packed else self._view(0))
+
     deepstack = property(lambda self: [self._shown(m) for m in self._matrices()[1:]])
-    grid_thw = property(lambda self: self._view("grid_thw", "int64"))
-    timestamps = property(lambda self: self._view("timestamps", "float64"))
+    grid_thw = property(lambda self: self._view(GRID_THW))
+    timestamps = property(lambda self: self._view(TIMESTAMPS))
     dtype = property(lambda self: self._cache.dtype)
     model_type = property(lambda self: self._cache.format.get("model_type"))
-    sampled_fps = property(lambda self: self._place.sampled_fps)
+    sampled_fps = property(lambda self: self._reader.kind(self._index)[1])
+    _place = property(lambda self: Place(*self._reader.place(self._index)))
 
     @property
     def picture(self):
-        known = self._place.picture
+        known = self._reader.kind(self._index)[0]
         return int(self.grid_thw[0, 0]) == 1 and self._place.frames < 2 if known is None else known
 
     @property
@@ -81,10 +70,15 @@ class Entry(Doors):
     def __len__(self):
         return self._place.rows
 
+    def verify(self):
+        """Reads its tensors from the file and compares their checksum with the record's: Error, QV_EFORMAT,
+        where it is another."""
+        self._reader.verify(self._index)
+
     def packed(self):
         """[n, width * (1 + deepstack)]: mapped where the cache is packed, else a copy."""
         if self._cache.packed:
-            return self._shown(self._view("packed", self._cache._numpy_dtype))
+            return self._shown(self._view(0))
         return self._shown(numpy().concatenate(self._matrices(), axis=1))
 
     def torch(self):
@@ -102,166 +96,105 @@ class Entry(Doors):
 
 class Cache(collections.abc.Mapping):
     """A mapping from key to Entry over all parts of a cache's folder. Parts that are written later are
-    seen by refresh(). Forked and spawned workers may use it: it holds files mapped, and nothing else.
+    seen by refresh(). Forked and spawned workers may use it: one that is unpickled opens the parts again that
+    the pickled one had.
+
+    Any number of parts: files are open only while they are mapped, and of parts without an array in use 1024
+    stay mapped. Error, QV_ENOMEM, where there are arrays or tensors of more than 32,768 parts at once.
 
     failed: {key: (code, words)} of clips that failed. damaged: {part: words} of parts that break the
-    format; their keys count as not there.
+    format, as `qwenvit cache --status` says them; their keys count as not there.
     """
 
     def __init__(self, folder):
+        self._open(folder)
+
+    @classmethod
+    def _of_parts(cls, folder, parts):
+        """Of these parts alone, named by bytes."""
+        cache = cls.__new__(cls)
+        cache._open(folder, parts)
+        return cache
+
+    def _open(self, folder, parts=None):
         if numpy() is None:
             raise error("QV_EUNSUPPORTED", "Cache needs numpy")
         self.folder = os.fspath(folder)
-        self._maps = {}
-        self._read_format(os.path.join(self.folder, "qwenvit-cache.json"))
-        self.refresh()
+        self._take(CacheReader(os.fsencode(self.folder), parts))
+        info = self._reader.info()
+        self.format = json.loads(info["made_by"])
+        self.dtype, self.packed = info["dtype"], info["packed"]
+        self.width, self.n_deepstack = info["width"], info["n_deepstack"]
 
-    def _read_format(self, path):
-        try:
-            with open(path, encoding="utf-8") as f:
-                self.format = json.load(f)
-        except OSError as e:
-            raise error("QV_EIO", f"{path}: {e.strerror}; this folder is no cache") from None
-        except ValueError as e:
-            raise _wrong(path, f"no JSON: {e}") from None
-        if not isinstance(self.format, dict) or self.format.get("format") != "qwenvit-cache":
-            raise _wrong(path, 'format must be "qwenvit-cache"')
-        if str(self.format.get("version")) != "1":
-            raise _wrong(path, f"version is {self.format.get('version')!r}; this reads \"1\"")
-        tokens = self.format.get("tokens")
-        try:
-            self.dtype, self.packed = tokens["dtype"], bool(tokens["packed"])
-            self.width, self.n_deepstack = int(tokens["width"]), int(tokens["n_deepstack"])
-            self._file_dtype, self._numpy_dtype = DTYPES[self.dtype]
-        except (KeyError, TypeError, ValueError):
-            raise _wrong(path, f"tokens is {tokens!r}; must have dtype, width, n_deepstack, packed") from None
-        if not 0 < self.width <= 1 << 20 or not 0 <= self.n_deepstack <= 8:
-            raise _wrong(path, f"tokens: width {self.width}, n_deepstack {self.n_deepstack}")
+    def _take(self, reader):
+        info = reader.info()
+        self._reader, self._n = reader, (info["n_ok"], info["n_failed"])
+        self.damaged = {os.fsdecode(part): words for part, words in reader.damaged()}
+        self._failed = None
 
     def refresh(self):
-        """Reads the headers of all parts."""
-        self._parts = sorted(glob.glob(os.path.join(glob.escape(self.folder), "part-*.safetensors")))
-        self._places, self.failed, self.damaged, best = {}, {}, {}, {}
-        for number, part in enumerate(self._parts):
-            try:
-                sealed, records, tensors = self._read_part(part)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-                self.damaged[os.path.basename(part)] = str(e)
-                continue
-            for record, places in zip(records, tensors):
-                key, order = record["key"], (places is not None, sealed, number)
-                if best.get(key, (False, -1, -1)) < order:
-                    best[key] = order
-                    self._take(key, number, record, places)
+        """Reads the headers of all parts. Entries that were taken before stay as they are."""
+        self._take(CacheReader(os.fsencode(self.folder)))
 
-    def _take(self, key, number, record, places):
-        self.failed.pop(key, None)
-        if places is None:
-            self.failed[key] = (record.get("code", ""), record.get("error", ""))
-        else:
-            self._places[key] = Place(number, *places)
-
-    def _read_part(self, path):
-        size = os.stat(path).st_size
-        with open(path, "rb") as f:
-            length = struct.unpack("<Q", f.read(8))[0] if size >= 8 else MOST_HEADER + 1
-            if length > min(MOST_HEADER, size - 8):
-                raise ValueError(f"a header of {length} bytes in a file of {size}")
-            header = json.loads(f.read(length))
-        meta = header.pop("__metadata__")
-        if meta["format"] != "qwenvit-cache" or meta["version"] != "1":
-            raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
-        records = json.loads(meta["records"])
-        places = [self._places_of(header, r, 8 + length, size) for r in records]
-        return int(meta["sealed"]), records, places
-
-    def _names(self):
-        if self.packed:
-            return ["packed"]
-        return ["tokens", *(f"deepstack.{i}" for i in range(self.n_deepstack))]
-
-    def _places_of(self, header, record, begin, size):
-        """What stands in a Place behind the part; None of one that failed."""
-        key = record["key"]
-        if record["status"] != "ok":
-            return None
-        width = self.width * (1 + self.n_deepstack if self.packed else 1)
-        rows = header[f"{key}/{self._names()[0]}"]["shape"][0]
-        frames = header[f"{key}/timestamps"]["shape"][0]
-        element = 4 if self.dtype == "f32" else 2
-        wanted = [(name, self._file_dtype, [rows, width], element) for name in self._names()]
-        wanted += [("grid_thw", "I64", [1, 3], 8), ("timestamps", "F64", [frames], 8)]
-        places = []
-        for name, dtype, shape, bytes_ in wanted:
-            t = header[f"{key}/{name}"]
-            first, last = t["data_offsets"]
-            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-            if t["dtype"] != dtype or t["shape"] != shape or last - first != count * bytes_:
-                raise ValueError(f"{key}/{name}: {t}; must be {dtype} {shape}")
-            if first < 0 or rows < 0 or frames < 0 or begin + last > size or (begin + first) % bytes_:
-                raise ValueError(f"{key}/{name}: lies outside of the file, or between numbers")
-            places.append(begin + first)
-        return (tuple(places), rows, frames, *_check_record(record))
+    @property
+    def failed(self):
+        if self._failed is None:
+            texts = map(self._reader.record, self._reader.failed())
+            records = (json.loads(text, parse_int=str) for text in texts)  # Python refuses numbers of many digits
+            self._failed = {r["key"]: (r["code"], str(r.get("error", ""))) for r in records}
+        return self._failed
 
     # ---- reading -----------------------------------------------------------------------------------
 
-    def _map(self, number):
-        if number not in self._maps:
-            with open(self._parts[number], "rb") as f:
-                # private: a tensor over it may be written to without harm
-                self._maps[number] = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
-        return self._maps[number]
-
-    def _tensor(self, place, name):
-        """(shape, where it begins in its part's file)."""
-        i = [*self._names(), "grid_thw", "timestamps"].index(name)
-        width = self.width * (1 + self.n_deepstack if self.packed else 1)
-        shapes = {"grid_thw": (1, 3), "timestamps": (place.frames,)}
-        return shapes.get(name, (place.rows, width)), place.begins[i]
-
-    def _view(self, place, name, dtype, writable):
-        np = numpy()
-        shape, begin = self._tensor(place, name)
-        array = np.frombuffer(self._map(place.part), dtype, math.prod(shape), begin).reshape(shape)
-        array.flags.writeable = writable
-        return array
-
     def __getitem__(self, key):
-        place = self._places.get(key)
-        if place is None:
-            if key in self.failed:
-                raise KeyError(f"{key!r} failed: {': '.join(self.failed[key])}")
+        reader = self._reader  # another thread may call refresh()
+        found = reader.find(key)
+        if found is None:
             raise KeyError(f"{key!r} is not in the cache {self.folder}")
-        return Entry(self, key, place)
+        index, ok = found
+        if not ok:
+            raise KeyError(f"{key!r} failed: {', '.join(self.failed[key])}")
+        return Entry(self, reader, index, key)
 
     def __contains__(self, key):
-        return key in self._places
+        return (self._reader.find(key) or (None, False))[1]
+
+    def _indices(self):
+        """(key, index) of those that are ok."""
+        reader, n = self._reader, sum(self._n)
+        for first in range(0, n, KEYS_AT_ONCE):
+            yield from reader.keys(first, KEYS_AT_ONCE)
 
     def __iter__(self):
-        return iter(self._places)
+        return (key for key, _ in self._indices())
 
     def __len__(self):
-        return len(self._places)
+        return self._n[0]
 
     def part_of(self, key):
         """The number of the part that has the key: keys of one part are read fastest together."""
-        return self._places[key].part
+        return self[key]._place.part
 
     # ---- for others' readers -------------------------------------------------------------------------
 
+    def _tensors(self, place):
+        """(name, dtype, shape, where it begins in its part's file, bytes) of each."""
+        dtype, size = FILE_DTYPES[self.dtype]
+        matrices = 1 if self.packed else 1 + self.n_deepstack
+        columns = self.width * (1 + self.n_deepstack) // matrices
+        for i in range(matrices):
+            name = "packed" if self.packed else f"deepstack.{i - 1}" if i else "tokens"
+            yield name, dtype, [place.rows, columns], place.tokens + i * place.step, place.rows * columns * size
+        yield "grid_thw", "I64", [1, 3], place.grid, 24
+        yield "timestamps", "F64", [place.frames], place.grid + 24, 8 * place.frames
+
     def _rows(self):
-        dtypes = {"grid_thw": ("I64", 8), "timestamps": ("F64", 8)}
-        own = self._file_dtype, 4 if self.dtype == "f32" else 2
-        names = [*self._names(), "grid_thw", "timestamps"]
-        for key, place in self._places.items():
-            tensors = []
-            for name in names:
-                shape, begin = self._tensor(place, name)
-                dtype, size = dtypes.get(name, own)
-                tensors.append({"name": name, "dtype": dtype, "shape": shape, "offset": begin,
-                                "bytes": math.prod(shape) * size})
-            part = os.path.basename(self._parts[place.part])
-            yield {"key": key, "status": "ok", "part": part, "tensors": tensors}
+        parts = [os.fsdecode(part) for part in self._reader.parts()]
+        columns = "name", "dtype", "shape", "offset", "bytes"
+        for key, index in self._indices():
+            place = Place(*self._reader.place(index))
+            tensors = [dict(zip(columns, tensor)) for tensor in self._tensors(place)]
+            yield {"key": key, "status": "ok", "part": parts[place.part], "tensors": tensors}
         for key, (code, words) in self.failed.items():
             yield {"key": key, "status": "failed", "code": code, "error": words}
 
@@ -297,7 +230,4 @@ class Cache(collections.abc.Mapping):
         return path
 
     def __repr__(self):
-        return f"<qwenvit.Cache {self.folder}: {len(self)} keys, {len(self.failed)} failed>"
-
-    def __getstate__(self):  # to a spawned worker: the index, without what is mapped
-        return {**self.__dict__, "_maps": {}}
+        return f"<qwenvit.Cache {self.folder}: {self._n[0]} keys, {self._n[1]} failed>"

@@ -19,12 +19,23 @@ def _needed():
     return {f"libcublasLt.so.{major}": "nvidia-cublas", "libcudnn.so.9": f"nvidia-cudnn-cu{major}"}
 
 
+def _places():
+    """Where packages are installed that Python sees. The working folder is none of them, though Python puts it in
+    front for -c and -m: it may be anybody's, and libraries in it are code. Unless this package lies there."""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        here = None
+    return [p for p in sys.path if os.path.isabs(p) and (p == own or os.path.realpath(p) != here)]
+
+
 def folders():
     """Where NVIDIA's wheels have libraries that we need, beside any package that Python sees."""
     found = []
     for soname in _needed():
-        for path in sys.path:
-            pattern = os.path.join(glob.escape(path or "."), "nvidia", "*", "lib", soname)
+        for path in _places():
+            pattern = os.path.join(glob.escape(path), "nvidia", "*", "lib", soname)
             found += [os.path.dirname(os.path.abspath(f)) for f in sorted(glob.glob(pattern))]
     return list(dict.fromkeys(found))
 

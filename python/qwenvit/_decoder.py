@@ -2,10 +2,12 @@
 """The programs that are linked with FFmpeg: the decoder, one for a process, and the command. There is a
 folder of them for each major of FFmpeg that this wheel was built for; its libraries are the system's."""
 
+import contextlib
 import glob
 import os
 import re
 import subprocess
+import sys
 import threading
 
 from . import _core
@@ -18,15 +20,37 @@ HELP = (
 )
 
 _lock = threading.Lock()
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # as threading has it; who held it is not here
 _started = {}  # by process: a fork starts its own
+
+
+def _environments_libraries():
+    """The folder of conda's libraries, where the loader does not look by itself; None outside of conda."""
+    return os.path.join(sys.prefix, "lib") if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else None
+
+
+@contextlib.contextmanager
+def searching(*folders):
+    """Programs that are started meanwhile look for libraries there too."""
+    before, all_ = os.environ.get("LD_LIBRARY_PATH"), [f for f in (*folders, _environments_libraries()) if f]
+    if all_:
+        os.environ["LD_LIBRARY_PATH"] = ":".join([before, *all_] if before else all_)
+    try:
+        yield
+    finally:
+        if all_ and before is None:
+            del os.environ["LD_LIBRARY_PATH"]
+        elif all_:
+            os.environ["LD_LIBRARY_PATH"] = before
 
 
 def _missing(program):
     """Why a program of ours does not start, in its loader's words; None if it does."""
     try:
-        done = subprocess.run(
-            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
-        )
+        with searching():
+            done = subprocess.run(
+                [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+            )
     except (OSError, subprocess.TimeoutExpired) as e:
         return str(e)
     if done.returncode == 0:
@@ -58,7 +82,9 @@ def start():
     """The decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
-            decoder = _core.Decoder(find("qwenvit-decoder"))
+            program = find("qwenvit-decoder")
+            with searching():
+                decoder = _core.Decoder(program)
             _started.clear()
             _started[os.getpid()] = decoder
         return _started[os.getpid()]

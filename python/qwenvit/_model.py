@@ -33,8 +33,10 @@ def load(
     kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
     folder, as the command has it.
 
-    Raises Error: no such folder, a family that is not known, no such device.
+    Raises Error: no such folder, a family that is not known, no such device; several threads of a CPU in a
+    process forked off one that had them.
     """
+    _refuse_lost_threads(backend, threads)
     stream = getattr(stream, "cuda_stream", stream) or 0
     lacking = _lacking(backend)
     if lacking and backend == "cuda":
@@ -47,9 +49,24 @@ def load(
         ),
         stream,
     )
+    if model.info["backend"] == "cpu" and threads != 1:
+        _with_threads.add(os.getpid())
     if lacking:  # the core knows the first of them alone
         model.info["passed_over"] = f"cuda: {lacking}"
     return model
+
+
+_with_threads = set()  # this process, and those it was forked off, if a CPU's threads computed there
+
+
+def _refuse_lost_threads(backend, threads):
+    """OpenMP's threads do not come along in a fork, and it waits for them without end."""
+    if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
+        raise error(
+            "QV_ESTATE",
+            "this process was forked off one that computed on several threads of its CPU, which do not come "
+            'along: load with threads=1, or start workers by "spawn"',
+        )
 
 
 def devices():
@@ -251,8 +268,8 @@ class Model:
         """Tokens of a clip or picture, or a generator of the Tokens of many.
 
         source: a path; bytes of a file; frames, uint8 [frames, height, width, 3] (or [height, width, 3],
-        a picture); a PIL picture; or {"path": .., "bytes": .., "frames": .. or "picture": ..} with "key"
-        and options of its own. An iterable of these gives a generator: they are decoded side by side
+        a picture); a PIL picture; or {"path": .., "bytes": .., "frames": .. or "picture": ..} with "key",
+        a text that is not empty, and options of its own. An iterable of these gives a generator: they are decoded side by side
         and packed into full chunks, and come in the order in which they are done, each with its key (its
         path, else its place).
 
@@ -325,12 +342,24 @@ def _frames(model, frames, picture, options):
     )
 
 
-def _describe(model, source, place, common):
+def _text_of(given, what, place):
+    """A key, or a path as a key: what it has besides UTF-8 is written with backslashes."""
+    try:
+        text = os.fsencode(given).decode("utf-8", "backslashreplace")
+    except (TypeError, UnicodeEncodeError):
+        text = ""
+    if not text or "\0" in text:
+        raise error(
+            "QV_EINVAL", f"source {place}: {what} is {given!r}; must be a text that is not empty, without NUL"
+        )
+    return text
+
+
+def _describe(model, source, key, place, common):
     """What the binding's Job.add takes of a source: key, path or bytes or frames, is it a path, options."""
-    options, key, picture = common, None, False
+    options, picture = common, False
     if isinstance(source, dict):
-        own = dict(source)
-        key = own.pop("key", None)
+        own = {k: v for k, v in source.items() if k != "key"}
         kinds = [k for k in ("path", "bytes", "frames", "picture") if k in own]
         if len(kinds) != 1:
             raise error("QV_EINVAL", f"source {place}: a dict has one of path, bytes, frames, picture")
@@ -338,10 +367,13 @@ def _describe(model, source, place, common):
         options = {**common, **_options(own)}
         if kinds[0] == "bytes":
             source = bytes(source)
+        elif kinds[0] == "path":
+            _text_of(source, "path", place)
+            source = os.fsdecode(source)
     if isinstance(source, (str, os.PathLike)):
-        path = os.fsencode(source)
-        return str(key or path.decode("utf-8", "backslashreplace")), path, True, options
-    key = str(key if key is not None else place)
+        shown = _text_of(source, "path", place)
+        return shown if key is None else key, os.fsencode(source), True, options
+    key = str(place) if key is None else key
     if isinstance(source, (bytes, bytearray, memoryview)):
         return key, bytes(source), False, options
     if _is_pil(source):
@@ -355,48 +387,70 @@ def _describe(model, source, place, common):
 
 
 class _Feeder(threading.Thread):
-    """Adds sources to a job, while results are taken from it."""
+    """Adds sources to a job, while results are taken from it.
+
+    The caller's iterator may block for ever, so that nobody waits for this thread while it is in there: `busy` is
+    held in all else, and what follows a source that came too late is nothing. A forked process has not this thread,
+    which may have held `busy`.
+    """
 
     def __init__(self, model, job, sources, options):
         super().__init__(name="qwenvit feeder", daemon=True)
         self.model, self.job, self.sources, self.options = model, job, sources, options
-        self.stop, self.failure = False, None
+        self.stop, self.failure, self.process = False, None, os.getpid()
+        self.busy = threading.RLock()  # a generator may be collected, and so end this, in this thread itself
         self.refused = collections.deque()  # Errors of sources that did not come as far as the job
 
     def run(self):
         try:
             for place, source in enumerate(self.sources):
-                if self.stop:
-                    break
-                try:
-                    described = _describe(self.model, source, place, self.options)
-                except _core.Error as e:
-                    e.key = str(source["key"] if isinstance(source, dict) and "key" in source else place)
-                    self.refused.append(e)
-                    continue
-                self.job.add(*described)
+                with self.busy:
+                    if self.stop:
+                        return
+                    self.add(place, source)
         except BaseException as e:
             self.failure = e
+        with self.busy:
+            if self.stop:
+                return
+            try:
+                self.job.end()
+            except Exception as e:
+                self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
+
+    def add(self, place, source):
+        key = None
         try:
-            self.job.end()
-        except Exception as e:
-            self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
+            if isinstance(source, dict) and source.get("key") is not None:
+                key = _text_of(source["key"], "key", place)
+            described = _describe(self.model, source, key, place, self.options)
+        except _core.Error as e:
+            e.key = str(place) if key is None else key
+            self.refused.append(e)
+        else:
+            self.job.add(*described)
 
     def end(self):
+        """Afterwards the job is this caller's alone."""
+        if self.process != os.getpid():
+            return
         self.stop = True
         self.job.cancel()
-        self.join()
+        with self.busy:
+            pass
 
 
-_at_work = {}  # feeder: its process
+_at_work = set()  # feeders
 
 
 @atexit.register
 def _end_feeders():
-    """Of generators that were left as they are: the interpreter cannot end under a thread of ours."""
-    for feeder, process in list(_at_work.items()):
-        if process == os.getpid():
-            feeder.end()
+    """Of generators that were left as they are: the interpreter cannot end under a thread that is in our code."""
+    began = time.monotonic()
+    for feeder in list(_at_work):
+        feeder.end()
+    for feeder in list(_at_work):  # an iterator that wakes up, as one of ours does, ends in order
+        feeder.join(max(0, began + 1 - time.monotonic()))
 
 
 def _needs_decoder(sources):
@@ -442,7 +496,7 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
     job = _core.Job(model._core, decoder, dtype, decoders, alone)
     feeder = _Feeder(model, job, sources, options)
     began = time.monotonic()
-    _at_work[feeder] = os.getpid()
+    _at_work.add(feeder)
     feeder.start()
     try:
         while (core := job.next()) is not None:
@@ -458,7 +512,7 @@ def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
             raise feeder.failure
     finally:
         feeder.end()
-        _at_work.pop(feeder, None)
+        _at_work.discard(feeder)
         job.close()
         if progress is True and sys.stderr.isatty():
             print(file=sys.stderr)

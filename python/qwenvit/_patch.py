@@ -19,7 +19,9 @@ def patch(model, *, backend=None, threads=0, folder=None):
     model: the whole model, or its tower. backend: None for the one of the device that the tower is on.
     folder: where a file of the tower's size may lie (None: the system's for temporary files). It holds
     the weights, for unpatch(), so that they need not be in memory twice: torch's copy is released, and
-    the tower's parameters are empty and want no gradient until then.
+    the tower's parameters are empty and want no gradient until then. state_dict(), and what stands on it
+    (save_pretrained, torch.save of a state_dict), reads the weights from there; copies of the model itself
+    (copy.deepcopy, pickle, torch.save) raise Error.
 
     Outputs are of the tower's dtype and of transformers' own classes, without last_hidden_state, which
     our tower does not keep. Raises Error before anything is changed: weights that are quantised,
@@ -38,6 +40,7 @@ def patch(model, *, backend=None, threads=0, folder=None):
         raise
     tower._qwenvit = state
     tower.forward = state.forward
+    state.watch()
     return model
 
 
@@ -48,6 +51,7 @@ def unpatch(model):
         raise error("QV_ESTATE", "this model is not patched")
     state = tower._qwenvit
     del tower.forward, tower._qwenvit
+    state.unwatch()
     state.model.close()
     state.restore()
     return model
@@ -92,6 +96,7 @@ class _Patch:
         self.device, self.dtype = first.device, first.dtype
         self.n_values = sum(p.numel() for p in self.parameters.values())
         self.places, self.wanted_grad = {}, {n: p.requires_grad for n, p in self.parameters.items()}
+        self.saved, self.hooks = [], []
 
     def _refuse(self):
         tower, seen = self.tower, set()
@@ -141,14 +146,13 @@ class _Patch:
         self.begin = 8 + len(text)
         self.file = open(os.path.join(self.folder.name, "model.safetensors"), "w+b")
         self.file.write(struct.pack("<Q", len(text)) + text)
-        saved = self.saved = []
         with torch.no_grad():
             for name, p in self.parameters.items():
                 raw = p.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
                 self.file.write(memoryview(raw.numpy()))
                 self.file.flush()
                 del raw
-                saved.append(name)
+                self.saved.append(name)
                 p.requires_grad_(False)
                 p.data = torch.empty(0, dtype=p.dtype, device=p.device)
 
@@ -158,7 +162,7 @@ class _Patch:
         cuda = self.device.type == "cuda"
         self.model = load(
             self.folder.name,
-            backend or ("cuda" if cuda else "cpu"),
+            ("cuda" if cuda else "cpu") if backend is None else backend,
             FILE_DTYPES[str(self.dtype)][1],
             self.device.index or 0 if cuda else 0,
             threads=threads,
@@ -172,22 +176,54 @@ class _Patch:
             )
         self.folder.cleanup()  # the open file stays, without a name
 
-    def restore(self):
+    def _read(self, name):
+        """A parameter's weights, on its device. The file's own position is left alone: threads, and processes
+        that were forked, share it."""
         import torch
 
-        for name in getattr(self, "saved", []):
-            at, size, shape = self.places[name]
-            p = self.parameters[name]
-            raw = torch.empty(size, dtype=torch.uint8)
-            self.file.seek(self.begin + at)
-            if self.file.readinto(memoryview(raw.numpy())) != size:
+        at, size, shape = self.places[name]
+        raw = torch.empty(size, dtype=torch.uint8)
+        to, done = memoryview(raw.numpy()), 0
+        while done < size:
+            n = os.preadv(self.file.fileno(), [to[done:]], self.begin + at + done)
+            if not n:
                 raise error("QV_EIO", f"{name}: its weights cannot be read back")
-            p.data = raw.view(self.dtype).reshape(shape).to(p.device)
+            done += n
+        return raw.view(self.dtype).reshape(shape).to(self.parameters[name].device)
+
+    def restore(self):
+        for name in self.saved:
+            p = self.parameters[name]
+            p.data = self._read(name)
             p.requires_grad_(self.wanted_grad[name])
         if self.file:
             self.file.close()
         if hasattr(self.folder, "cleanup"):
             self.folder.cleanup()
+
+    # ---- who asks for weights meanwhile --------------------------------------------------------------
+
+    def watch(self):
+        """From now on state_dict() of the tower, of what it is in and of its parts has the weights."""
+        self.names = {id(p): name for name, p in self.parameters.items()}
+        self.hooks = [m._register_state_dict_hook(self.fill) for _, m in self.tower.named_modules()]
+
+    def unwatch(self):
+        for hook in self.hooks:
+            hook.remove()
+
+    def fill(self, module, state, prefix, metadata):
+        """A hook of torch's: a module's own parameters in `state` are those that are empty."""
+        for name, p in module._parameters.items():
+            if id(p) in self.names and not p.numel() and prefix + name in state:
+                state[prefix + name] = self._read(self.names[id(p)])
+
+    def __reduce_ex__(self, protocol):
+        raise error(
+            "QV_EUNSUPPORTED",
+            "a patched model can be neither copied nor pickled, for its tower runs by qwenvit; call "
+            "qwenvit.unpatch(model) before, or save its state_dict()",
+        )
 
     # ---- the forward pass ----------------------------------------------------------------------------
 

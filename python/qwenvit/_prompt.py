@@ -26,7 +26,7 @@ def wrong(result, text, status="QV_EINVAL"):
 
 
 def family_of(result, model_type=None):
-    name = model_type or result.model_type
+    name = result.model_type if model_type is None else model_type
     if name not in FAMILIES:
         words = f"model_type is {name!r}; prompts are known of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")

@@ -232,7 +232,7 @@ def _clip_fields(items, second_per_grid_ts):
         given = [given] * len(items)
     if len(given) != len(items):
         raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
-    seconds = [value or item.result.second_per_grid_ts for item, value in zip(items, given)]
+    seconds = [item.result.second_per_grid_ts if value is None else value for item, value in zip(items, given)]
     for item, value in zip(items, seconds):
         if not value:
             raise wrong(

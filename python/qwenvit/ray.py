@@ -16,7 +16,6 @@ Encoder, matrices and SCHEMA need pyarrow alone: where Ray is not installed, wha
 has them too.
 """
 
-import copy
 import os
 
 import pyarrow as pa
@@ -245,7 +244,8 @@ class CacheDatasource(Datasource):
         for key in wanted:
             if key not in self.cache:
                 raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
-        self.keys = sorted(wanted, key=self.cache._places.get)  # as the parts have them
+        places = {key: self.cache[key]._place for key in wanted}
+        self.keys = sorted(wanted, key=places.get)  # as the parts have them
 
     def get_name(self):
         return "QwenvitCache"
@@ -253,7 +253,7 @@ class CacheDatasource(Datasource):
     def _bytes(self, keys):
         cache = self.cache
         row = cache.width * (1 + cache.n_deepstack) * (4 if cache.dtype == "f32" else 2)
-        return sum(cache._places[key].rows for key in keys) * row
+        return sum(len(cache[key]) for key in keys) * row
 
     def estimate_inmemory_data_size(self):
         return self._bytes(self.keys)
@@ -265,18 +265,17 @@ class CacheDatasource(Datasource):
         return [self._task(keys, per_task_row_limit) for keys in shares]
 
     def _task(self, keys, limit):
-        share = copy.copy(self.cache)  # what goes to another process: the places of these keys alone
-        share._places, share.failed = {key: self.cache._places[key] for key in keys}, {}
-        share._parts = {p.part: self.cache._parts[p.part] for p in share._places.values()}
+        folder, names = self.cache.folder, self.cache._reader.parts()
+        parts = [names[i] for i in sorted({self.cache.part_of(key) for key in keys})]  # which its process opens
         facts = BlockMetadata(
             num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None
         )
-        return ReadTask(lambda: _read(share), facts, per_task_row_limit=limit)
+        return ReadTask(lambda: _read(folder, parts, keys), facts, per_task_row_limit=limit)
 
 
-def _read(cache):
-    schema = pa.schema([("key", pa.string()), *SCHEMA])
-    return _tables((_read_row(key, entry, cache.dtype) for key, entry in cache.items()), schema)
+def _read(folder, parts, keys):
+    cache, schema = Cache._of_parts(folder, parts), pa.schema([("key", pa.string()), *SCHEMA])
+    return _tables((_read_row(key, cache[key], cache.dtype) for key in keys), schema)
 
 
 def _read_row(key, entry, dtype):

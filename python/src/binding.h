@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,16 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
+/* Words as Python's text: paths in them may have bytes that are not UTF-8. */
+inline nb::object
+as_text(const char *words)
+{
+    return nb::steal(PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace"));
+}
+
+/* Bytes as Python has them of a path or a key, which `what` names: QV_EINVAL if there is a NUL. */
+std::string text_of(nb::bytes bytes, const char *what);
+
 /* Of tokens' dtypes. */
 inline size_t
 element_bytes(qv_dtype dtype)
@@ -56,6 +67,7 @@ struct Tokens {
     std::string key, error;
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
+    int64_t file_bytes = 0, file_mtime_ns = 0; /* qv_clip_info's; 0: not of a file */
 
     size_t
     matrix_bytes() const
@@ -126,6 +138,7 @@ void bind_model(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
 void bind_job(nb::module_ &m);
 void bind_cache(nb::module_ &m);
+void bind_cache_reader(nb::module_ &m);
 
 /* An array of ours for Python: reads `data`, which `owner` keeps. */
 nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,

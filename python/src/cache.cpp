@@ -14,8 +14,7 @@ extern "C" {
 namespace qvpy
 {
 
-/* Bytes as Python has them of a path or a key. */
-static std::string
+std::string
 text_of(nb::bytes bytes, const char *what)
 {
     std::string text(bytes.c_str(), bytes.size());
@@ -61,7 +60,39 @@ to_f16(const float *from, size_t n)
 struct CacheSource {
     std::string path;
     qv_clip_options own;
+    int64_t bytes = -1,
+            mtime_ns = 0; /* of the file when it was looked at first; -1: it was not yet */
+
+    qv_cache_source before(char text[QV_CACHE_OPTIONS_BYTES]);
+    qv_cache_source of_tokens(const Tokens &tokens, char text[QV_CACHE_OPTIONS_BYTES]);
 };
+
+/* Whatever becomes of the file meanwhile, as it was before a job saw it: one that changed since is done
+ * again. */
+qv_cache_source
+CacheSource::before(char text[QV_CACHE_OPTIONS_BYTES])
+{
+    qv_cache_source source = qv_cache_source_of(path.c_str(), &own, text);
+    if (bytes < 0) {
+        bytes = source.bytes;
+        mtime_ns = source.mtime_ns;
+    }
+    source.bytes = bytes;
+    source.mtime_ns = mtime_ns;
+    return source;
+}
+
+/* The identity is that of the file which these tokens were made from. */
+qv_cache_source
+CacheSource::of_tokens(const Tokens &tokens, char text[QV_CACHE_OPTIONS_BYTES])
+{
+    qv_cache_source source = before(text);
+    if (tokens.file_bytes) {
+        source.bytes = tokens.file_bytes;
+        source.mtime_ns = tokens.file_mtime_ns;
+    }
+    return source;
+}
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
@@ -72,9 +103,9 @@ class CacheWriter
                 int64_t width, int n_deepstack, bool packed, int64_t part_bytes,
                 double part_seconds);
     ~CacheWriter();
-    std::string compare(const std::string &key, const CacheSource &of);
-    void add(const std::string &key, const CacheSource &of, const Tokens &tokens);
-    void add_failure(const std::string &key, const CacheSource &of, const std::string &status,
+    std::string compare(const std::string &key, CacheSource &of);
+    void add(const std::string &key, CacheSource &of, const Tokens &tokens);
+    void add_failure(const std::string &key, CacheSource &of, const std::string &status,
                      const std::string &words);
     void seal();
     void close();
@@ -156,14 +187,14 @@ CacheWriter::must_be_open() const
 
 /* "missing", "done", "failed" or "changed", by what was there when this was opened. */
 std::string
-CacheWriter::compare(const std::string &key, const CacheSource &of)
+CacheWriter::compare(const std::string &key, CacheSource &of)
 {
     must_be_open();
     nb::gil_scoped_release released;
+    char options[QV_CACHE_OPTIONS_BYTES];
+    const qv_cache_source source = of.before(options);
     if (!there)
         return "missing";
-    char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
     switch (qv_cache_compare(there, key.c_str(), &source)) {
     case QV_CACHE_DONE: return "done";
     case QV_CACHE_FAILED: return "failed";
@@ -191,7 +222,7 @@ CacheWriter::put(qv_cache_entry *entry, const Tokens &t, qv_error *err)
 }
 
 void
-CacheWriter::add(const std::string &key, const CacheSource &of, const Tokens &t)
+CacheWriter::add(const std::string &key, CacheSource &of, const Tokens &t)
 {
     must_be_open();
     if (t.status || !t.data || t.grid_thw.size() != 3 || t.width != layout.width ||
@@ -209,7 +240,7 @@ CacheWriter::add(const std::string &key, const CacheSource &of, const Tokens &t)
     qv_error err = {};
     nb::gil_scoped_release released;
     char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
+    const qv_cache_source source = of.of_tokens(t, options);
     check(qv_cache_begin(writer, key.c_str(), &source, t.n, &entry, &err), err);
     qv_status status;
     try {
@@ -226,7 +257,7 @@ CacheWriter::add(const std::string &key, const CacheSource &of, const Tokens &t)
 }
 
 void
-CacheWriter::add_failure(const std::string &key, const CacheSource &of, const std::string &status,
+CacheWriter::add_failure(const std::string &key, CacheSource &of, const std::string &status,
                          const std::string &words)
 {
     must_be_open();
@@ -237,7 +268,7 @@ CacheWriter::add_failure(const std::string &key, const CacheSource &of, const st
     qv_error err = {};
     nb::gil_scoped_release released;
     char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = qv_cache_source_of(of.path.c_str(), &of.own, options);
+    const qv_cache_source source = of.before(options);
     check(qv_cache_begin(writer, key.c_str(), &source, 0, &entry, &err), err);
     check(qv_cache_finish(&entry, &done, &err), err);
 }
@@ -270,14 +301,16 @@ CacheWriter::damaged()
     must_be_open();
     nb::list words;
     for (int64_t i = 0; there && qv_cache_damage(there, i); i++)
-        words.append(nb::str(qv_cache_damage(there, i)));
+        words.append(as_text(qv_cache_damage(there, i)));
     return words;
 }
 
 static CacheSource
 make_source(nb::bytes path, nb::dict own)
 {
-    CacheSource s = { text_of(path, "path"), {} };
+    CacheSource s;
+    s.path = text_of(path, "path");
+    s.own = {};
     take_clip_options(own, &s.own);
     return s;
 }

@@ -51,6 +51,15 @@ struct Source {
 
 static constexpr size_t MOST_WAITING = 16; /* results, before the job waits for Python */
 
+/* What the job's threads and Python share. In a process that was forked off these threads are not, though they
+ * may hold the lock, or wait: there it is never freed, for to end a condition waits for those who wait for it. */
+struct Results {
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<std::unique_ptr<Tokens>> ready;
+    bool ended = false, cancelled = false;
+};
+
 class Job
 {
   public:
@@ -68,11 +77,9 @@ class Job
     Model *model;
     qv_job *job = nullptr;
     pid_t owner;
-    std::mutex lock;
-    std::condition_variable changed;
-    std::deque<std::unique_ptr<Tokens>> ready;
-    bool ended = false, cancelled = false;
+    std::unique_ptr<Results> results = std::make_unique<Results>();
 
+    void must_be_open() const;
     qv_status take(const qv_job_result *r, qv_error *err);
     static qv_status sink(void *user, const qv_job_result *r, qv_error *err);
 };
@@ -106,6 +113,16 @@ Job::~Job()
 {
     if (owner == getpid())
         close();
+    else
+        (void)results.release();
+}
+
+void
+Job::must_be_open() const
+{
+    model->must_be_ours();
+    if (!job)
+        fail(QV_ESTATE, "this job was closed");
 }
 
 /* On a thread of the job, without the interpreter. */
@@ -143,6 +160,8 @@ Job::take(const qv_job_result *r, qv_error *)
     t.picture = r->picture;
     t.damaged_frames = r->damaged_frames;
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
+    t.file_bytes = r->clip ? r->clip->file_bytes : 0;
+    t.file_mtime_ns = r->clip ? r->clip->file_mtime_ns : 0;
     if (r->clip && r->timestamps_s) {
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
         t.has_timestamps = true;
@@ -150,11 +169,13 @@ Job::take(const qv_job_result *r, qv_error *)
         if (t.sampled_fps > 0)
             t.pair_seconds = model->facts.temporal_patch_size / t.sampled_fps;
     }
-    std::unique_lock<std::mutex> hold(lock);
-    changed.wait(hold, [&] { return cancelled || r->cancelled || ready.size() < MOST_WAITING; });
-    if (!cancelled)
-        ready.push_back(std::move(source->tokens));
-    changed.notify_all();
+    Results &to = *results;
+    std::unique_lock<std::mutex> hold(to.lock);
+    to.changed.wait(hold,
+                    [&] { return to.cancelled || r->cancelled || to.ready.size() < MOST_WAITING; });
+    if (!to.cancelled)
+        to.ready.push_back(std::move(source->tokens));
+    to.changed.notify_all();
     return QV_OK;
 }
 
@@ -226,6 +247,7 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
     qv_clip_options clip = {};
     qv_job_source s = {};
     std::string path;
+    must_be_open();
     take_clip_options(options, &clip);
     s.key = key.c_str();
     s.user = kept.get();
@@ -252,8 +274,6 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
         s.bytes = kept->bytes.data();
         s.n_bytes = kept->bytes.size();
     }
-    if (!job)
-        fail(QV_ESTATE, "this job was closed");
     qv_error err = {};
     qv_status status;
     {
@@ -268,15 +288,16 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
 void
 Job::end()
 {
+    must_be_open();
     qv_error err = {};
     qv_status status;
     nb::gil_scoped_release released;
     status = qv_job_end(job, &err);
     {
-        std::lock_guard<std::mutex> hold(lock);
-        ended = true;
+        std::lock_guard<std::mutex> hold(results->lock);
+        results->ended = true;
     }
-    changed.notify_all();
+    results->changed.notify_all();
     check(status, err);
 }
 
@@ -285,21 +306,23 @@ nb::object
 Job::next()
 {
     model->must_be_ours();
+    Results &from = *results;
     for (;;) {
         std::unique_ptr<Tokens> one;
         bool over;
         {
             nb::gil_scoped_release released;
-            std::unique_lock<std::mutex> hold(lock);
-            changed.wait_for(hold, std::chrono::milliseconds(100),
-                             [&] { return ended || cancelled || !ready.empty(); });
-            if (!ready.empty()) {
-                one = std::move(ready.front());
-                ready.pop_front();
+            std::unique_lock<std::mutex> hold(from.lock);
+            from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
+                return from.ended || from.cancelled || !from.ready.empty();
+            });
+            if (!from.ready.empty()) {
+                one = std::move(from.ready.front());
+                from.ready.pop_front();
             }
-            over = ended || cancelled;
+            over = from.ended || from.cancelled;
         }
-        changed.notify_all();
+        from.changed.notify_all();
         if (one)
             return nb::cast(one.release(), nb::rv_policy::take_ownership);
         if (over)
@@ -309,25 +332,28 @@ Job::next()
     }
 }
 
-/* What is under way is dropped; adding and ending return soon. */
+/* What is under way is dropped; adding and ending return soon. A process that was forked off has nothing under way. */
 void
 Job::cancel()
 {
+    if (owner != getpid())
+        return;
     {
-        std::lock_guard<std::mutex> hold(lock);
-        cancelled = true;
-        ready.clear();
+        std::lock_guard<std::mutex> hold(results->lock);
+        results->cancelled = true;
+        results->ready.clear();
     }
-    changed.notify_all();
+    results->changed.notify_all();
     if (job)
         qv_job_cancel(job);
 }
 
-/* No other thread may be in a call of this job. */
+/* No other thread may be in a call of this job. In a process that was forked off nothing is ended: it has none of the
+ * threads, and the memory that they left may be half changed. */
 void
 Job::close()
 {
-    if (!job)
+    if (!job || owner != getpid())
         return;
     cancel();
     {
@@ -341,6 +367,7 @@ nb::dict
 Job::progress()
 {
     nb::dict d;
+    model->must_be_ours();
     if (!job)
         return d;
     qv_job_progress p;

@@ -8,7 +8,8 @@ namespace qvpy
 static void
 raise(const Failure &failure, nb::handle type)
 {
-    PyObject *error = PyObject_CallFunction(type.ptr(), "s", failure.text.c_str());
+    const nb::object words = as_text(failure.text.c_str());
+    PyObject *error = PyObject_CallFunctionObjArgs(type.ptr(), words.ptr(), nullptr);
     PyObject *status = error ? PyUnicode_FromString(qv_status_name(failure.status)) : nullptr;
     if (status && !PyObject_SetAttrString(error, "status", status))
         PyErr_SetObject(type.ptr(), error);
@@ -49,4 +50,5 @@ NB_MODULE(_core, m)
     bind_model(m);
     bind_job(m);
     bind_cache(m);
+    bind_cache_reader(m);
 }

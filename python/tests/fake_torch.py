@@ -161,6 +161,25 @@ class Module:
     def named_parameters(self):
         return self.parameters.items()
 
+    @property
+    def _parameters(self):
+        return self.__dict__.get("parameters", {})
+
+    def _register_state_dict_hook(self, hook):
+        hooks = self.__dict__.setdefault("_state_dict_hooks", [])
+        hooks.append(hook)
+        return types.SimpleNamespace(remove=lambda: hooks.remove(hook))
+
+    def state_dict(self, prefix="", into=None):
+        into = {} if into is None else into
+        into.update({prefix + name: p for name, p in self._parameters.items()})
+        for name, part in list(self.__dict__.items()):
+            if isinstance(part, Module):
+                part.state_dict(f"{prefix}{name}.", into)
+        for hook in self.__dict__.get("_state_dict_hooks", []):
+            hook(self, into, prefix, {})
+        return into
+
     def __call__(self, *args, **kwargs):
         return self.forward(*args, **kwargs)
 

@@ -4,13 +4,19 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
+import re
+import resource
 import struct
+import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 import qwenvit
+from conftest import read_safetensors
 
 WIDTH, N_DEEPSTACK = 8, 2
 
@@ -25,27 +31,51 @@ def make_format(folder, model_type="qwen3_vl", **changes):
 
 def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3,
                **about):
-    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16. about: what else records say."""
-    header, data, records = {}, b"", []
+    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16. about: what else records say. Checksums are made
+    up: nobody reads them who does not ask for it."""
+    header, data, records, n_unused = {}, b"", [], 0
+
+    def put(name, array):
+        nonlocal data
+        dtype = {"f4": "F32", "i8": "I64", "f8": "F64", "u2": "BF16", "f2": "F16", "u1": "U8"}[array.dtype.str[1:]]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+
+    def align():
+        nonlocal n_unused
+        if len(data) % 64:
+            put(f"__unused.{n_unused}", np.zeros(-len(data) % 64, np.uint8))
+            n_unused += 1
+
     for key, matrices in clips.items():
         names = ["packed"] if packed else ["tokens", *(f"deepstack.{i}" for i in range(len(matrices) - 1))]
-        arrays = [np.concatenate(matrices, 1)] if packed else matrices
-        arrays = [*arrays, np.array([grid], np.int64), np.arange(float(frames))]
-        for name, a in zip([*names, "grid_thw", "timestamps"], arrays):
-            data += b"\0" * (-len(data) % 64)
-            dtype = {"f4": "F32", "i8": "I64", "f8": "F64", "u2": "BF16", "f2": "F16"}[a.dtype.str[1:]]
-            header[f"{key}/{name}"] = {"dtype": dtype, "shape": list(a.shape),
-                                       "data_offsets": [len(data), len(data) + a.nbytes]}
-            data += a.tobytes()
-        records.append({"key": key, "path": key, "status": "ok", **about})
+        for name, matrix in zip(names, [np.concatenate(matrices, 1)] if packed else matrices):
+            align()
+            put(f"{key}/{name}", matrix)
+        records.append({"key": key, "path": key, "status": "ok", "xxh3": "0123456789abcdef", **about})
+    for key in clips:
+        align()
+        put(f"{key}/grid_thw", np.array([grid], np.int64))
+        put(f"{key}/timestamps", np.arange(float(frames)))
     records += [{"key": k, "path": k, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"} for k in failed]
     header["__metadata__"] = {"format": "qwenvit-cache", "version": "1", "sealed": str(sealed),
                               "records": json.dumps(records)}
+    path = folder / f"part-00000-of-00001-host-{number:04d}-000000.safetensors"
+    path.write_bytes(whole(header, data))
+    return path
+
+
+def whole(header, data):
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % 4096)
-    path = folder / f"part-00000-of-00001-host-{number:04d}-000000.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def taken_apart(path):
+    """(header, data) of a part."""
+    bits = path.read_bytes()
+    n = 8 + struct.unpack("<Q", bits[:8])[0]
+    return json.loads(bits[8:n]), bits[n:]
 
 
 def clip_of(value, n=5):
@@ -85,6 +115,40 @@ def test_arrays_are_mapped_not_copied_and_read_only(folder):
         entry.tokens[0, 0] = 1
 
 
+def test_what_is_written_stays_in_the_process(folder):
+    """torch() has tensors that may be written to."""
+    entry = qwenvit.Cache(folder)["é"]
+    before = [part.read_bytes() for part in sorted(folder.iterdir())]
+    mine = entry._matrices(writable=True)
+    mine[0][:] = 77
+    assert mine[0].flags.writeable and not entry.tokens.flags.writeable and (mine[0] == 77).all()
+    assert [part.read_bytes() for part in sorted(folder.iterdir())] == before
+
+
+def test_a_shuffle_goes_part_by_part(folder, monkeypatch):
+    if "torch" not in sys.modules:
+        data = types.SimpleNamespace(Dataset=object, Sampler=object)
+        for name, module in (("torch", types.ModuleType("torch")), ("torch.utils", types.ModuleType("torch.utils")),
+                             ("torch.utils.data", data)):
+            monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "qwenvit.torch", raising=False)
+    from qwenvit.torch import CacheDataset, PartSampler
+
+    write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
+    dataset = CacheDataset(folder)
+    orders = set()
+    for epoch in range(8):
+        sampler = PartSampler(dataset)
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        parts = [dataset.cache.part_of(dataset.keys[i]) for i in order]
+        assert sorted(order) == list(range(len(dataset))) == list(range(10))
+        assert sum(a != b for a, b in zip(parts, parts[1:])) == len(set(parts)) - 1 == 3
+        orders.add(tuple(order))
+    assert len(orders) > 1
+    monkeypatch.delitem(sys.modules, "qwenvit.torch")
+
+
 def test_packed(tmp_path):
     make_format(tmp_path, packed=True)
     write_part(tmp_path, 1, {"a": clip_of(1)}, 1, packed=True)
@@ -112,9 +176,93 @@ def test_what_a_record_says_of_its_clip(tmp_path, about, frames, found):
                                          ("sampled_fps", "2"), ("sampled_fps", True), ("sampled_fps", 10**400)])
 def test_a_record_that_says_nonsense_of_its_clip(folder, name, value):
     part = write_part(folder, 3, {"odd": clip_of(6)}, 40, **{name: value})
+    words = {"picture": "picture is true or false", "sampled_fps": "sampled_fps is no number above 0|a number is "}[name]
+    expect_damaged(folder, part, words)
+
+
+def expect_damaged(folder, part, words):
+    """That part alone, and what `qwenvit cache --status` says of it."""
     cache = qwenvit.Cache(folder)
-    assert "odd" not in cache and len(cache) == 4
-    assert list(cache.damaged) == [part.name] and f"odd: {name} is " in cache.damaged[part.name]
+    assert set(cache) == {"a/b.mp4", "twice", "later ok", "é"} and cache["twice"].tokens[0, 0] == 5
+    assert list(cache.damaged) == [part.name] and re.search(words, cache.damaged[part.name])
+    status = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--out", str(folder), "--status", "--json"],
+                            capture_output=True, text=True, timeout=60)
+    assert status.returncode == 1 and json.loads(status.stdout)["damaged"] == list(cache.damaged.values())
+
+
+def change_header(part, change):
+    header, data = taken_apart(part)
+    meta = header["__metadata__"]
+    meta["records"] = json.loads(meta["records"])
+    data = change(header, meta, meta["records"][0], data) or data
+    meta["records"] = meta["records"] if isinstance(meta["records"], str) else json.dumps(meta["records"])
+    part.write_bytes(whole(header, data))
+
+
+def an_overlap(header, meta, record, data):
+    header["odd/deepstack.1"]["data_offsets"] = header["odd/deepstack.0"]["data_offsets"]
+
+
+def a_hole(header, meta, record, data):
+    del header[max(name for name in header if name.startswith("__unused."))]
+
+
+def no_checksum(header, meta, record, data):
+    del record["xxh3"]
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda header, meta, record, data: header["odd/tokens"].update(shape=[]), "a number is needed"),
+    (lambda header, meta, record, data: meta.update(sealed="Infinity"), "`sealed` is no number"),
+    (lambda header, meta, record, data: meta.update(sealed="1e999"), "`sealed` is no number"),
+    (lambda header, meta, record, data: meta.update(sealed=str(2**63 - 1)), "100 years"),
+    (lambda header, meta, record, data: record.update(key=["odd"]), "a string is needed"),
+    (lambda header, meta, record, data: meta.update(records=json.dumps(meta["records"]).replace(
+        '"path"', '"x": ' + "[" * 100000 + "]" * 100000 + ', "path"')), "too deep"),
+    (lambda header, meta, record, data: record.update(xxh3="none"), "16 hexadecimal"),
+    (no_checksum, "has an xxh3"),
+    (an_overlap, "holes or overlaps|equal distances"),
+    (a_hole, "holes or overlaps"),
+    (lambda header, meta, record, data: data + b"x", "bytes follow"),
+])
+def test_an_odd_part_costs_its_keys(folder, change, words):
+    part = write_part(folder, 3, {"odd": clip_of(6), "twice": clip_of(7)}, 40)
+    change_header(part, change)
+    expect_damaged(folder, part, words)
+
+
+@pytest.mark.parametrize("make, words", [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder"),
+                                         (lambda path: os.symlink("/dev/zero", path), "a device"),
+                                         (lambda path: os.symlink("nowhere", path), "No such file")])
+def test_what_is_no_file_is_not_waited_for(folder, make, words):
+    part = folder / "part-00000-of-00001-host-0003-000000.safetensors"
+    make(part)
+    code = "import sys, qwenvit; cache = qwenvit.Cache(sys.argv[1]); print(len(cache), *cache.damaged.values())"
+    run = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and run.stdout.startswith("4 ") and words in run.stdout, run.stderr
+
+
+def test_a_failure_whose_words_are_none(folder):
+    part = write_part(folder, 3, {}, 40, ["odd"])
+    change_header(part, lambda header, meta, record, data: meta.update(records=json.dumps(meta["records"]).replace(
+        '"no clip"', "9" * 5000)))
+    cache = qwenvit.Cache(folder)
+    assert cache.failed["odd"] == ("QV_EFORMAT", "9" * 5000) and not cache.damaged
+    with pytest.raises(KeyError, match="odd.*9999"):
+        cache["odd"]
+
+
+def test_a_folder_that_cannot_be(folder):
+    for name in (f"{folder}\0", "\udcff"):
+        with pytest.raises(qwenvit.Error):
+            qwenvit.Cache(name)
+
+
+def test_a_part_whose_name_is_no_text(folder):
+    os.mkfifo(os.fsencode(folder) + b"/part-00000-\xff.safetensors")
+    cache = qwenvit.Cache(folder)
+    assert len(cache) == 4 and list(cache.damaged) == ["part-00000-\udcff.safetensors"]
+    assert len(pickle.loads(pickle.dumps(cache))) == 4
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, 4096, 4200])
@@ -182,6 +330,148 @@ def test_pickles_and_new_parts(folder):
     assert "new" not in cache
     cache.refresh()
     assert cache["new"].tokens[0, 0] == 9
+
+
+def test_refresh_leaves_entries_their_parts(tmp_path):
+    """Also where a part comes in front of theirs, by its name."""
+    make_format(tmp_path)
+    write_part(tmp_path, 5, {"a": clip_of(1), "b": clip_of(10)}, 10)
+    cache = qwenvit.Cache(tmp_path)
+    a, b = cache["a"], cache["b"]
+    tokens = a.tokens
+    write_part(tmp_path, 3, {"z": clip_of(20, 9), "b": clip_of(30, 2)}, 20)
+    cache.refresh()
+    assert {key: entry.tokens[0, 0] for key, entry in cache.items()} == {"a": 1, "b": 30, "z": 20}
+    assert len(a) == len(b) == 5 and a.tokens[0, 0] == tokens[0, 0] == 1 and b.deepstack[1][4, 0] == 12
+    again = pickle.loads(pickle.dumps((cache, a, b)))
+    assert [again[0][key].tokens[0, 0] for key in "abz"] == [1, 30, 20]
+    assert [entry.tokens[0, 0] for entry in again[1:]] == [1, 10]
+
+
+def test_parts_that_were_removed(folder):
+    cache = qwenvit.Cache(folder)
+    mapped, other = cache["é"], cache["a/b.mp4"]
+    tokens = mapped.tokens
+    for part in folder.glob("part-*"):
+        part.unlink()
+    cache.refresh()
+    assert not cache and tokens[0, 0] == mapped.tokens[0, 0] == 4 and len(other) == 5
+    with pytest.raises(qwenvit.Error, match="-0001-000000.safetensors.*No such file") as e:
+        other.tokens
+    assert e.value.status == "QV_EIO"
+
+
+def test_more_parts_than_files_and_maps(tmp_path):
+    make_format(tmp_path)
+    n = 6000
+    bits = write_part(tmp_path, 0, {"0000": clip_of(0, 1)}, 1).read_bytes()
+    for i in range(1, n):
+        name = f"part-00000-of-00001-host-{i:04d}-000000.safetensors"
+        (tmp_path / name).write_bytes(bits.replace(b"0000/", b"%04d/" % i).replace(rb'\"0000\"', rb'\"%04d\"' % i))
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+    try:
+        cache = qwenvit.Cache(tmp_path)
+        arrays = [entry.tokens for entry in cache.values()]
+        assert len(arrays) == n and maps_of(tmp_path) == n
+        assert [cache.part_of(key) for key in cache] == list(range(n))
+        del arrays
+        assert maps_of(tmp_path) == 1024  # what nobody needs is dropped
+        cache._take(qwenvit._core.CacheReader(os.fsencode(tmp_path), None, 5, 2))
+        entries = list(cache.values())
+        some = [entry.tokens for entry in entries[:5]]
+        for what in ("tokens", "grid_thw", "timestamps", "deepstack"):
+            with pytest.raises(qwenvit.Error, match="5 parts are in use at once.*drop or copy") as e:
+                getattr(entries[5], what)
+        assert e.value.status == "QV_ENOMEM" and all((m == 0).all() for m in some)
+        some.pop()
+        assert entries[5].tokens[0, 0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+
+
+def maps_of(folder):
+    with open("/proc/self/maps") as f:
+        return sum(f"{folder}/part-" in line for line in f)
+
+
+def fake_safetensors():
+    """What the page's own reader needs of that package, where it is not installed."""
+    class Opened:
+        def __init__(self, path, framework):
+            self.tensors, self.meta = read_safetensors(path)
+
+        __enter__ = lambda self: self
+        __exit__ = lambda self, *_: None
+        metadata = lambda self: self.meta
+        get_tensor = lambda self, name: self.tensors[name]
+
+    return types.SimpleNamespace(safe_open=Opened)
+
+
+def test_the_pages_own_reader_finds_the_same(folder, monkeypatch):
+    """docs/cache.md, "In Python, with safetensors alone": another reader of the format than ours."""
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "cache.md")
+    with open(page, encoding="utf-8") as f:
+        (code,) = [c for c in re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL) if "safe_open" in c]
+    try:
+        import safetensors  # noqa: F401
+        code = code.replace('"pt"', '"numpy"')
+    except ImportError:
+        monkeypatch.setitem(sys.modules, "safetensors", fake_safetensors())
+    cache = qwenvit.Cache(folder)
+    for key, entry in cache.items():
+        found = {}
+        exec(code.replace("tokens/part-*", f"{folder}/part-*").replace("a.mp4", key), found)
+        assert (found["tokens"] == entry.tokens).all() and (found["grid_thw"] == entry.grid_thw).all()
+    records = found["records"]
+    assert {k for k, r in records.items() if r["status"] == "ok"} == set(cache)
+    assert {k for k, r in records.items() if r["status"] != "ok"} == set(cache.failed)
+
+
+def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
+    """Whatever they are: a part that is damaged, or tokens whose checksum tells, or a header that says no other tokens.
+    Nothing but Error is raised."""
+    with qwenvit.CacheWriter(model, tmp_path) as writer:
+        for i in range(3):
+            (tmp_path / f"{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i].tobytes())
+        rows = [{"path": str(tmp_path / f"{i}.ppm"), "key": f"k{i}"} for i in range(4)]  # the last is not there
+        counts = writer.add(rows)
+        assert counts["done"] == 3 and counts["failed"] == 1
+    (part,) = tmp_path.glob("part-*")
+    good, rng = part.read_bytes(), random.Random(24)
+    right = {key: entry.packed().tobytes() for key, entry in qwenvit.Cache(tmp_path).items()}
+    data = 8 + struct.unpack("<Q", good[:8])[0]
+    header = len(good[:data].rstrip(b" "))
+    ends = {"damaged": 0, "told": 0, "read": 0}
+    for _ in range(1500):
+        bits = bytearray(good)
+        first, last = (0, header) if rng.random() < 0.6 else (data, len(good))
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            at = rng.randrange(first, last)
+            bits[at] = rng.choice((rng.randrange(256), bits[at] ^ 1 << rng.randrange(8), *b'0"[]{},:\\'))
+        if rng.random() < 0.1:
+            at = rng.randrange(first, last)
+            bits[at : at + rng.randrange(1, 40)] = good[first : first + rng.randrange(40)]
+        part.unlink()
+        part.write_bytes(bits)
+        cache = qwenvit.Cache(tmp_path)
+        ends["damaged"] += len(cache.damaged)
+        assert all(words for words in cache.damaged.values()) and set(cache.failed).isdisjoint(cache)
+        for key in cache.failed:
+            with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):
+                cache[key]
+        for entry in cache.values():
+            assert entry.picture in (True, False) and (entry.sampled_fps or 1) > 0
+            found = entry.packed().tobytes(), entry.grid_thw.tobytes(), entry.timestamps.tobytes()
+            try:
+                entry.verify()
+                assert found[0] in right.values()
+                ends["read"] += 1
+            except qwenvit.Error as e:
+                assert e.status == "QV_EFORMAT" and "checksum" in str(e)
+                ends["told"] += 1
+    assert min(ends.values()) > 100, ends
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -2,8 +2,11 @@
 """A cache that Python writes is the one that `qwenvit cache` makes: the same records, the same bits."""
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -42,6 +45,27 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
     read = qwenvit.Cache(tmp_path / "ours")
     assert counts == {"done": len(read), "failed": len(failed), "there": 0, "failed_before": 0,
                       "tokens": sum(len(entry.tokens) for entry in read.values())}
+
+
+def test_a_forked_child_leaves_its_parents_writer_alone(model, rows, tmp_path):
+    cache = qwenvit.CacheWriter(model, tmp_path / "cache")
+    cache.add(rows[:1])
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            for call in (cache.close, lambda: cache.add(rows[1:2])):
+                with pytest.raises(qwenvit.Error, match="another process") as e:
+                    call()
+                assert e.value.status == "QV_ESTATE"
+            del cache
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert cache.add(rows[1:2])["done"] == 1
+    cache.close()
+    assert len(qwenvit.Cache(tmp_path / "cache")) == 2
 
 
 def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
@@ -166,3 +190,59 @@ def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
         assert e.value.status == "QV_EUNSUPPORTED"
         assert cache.add([clip])["done"] == 1
     assert list(qwenvit.Cache(tmp_path)) == [str(clip)]
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_clip_that_is_replaced_is_kept_as_the_one_that_was_read(model, rows, tmp_path, monkeypatch, good):
+    path, newer = tmp_path / "clip", tmp_path / "newer"
+    path.write_bytes(open(rows[0]["path"], "rb").read() if good else b"nonsense")
+    newer.write_bytes(open(rows[1]["path"], "rb").read() + b"x")
+    before, take = os.stat(path), qwenvit.CacheWriter._take
+
+    def replace_and_take(*args):
+        os.replace(newer, path)
+        take(*args)
+
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+        with monkeypatch.context() as patch:
+            patch.setattr(qwenvit.CacheWriter, "_take", replace_and_take)
+            counts = cache.add([path])
+    assert (counts["done"], counts["failed"]) == ((1, 0) if good else (0, 1))
+    record = contents(tmp_path / "cache")[0][str(path)][0]
+    assert (record["bytes"], record["mtime"]) == (before.st_size, before.st_mtime_ns)
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+        assert cache.add([path])["done"] == 1
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+        assert cache.add([path])["there"] == 1
+
+
+def test_ctrl_c_is_heard_while_more_clips_wait_than_the_queue_holds(model, clip, tmp_path):
+    """And at any time later: what was done stays."""
+    rows = [{"path": str(clip), "key": str(i)} for i in range(600)]
+    slow = {"num_frames": 768, "min_pixels": 90 * 70}
+    with qwenvit.CacheWriter(model, tmp_path / "cache", **slow) as cache:
+        assert cache.add([{"path": str(clip), "key": "first"}])["done"] == 1
+        timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+        began = time.monotonic()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            cache.add(rows)
+        assert time.monotonic() - began < 30
+    assert "first" in qwenvit.Cache(tmp_path / "cache")
+    assert model.encode(clip) is not None  # the model is free again
+
+
+def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp_path):
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        cache.add([{"path": str(clip), "key": "a"}])
+    (part,) = tmp_path.glob("part-*")
+    bits = part.read_bytes()
+    sealed = json.loads(bits[8 : 8 + int.from_bytes(bits[:8], "little")])["__metadata__"]["sealed"]
+    (tmp_path / part.name.replace("part-0", "part-1")).write_bytes(
+        bits.replace(sealed.encode(), str(2**63 - 1).encode()))
+    for i in range(3):
+        with qwenvit.CacheWriter(model, tmp_path) as cache:
+            assert len(cache.damaged) == 1 and "100 years" in cache.damaged[0]
+            assert cache.add([{"path": str(clip), "key": f"{i}"}])["done"] == 1
+    read = qwenvit.Cache(tmp_path)
+    assert set(read) == {"a", "0", "1", "2"} and len(read.damaged) == 1

@@ -24,10 +24,11 @@ print([line.split()[-1] for line in open("/proc/self/maps") if any(n in line for
 """
 
 
-def prepare(paths, before=""):
+def prepare(paths, before="", cwd="/"):
     """(words, files mapped) in a process of its own."""
     code = CODE.format(names=NAMES, paths=[str(p) for p in paths], before=before)
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, env=env)
     assert run.returncode == 0, run.stderr
     words, files = run.stdout.splitlines()
     return words, set(eval(files))
@@ -45,6 +46,15 @@ def test_nvidias_wheels_are_found_on_any_path(tmp_path):
              install(tmp_path / "system", "cudnn", "libfake_cudnn.so.9")}
     install(tmp_path / "later", "cu99", "libcublasLt.so.99")
     assert prepare([tmp_path / "user", tmp_path / "system", tmp_path / "later"]) == ("", files)
+
+
+def test_libraries_in_the_working_folder_are_not_loaded(tmp_path):
+    planted = tmp_path / "anybodys"
+    for soname in NAMES:
+        install(planted, soname.split(".")[0], soname)
+    for paths in ([], ["."], [planted]):  # -c puts "" in front, -m the folder's path
+        words, files = prepare(paths, cwd=planted)
+        assert not files and all(soname in words for soname in NAMES), (paths, words, files)
 
 
 def test_what_the_process_has_comes_first(tmp_path):

@@ -120,6 +120,105 @@ next(many)
     assert run.returncode == code, run.stderr
 
 
+BLOCKED = """
+import itertools, os, queue, signal, sys, threading, time, qwenvit
+m = qwenvit.load({golden!r}, backend="cpu")
+blocks = threading.Event()
+def sources():
+    yield {clip!r}
+    blocks.set()
+    queue.Queue().get()  # nothing ever comes
+began = time.monotonic()
+many = m.encode(sources())
+next(many)
+blocks.wait()
+{end}
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "end, code, said",
+    [
+        ("many.close(); m.encode({clip!r}); m.close()", 0, "done"),
+        ("del many; m.encode({clip!r})", 0, "done"),
+        ("", 0, "done"),
+        ("threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+         "signal.signal(signal.SIGINT, signal.default_int_handler)\nnext(many)", -signal.SIGINT, ""),
+    ],
+    ids=["close", "dropped", "interpreter's end", "Ctrl-C"],
+)
+def test_a_source_that_never_comes_holds_nobody(golden, clip, end, code, said):
+    program = BLOCKED.format(golden=golden, clip=str(clip), end=end.format(clip=str(clip)))
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout.strip()) == (code, said), run.stderr
+
+
+FORKED = """
+import itertools, os, sys, time, numpy, qwenvit
+from qwenvit import _decoder
+m = qwenvit.load({golden!r}, backend="cpu")
+many = m.encode(itertools.repeat({clip!r}))
+next(many)
+pid = os.fork()
+if pid:
+    try:
+        for _ in range(600):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            status = 9
+        assert len(next(many))  # the parent's go on
+    finally:
+        many.close()
+    sys.exit(os.waitstatus_to_exitcode(status) % 256)
+def refused(call):
+    try:
+        call()
+    except qwenvit.Error as e:
+        assert e.status == "QV_ESTATE" and "process" in str(e), e
+    else:
+        raise AssertionError(call)
+{child}
+"""
+
+
+@pytest.mark.parametrize(
+    "child",
+    ["del many", "many.close()", "refused(lambda: next(many)); del many, m", "refused(m.close); del m, many", "",
+     "raise SystemExit(0)", "os._exit(0)", "del many; import gc; gc.collect(); _decoder._started.clear()",
+     "refused(lambda: qwenvit.load({golden!r})); m2 = qwenvit.load({golden!r}, backend='cpu', threads=1)\n"
+     "assert len(m2.encode({clip!r})); del many"],
+    ids=["drop", "close", "use", "close the model", "interpreter's end", "exit", "_exit", "decoder", "another model"],
+)
+def test_a_forked_child_leaves_its_parents_generator_alone(golden, clip, child):
+    child = child.format(golden=golden, clip=str(clip))
+    program = FORKED.format(golden=golden, clip=str(clip), child=child)
+    for _ in range(3):  # the parent's threads are elsewhere at every fork
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        assert (run.returncode, run.stderr) == (0, ""), run
+
+
+@pytest.mark.parametrize("kind", ["path", "frames", "bytes"])
+def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
+    own = {"path": str(clip), "frames": frames, "bytes": clip.read_bytes()}[kind]
+    good = ["k", "0", "a b", "é", clip.parent / "as a path", b"raw \xff"]
+    bad = [0, 1, False, 0.0, "", b"", (), "a\0b", "\ud800"]
+    results = list(model.encode([{kind: own, "key": key} for key in [*good, *bad]], errors="yield"))
+    done = {r.key for r in results if not isinstance(r, qwenvit.Error)}
+    assert done == {*good[:4], str(good[4]), "raw \\xff"}
+    failed = {r.key: r for r in results if isinstance(r, qwenvit.Error)}
+    assert set(failed) == {str(i) for i in range(len(good), len(results))} and len(results) == len(good + bad)
+    assert all(r.status == "QV_EINVAL" and "key" in str(r) for r in failed.values())
+    assert "source 6: key is 0; must be a text that is not empty" in str(failed["6"])
+    default = model.encode({kind: own, "key": None}).key
+    assert default == (str(clip) if kind == "path" else "0")
+
+
 @pytest.mark.parametrize(
     "source, options, words",
     [
@@ -139,6 +238,8 @@ next(many)
         (b"x", {"end": "2"}, "end: a str; must be a number"),
         (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only max_pixels and min_pixels"),
         ({"key": "a"}, {}, "one of path, bytes, frames, picture"),
+        ({"path": 3}, {}, "source 0: path is 3"),
+        ("\ud800.mp4", {}, "source 0: path is"),
         ("a\0b", {}, "NUL"),
         (b"x", {"errors": "ignore"}, "errors is 'ignore'"),
         (b"x", {"dtype": "f16"}, 'dtype is "f16"'),
@@ -196,3 +297,23 @@ def test_the_newest_ffmpeg_that_starts_is_taken(model, clip, programs):
     os.makedirs(os.path.join(_decoder.FOLDER, "ffmpeg-none"))
     assert _decoder.find("qwenvit-decoder") == expected
     assert len(model.encode(clip))
+
+
+@pytest.mark.parametrize("conda", [True, False])
+def test_a_conda_environments_libraries_are_found_and_no_others(model, clip, programs, tmp_path, monkeypatch, conda):
+    from qwenvit import _decoder
+
+    seen = tmp_path / "seen"
+    program = programs(59)
+    with open(program) as f:
+        runs = f.read().splitlines()[1]
+    with open(program, "w") as f:
+        f.write(f'#!/bin/sh\necho "$LD_LIBRARY_PATH" >> "{seen}"\n{runs}\n')
+    if conda:
+        (tmp_path / "conda-meta").mkdir()
+    monkeypatch.setattr(_decoder.sys, "prefix", str(tmp_path))
+    before = os.environ.get("LD_LIBRARY_PATH")
+    assert len(model.encode(clip))
+    asked, started = seen.read_text().splitlines()
+    assert asked == started and asked.endswith(f"{tmp_path}/lib") == conda
+    assert os.environ.get("LD_LIBRARY_PATH") == before

@@ -100,6 +100,8 @@ def test_the_seconds_of_qwen2_5(torch, tmp_path):
             engines.to_vllm(three, second_per_grid_ts=wrong)
     with pytest.raises(qwenvit.Error, match="b: .*second_per_grid_ts="):
         engines.to_vllm(three, second_per_grid_ts=[0.5, None])
+    with pytest.raises(qwenvit.Error, match="a: .*second_per_grid_ts="):
+        engines.to_vllm(three, second_per_grid_ts=[0, 0.5])
 
 
 def test_the_seconds_of_a_cache_and_what_is_said_instead(torch, tmp_path):

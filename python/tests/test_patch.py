@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py has the real ones."""
+import copy
 import json
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -76,6 +78,26 @@ def test_a_patched_tower_is_transformers(family, version):
     qwenvit.unpatch(model)
     assert not hasattr(tower, "forward")
     assert all((before[k] == p.array).all() and p.requires_grad for k, p in tower.parameters.items())
+
+
+@pytest.mark.parametrize("version", ["5.23.0"], indirect=True)
+def test_a_patched_model_gives_its_weights_or_says_why_not(version):
+    model, tower = make_tower("qwen3_vl")
+    before = {k: p.array.copy() for k, p in tower.parameters.items()}
+    qwenvit.patch(model)
+    for state, prefix in ((model.state_dict(), "visual."), (tower.state_dict(), "")):
+        assert {prefix + k for k in before} == set(state)
+        assert all(np.array_equal(before[k], state[prefix + k].array) for k in before)
+    assert all(p.numel() == 0 for p in tower.parameters.values())
+    for copied in (copy.deepcopy, pickle.dumps):
+        for what in (model, tower):
+            with pytest.raises(qwenvit.Error, match="qwenvit.unpatch") as e:
+                copied(what)
+            assert e.value.status == "QV_EUNSUPPORTED"
+    qwenvit.unpatch(model)
+    assert not tower._state_dict_hooks
+    assert all(np.array_equal(before[k], p.array) for k, p in copy.deepcopy(model).state_dict().items()
+               for k in [k.removeprefix("visual.")])
 
 
 def spoil(tower, how):

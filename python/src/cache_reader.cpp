@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/* A cache that is read. Thin: the reader is C's; what users see of it is said in Python. */
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "binding.h"
+
+extern "C" {
+#include "cache_open.h"
+}
+
+namespace qvpy
+{
+
+using Names = std::vector<nb::bytes>; /* of files: any bytes */
+
+/* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork comes between a
+ * lock and its release. */
+class CacheReader
+{
+  public:
+    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle);
+    ~CacheReader();
+    CacheReader(const CacheReader &) = delete;
+    CacheReader &operator=(const CacheReader &) = delete;
+    nb::object find(nb::handle key) const;
+    nb::tuple place(int64_t i) const;
+    nb::tuple kind(int64_t i) const;
+    nb::list keys(int64_t from, int64_t n) const;
+    nb::list failed() const;
+    std::string record(int64_t i) const;
+    void verify(int64_t i) const;
+    nb::list damaged() const;
+    nb::dict info() const;
+    Names parts() const;
+    nb::tuple reduce() const;
+
+    qv_cache *cache = nullptr;
+    qv_cache_info facts = {};
+
+    qv_cache_item at(int64_t i) const;
+
+  private:
+    std::string dir;
+    size_t maps, idle;
+};
+
+CacheReader::CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps,
+                         size_t most_idle)
+    : dir(text_of(folder, "folder")), maps(most_maps), idle(most_idle)
+{
+    std::vector<const char *> pointers;
+    qv_cache_reading how = {};
+    qv_error err = {};
+    how.most_maps = maps;
+    how.most_idle = idle;
+    how.writable = true; /* torch has no tensors that are read-only */
+    if (names) {
+        for (const nb::bytes &name : *names)
+            pointers.push_back(name.c_str());
+        pointers.push_back(nullptr);
+        how.parts = pointers.data();
+        how.n_parts = names->size();
+    }
+    nb::gil_scoped_release released;
+    check(qv_cache_open_as(dir.c_str(), &how, &cache, &err), err);
+    qv_cache_get_info(cache, &facts);
+}
+
+CacheReader::~CacheReader()
+{
+    qv_cache_close(&cache);
+}
+
+qv_cache_item
+CacheReader::at(int64_t i) const
+{
+    qv_cache_item item = {};
+    qv_error err = {};
+    check(qv_cache_at(cache, i, &item, &err), err);
+    return item;
+}
+
+/* (index, whether it is ok) of a key; None of what is not there, whatever it is. */
+nb::object
+CacheReader::find(nb::handle key) const
+{
+    qv_cache_item item = {};
+    Py_ssize_t n = 0;
+    const char *text =
+        PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
+    if (!text || strlen(text) != (size_t)n) {
+        PyErr_Clear(); /* halves of surrogates are no UTF-8, and no key has a NUL */
+        return nb::none();
+    }
+    qv_cache_find(cache, text, &item, nullptr);
+    return item.key ? nb::object(nb::make_tuple(item.index, item.status == QV_OK)) : nb::none();
+}
+
+/* Where an item's tensors lie: (part, offset of its tokens, step to the next, offset of grid_thw, rows,
+ * frames). */
+nb::tuple
+CacheReader::place(int64_t i) const
+{
+    const qv_cache_item t = at(i);
+    return nb::make_tuple(t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows,
+                          t.n_timestamps);
+}
+
+/* (picture, sampled_fps), None where its record does not say. */
+nb::tuple
+CacheReader::kind(int64_t i) const
+{
+    const qv_cache_item t = at(i);
+    return nb::make_tuple(t.picture < 0 ? nb::object(nb::none()) : nb::cast(t.picture > 0),
+                          t.sampled_fps > 0 ? nb::cast(t.sampled_fps) : nb::object(nb::none()));
+}
+
+/* Those of items [from, from + n) that are ok: (key, index). */
+nb::list
+CacheReader::keys(int64_t from, int64_t n) const
+{
+    nb::list found;
+    for (int64_t i = from; i < from + n && i < facts.n_ok + facts.n_failed; i++) {
+        const qv_cache_item item = at(i);
+        if (!item.status)
+            found.append(nb::make_tuple(nb::str(item.key), i));
+    }
+    return found;
+}
+
+/* Indices of items that failed, part by part: so are their records read fastest. */
+nb::list
+CacheReader::failed() const
+{
+    std::vector<std::pair<int64_t, int64_t>> found;
+    for (int64_t i = 0; i < facts.n_ok + facts.n_failed && facts.n_failed; i++) {
+        const qv_cache_item item = at(i);
+        if (item.status)
+            found.emplace_back(item.part_index, i);
+    }
+    std::sort(found.begin(), found.end());
+    nb::list indices;
+    for (const auto &one : found)
+        indices.append(one.second);
+    return indices;
+}
+
+std::string
+CacheReader::record(int64_t i) const
+{
+    char *text = nullptr;
+    qv_error err = {};
+    check(qv_cache_record(cache, i, &text, &err), err);
+    std::unique_ptr<char, decltype(&free)> owned(text, free);
+    return text;
+}
+
+void
+CacheReader::verify(int64_t i) const
+{
+    qv_error err = {};
+    nb::gil_scoped_release released;
+    check(qv_cache_verify(cache, i, &err), err);
+}
+
+/* (part, words) */
+nb::list
+CacheReader::damaged() const
+{
+    nb::list list;
+    for (int64_t i = 0; qv_cache_damage(cache, i); i++)
+        list.append(nb::make_tuple(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
+                                   as_text(qv_cache_damage(cache, i))));
+    return list;
+}
+
+nb::dict
+CacheReader::info() const
+{
+    nb::dict d;
+    d["dtype"] = qv_dtype_name(facts.layout.dtype);
+    d["width"] = facts.layout.width;
+    d["n_deepstack"] = facts.layout.n_deepstack;
+    d["packed"] = facts.layout.packed;
+    d["made_by"] = nb::str(facts.made_by);
+    d["n_ok"] = facts.n_ok;
+    d["n_failed"] = facts.n_failed;
+    d["index_bytes"] = facts.index_bytes;
+    return d;
+}
+
+Names
+CacheReader::parts() const
+{
+    Names names;
+    for (int64_t i = 0; i < facts.n_parts; i++)
+        names.push_back(nb::bytes(qv_cache_part(cache, i)));
+    return names;
+}
+
+/* For pickle: what comes out of it opens these parts again, so indices are the same. */
+nb::tuple
+CacheReader::reduce() const
+{
+    return nb::make_tuple(nb::type<CacheReader>(),
+                          nb::make_tuple(nb::bytes(dir.data(), dir.size()), parts(), maps, idle));
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* An item whose part stays mapped for as long as an array needs it. */
+struct Held {
+    nb::object reader;
+    const qv_cache *cache;
+    qv_cache_item item;
+    ~Held()
+    {
+        qv_cache_release(cache, &item);
+    }
+};
+
+static nb::dlpack::dtype
+dtype_of(qv_dtype dtype)
+{
+    if (dtype == QV_F32)
+        return nb::dtype<float>();
+    if (dtype == QV_F16)
+        return nb::dlpack::dtype{ (uint8_t)nb::dlpack::dtype_code::Float, 16, 1 };
+    return nb::dtype<uint16_t>(); /* bf16, as its bits */
+}
+
+/* Tensor i of an item: of its matrices, or -1: grid_thw, -2: timestamps. numpy's, mapped. What is
+ * written to one that is writable stays in this process. */
+static nb::object
+view(nb::handle self, int64_t index, int i, bool writable)
+{
+    const CacheReader &r = nb::cast<const CacheReader &>(self);
+    const qv_cache_layout &l = r.facts.layout;
+    qv_error err = {};
+    std::unique_ptr<Held> held(new Held{ nb::borrow(self), r.cache, r.at(index) });
+    check(qv_cache_hold(r.cache, &held->item, &err), err);
+    const qv_cache_item &t = held->item;
+    if (!t.tokens || i < -2 || i > (l.packed ? 0 : l.n_deepstack))
+        fail(QV_EINVAL, "item %lld has no tensor %d", (long long)index, i);
+    const void *data = i == -1 ? t.grid_thw
+                       : i < 0 ? t.timestamps_s
+                       : i     ? t.deepstack[i - 1]
+                               : t.tokens;
+    const size_t columns = (size_t)l.width * (size_t)(l.packed ? 1 + l.n_deepstack : 1);
+    const size_t matrix[2] = { (size_t)t.rows, columns }, grid[2] = { 1, 3 },
+                 times[1] = { (size_t)t.n_timestamps };
+    const size_t *shape = i == -1 ? grid : i < 0 ? times : matrix;
+    const nb::dlpack::dtype dtype = i == -1 ? nb::dtype<int64_t>()
+                                    : i < 0 ? nb::dtype<double>()
+                                            : dtype_of(l.dtype);
+    nb::capsule owner(held.get(), [](void *p) noexcept { delete static_cast<Held *>(p); });
+    held.release();
+    const size_t dims = i == -2 ? 1 : 2;
+    if (writable)
+        return nb::cast(
+            nb::ndarray<nb::numpy>(const_cast<void *>(data), dims, shape, owner, nullptr, dtype));
+    return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, dims, shape, owner, nullptr, dtype));
+}
+
+void
+bind_cache_reader(nb::module_ &m)
+{
+    nb::class_<CacheReader>(m, "CacheReader")
+        .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t>(), nb::arg("folder"),
+             nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0, nb::arg("most_idle") = 0)
+        .def("find", &CacheReader::find)
+        .def("place", &CacheReader::place)
+        .def("kind", &CacheReader::kind)
+        .def("keys", &CacheReader::keys)
+        .def("failed", &CacheReader::failed)
+        .def("record", &CacheReader::record)
+        .def("verify", &CacheReader::verify)
+        .def("damaged", &CacheReader::damaged)
+        .def("info", &CacheReader::info)
+        .def("parts", &CacheReader::parts)
+        .def("view", &view)
+        .def("__reduce__", &CacheReader::reduce);
+}
+
+} // namespace qvpy

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Decoders in hostile hands (tests/faulty_decoder.c) between good ones: each costs its clip, in words."""
+import os
+
+import numpy as np
+import pytest
+
+import qwenvit
+
+FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
+pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
+FAULTS = {
+    "deaf": "takes no requests", "deaf and dumb": "no sign of life", "exit 0": "exit code 0", "exit 7": "exit code 7",
+    "opening exit 8": "exit code 8", "signal 9": "signal 9", "signal 11": "signal 11", "end 4": "????",
+    "end 5": "????", "end 7": "????", "end 8": "????", "opening end 7": "????", "rate nan": "what cannot be",
+    "duration nan": "what cannot be", "busy above": "what cannot be", "frames": "what cannot be",
+    "garbage": "what cannot be",
+}
+OPTIONS = {"num_frames": 400, "min_pixels": 1, "max_pixels": 400 * 32 * 32, "decode_seconds": 10}
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """plant(fault): a clip whose decoder does so; of so many frames that requests for them would fill a socket."""
+    from qwenvit import _decoder
+
+    command = _decoder.find("qwenvit")
+    good = tmp_path / "good.mp4"
+    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", str(good)]) == 0
+    program = tmp_path / "ffmpeg-1" / "qwenvit-decoder"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{FAULTY}" "$@"\n')
+    os.chmod(program, 0o755)
+    monkeypatch.delenv("QV_FAULT", raising=False)
+    monkeypatch.setattr(_decoder, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(_decoder, "_started", {})
+
+    def plant(fault=None):
+        if fault is None:
+            return str(good)
+        path = tmp_path / f"{fault}.mp4"
+        box = b"planted: " + fault.encode()
+        path.write_bytes(good.read_bytes() + b"\0\0\0\x30free" + box.ljust(40))
+        return str(path)
+
+    return plant
+
+
+def test_each_costs_its_clip(model, planted):
+    sources = [{"path": planted(), "key": "first"}]
+    for i, fault in enumerate(FAULTS):
+        sources += [{"path": planted(fault), "key": fault}, {"path": planted(), "key": f"good {i}"}]
+    expected = np.asarray(model.encode(planted(), **OPTIONS).tokens)
+    done, failed = {}, {}
+    for tokens in model.encode(sources, errors="yield", **OPTIONS):
+        if isinstance(tokens, qwenvit.Error):
+            failed[tokens.key] = tokens
+        else:
+            done[tokens.key] = np.asarray(tokens.tokens)
+    assert set(failed) == set(FAULTS) and len(done) == len(FAULTS) + 1
+    for key, e in failed.items():
+        assert e.status == "QV_EFORMAT" and FAULTS[key] in str(e) and str(e).isprintable(), (key, e.status, str(e))
+    for key, tokens in done.items():
+        assert np.array_equal(tokens, expected), key
+
+
+def test_a_cache_goes_on_past_them(model, planted, tmp_path):
+    rows = [{"path": planted(fault), "key": fault or "good"} for fault in ("end 7", "exit 7", None, "rate nan")]
+    for run in range(2):
+        with qwenvit.CacheWriter(model, tmp_path / "cache", **OPTIONS) as cache:
+            counts = cache.add(rows)
+        assert (counts["done"], counts["failed"]) == ((1, 3), (0, 0))[run], counts
+        assert (counts["there"], counts["failed_before"]) == ((0, 0), (1, 3))[run], counts
+    assert set(qwenvit.Cache(tmp_path / "cache")) == {"good"}
