@@ -23,6 +23,16 @@ if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
 endif()
 
 # ---- libraries and headers -----------------------------------------------------------------------
+# Each finds the others beside it: a program that is linked with one need not name those that this needs,
+# and the path that it finds its own libraries by is not theirs.
+set(origin $ORIGIN)
+if(APPLE)
+    set(origin @loader_path)
+endif()
+set(library_rpath ${origin})
+if(PRIVATE_DNNL)
+    list(APPEND library_rpath ${origin}/qwenvit)
+endif()
 # install_library(NAME [NAME in the package]): static, shared, header, what the static one links
 function(install_library name exported)
     get_target_property(needs ${name}_objects LINK_LIBRARIES)
@@ -31,9 +41,7 @@ function(install_library name exported)
     endforeach()
     set_target_properties(${name} PROPERTIES EXPORT_NAME ${exported}_static)
     set_target_properties(${name}_shared PROPERTIES EXPORT_NAME ${exported})
-    if(PRIVATE_DNNL)
-        set_target_properties(${name}_shared PROPERTIES INSTALL_RPATH "$ORIGIN/qwenvit")
-    endif()
+    set_target_properties(${name}_shared PROPERTIES INSTALL_RPATH "${library_rpath}")
     install(TARGETS ${name}_shared EXPORT qwenvit_shared
             LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
             INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -56,7 +64,7 @@ endif()
 function(install_program target folder)
     if(PRIVATE_DNNL)
         file(RELATIVE_PATH up /${folder} /${PRIVATE_DIR})
-        set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
+        set_target_properties(${target} PROPERTIES INSTALL_RPATH "${origin}/${up}")
     endif()
     install(TARGETS ${target} RUNTIME DESTINATION ${folder} COMPONENT runtime)
 endfunction()
@@ -113,6 +121,10 @@ function(install_pc name summary)
     list(JOIN private " " private)
     file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
     string(REGEX REPLACE "/$" "" prefix ${prefix})
+    set(requires "")
+    if(name STREQUAL "qwenvit_job") # whoever has jobs has models
+        set(requires "qwenvit_media qwenvit")
+    endif()
     configure_file(cmake/library.pc.in ${CMAKE_BINARY_DIR}/${name}.pc @ONLY)
     install(FILES ${CMAKE_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
             COMPONENT dev)

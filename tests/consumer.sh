@@ -8,6 +8,7 @@ set -eu
 build=$1 model=$2 work=$3 cc=$4
 consumer=$(cd "$(dirname "$0")/consumer" && pwd)
 source=$(cd "$consumer/../.." && pwd)
+unset LD_LIBRARY_PATH LD_RUN_PATH # the prefix is one that the loader does not know
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 fail() { echo "FAILED: $*"; exit 1; }
@@ -29,11 +30,21 @@ uses() {
     ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
     [ $linked = "$2" ] || fail "$1 is linked $linked"
 }
-# clean FOLDER: what was installed there names neither the build nor where it was built from
-clean() {
-    for path in "$build" "$source" "$work/first"; do
-        ! grep -rlF "$path/" "$1" || fail "the files above name $path"
+# alone WAY FOLDER: of each library the program that is linked with it and no other; all are tried
+alone() {
+    bad=
+    for library in qwenvit media job cache; do
+        "$2/alone_${library}_$1" > said.txt 2>&1 && grep -q '^QV_OK' said.txt ||
+            { bad="$bad $library"; cat said.txt; }
     done
+    [ -z "$bad" ] || fail "$1, linked alone ($2):$bad"
+}
+# clean FOLDER: what was installed there names neither the build, nor where it was built from, nor where it
+# was meant to be: it finds its own by where it is
+configured=$(sed -n 's/^CMAKE_INSTALL_PREFIX:PATH=//p' "$build/CMakeCache.txt")
+clean() {
+    sh "$source/tests/shipped.sh" "$1" "$build" "$source" "$work" "$configured/lib" \
+        "$configured/libexec" || fail "what is installed in $1"
 }
 
 cmake --install "$build" --prefix "$work/first" > install.log
@@ -49,6 +60,8 @@ cmake --build cmake >> cmake.log
 uses cmake/consumer_shared shared
 uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)" \
     "$(sed -n 's/^-- backends: //p' cmake.log)"
+alone shared cmake
+alone static cmake
 
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
@@ -61,6 +74,18 @@ $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags
     qwenvit_job qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
 uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder" \
     "$(pkg-config --variable=backendsdir qwenvit)"
+
+mkdir pc
+for library in qwenvit media job cache; do
+    name=$(echo $library | tr a-z A-Z) package=qwenvit
+    [ $library = qwenvit ] || package=qwenvit_$library
+    $cc -std=c11 -Wall -Werror -DALONE=$name "$consumer/alone.c" -o pc/alone_${library}_shared \
+        -Wl,--as-needed $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs $package) -Wl,-rpath,"$libs"
+    $cc -std=c11 -Wall -Werror -DALONE=$name "$consumer/alone.c" -o pc/alone_${library}_static \
+        $(pkg-config --cflags --libs --static $package | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
+done
+alone shared pc
+alone static pc
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
     echo 'no dpkg-dev or no file here: no Debian packages'

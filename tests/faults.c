@@ -161,12 +161,29 @@ __wrap_open(const char *path, int flags, ...)
     return fails(IO, &self) ? -1 : __real_open(path, flags, mode);
 }
 
-/* Closes all the same, as the system does. */
+/* The job's files. */
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg", cut_file[] = "clip.mov",
+                  tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
+                  tune_file[] = "tune.json", log_file[] = "log.json";
+
+int __real_fstat(int fd, struct stat *out);
+
+/* Closes all the same, as the system does, which may say only then that what was written is lost. */
 WRAPPER(close, int, (int fd))
 {
-    static const struct call self = { "close", QV_EIO, 0, "nothing was written through it" };
+    static const struct call calls[] = { { "close", QV_EIO, 0, "nothing was written through it" },
+                                         { "close", QV_EIO, 0, NULL },
+                                         { "close", QV_EIO, 0,
+                                           "a tune file is written if it can be" } };
+    char link[64], path[512] = "";
+    struct stat st;
+    const bool written = armed == IO && !__real_fstat(fd, &st) && S_ISREG(st.st_mode) &&
+                         (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const bool named = written && readlink(link, path, sizeof path - 1) > 0;
+    const int kind = !written ? 0 : named && strstr(path, tune_file) ? 2 : 1;
     int result = __real_close(fd);
-    if (!fails(IO, &self))
+    if (!fails(IO, &calls[kind]))
         return result;
     errno = EIO;
     return -1;
@@ -187,13 +204,35 @@ WRAPPER(mmap, void *, (void *at, size_t n, int protection, int flags, int fd, of
     return fails(PROCESS, &self) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, from);
 }
 
+/* What a power loss would take: a name given to a file that was not synced, and one whose folder was not
+ * synced behind it. */
+static atomic_ullong synced; /* the file that was synced last */
+static atomic_bool name_is_lost, order_is_wrong;
+
 /* Thousands of jobs do not wait for the disk. */
 WRAPPER(fsync, int, (int fd))
 {
     static const struct call self = { "fsync", QV_EIO, 0, "a tune file is written if it can be" };
-    (void)fd;
+    struct stat st;
+    if (!__real_fstat(fd, &st) && S_ISDIR(st.st_mode))
+        atomic_store(&name_is_lost, false);
+    else
+        atomic_store(&synced, (unsigned long long)st.st_ino);
     errno = EIO;
     return fails(IO, &self) ? -1 : 0;
+}
+
+WRAPPER(rename, int, (const char *from, const char *to))
+{
+    static const struct call self = { "rename", QV_EIO, 0, "a tune file is written if it can be" };
+    struct stat st;
+    errno = EIO;
+    if (fails(IO, &self))
+        return -1;
+    if (fstatat(AT_FDCWD, from, &st, 0) || st.st_ino != atomic_load(&synced))
+        atomic_store(&order_is_wrong, true);
+    atomic_store(&name_is_lost, true);
+    return __real_rename(from, to);
 }
 
 /* Frees the context where it fails. */
@@ -221,10 +260,6 @@ struct made {
     float y[N_Y];
     uint8_t rgb[MOST_RGB], late[MOST_RGB];
 };
-
-static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg", cut_file[] = "clip.mov",
-                  tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
-                  tune_file[] = "tune.json", log_file[] = "log.json";
 
 static qv_error complaint; /* of the command */
 
@@ -450,6 +485,10 @@ check_job(const char *backend, enum class class, bool isolated, long n)
         complain(n, "a file is not closed", "");
     if (waitpid(-1, NULL, WNOHANG) >= 0)
         complain(n, "a process is not ended", "");
+    if (atomic_load(&order_is_wrong) || (!call && atomic_load(&name_is_lost)))
+        complain(n, "a power loss would leave a file that is not whole, or none:",
+                 atomic_load(&order_is_wrong) ? "not synced before it was named"
+                                              : "its folder was not synced");
     check_folder(n);
     check_file(n, tokens_file, &tokens, !status);
     check_file(n, picture_file, &picture, !status);

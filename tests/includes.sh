@@ -20,7 +20,7 @@ media          include src src/files/atomic_file.h src/files/installed.h
 job            include src src/files src/model/model.h src/model/packer.h
 tools/command  include src src/files src/engine src/conv3d src/towers src/model
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command
-python/src     include src/dtype.h src/files
+python/src     include src/dtype.h src/files job/cache_open.h
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '
 
@@ -29,7 +29,7 @@ includes() {
     for f in include/*.h src/*.[ch] src/*/*.[ch]* cpu/*.[ch] cuda/*.[ch]* metal/*.[chm]* media/*.[ch] \
         job/*.[ch] python/src/*.cpp python/src/*.h tools/*/*.[ch]; do
         sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f" | while read -r h; do
-            for at in "${f%/*}" src tools include; do
+            for at in "${f%/*}" src tools include job; do
                 [ ! -e "$at/$h" ] || { echo "$f $at/$h"; break; }
             done
         done

@@ -81,7 +81,7 @@ temp_count(void)
     return n;
 }
 
-/* The status, and every word of `words` (separated by '|') in the text. */
+/* The status, and every word of `words` (separated by '|') in the text, which no terminal obeys. */
 static inline void
 expect_failure(const char *what, qv_status wanted, const char *words, qv_status got,
                const qv_error *err)
@@ -95,7 +95,7 @@ expect_failure(const char *what, qv_status wanted, const char *words, qv_status 
         if (!strstr(err->text, word))
             fail_msg("%s: \"%s\" is not in: %s", what, word, err->text);
     for (const char *p = err->text; *p; p++)
-        if ((unsigned char)*p < 0x20)
+        if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e)
             fail_msg("%s: a control character in: %s", what, err->text);
 }
 
