@@ -131,7 +131,7 @@ function(install_pc name summary)
 endfunction()
 install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
 if(QV_MEDIA)
-    install_pc(qwenvit_media "Clips and pictures as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
+    install_pc(qwenvit_media "Clips and images as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
                -ldl -lm)
     install_pc(qwenvit_job "Many clips at once for qwenvit" -pthread -lm)
 endif()

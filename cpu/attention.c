@@ -72,10 +72,10 @@ longest(const struct qv_op_attention *op)
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
-/* A product for each number of queries from kind `first` on; they share packed weights. */
+/* A GEMM for each number of queries from kind `first` on; they share packed weights. */
 static qv_status
-open_product(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
-             struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
+open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
+          struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
 {
     const_dnnl_memory_desc_t packed = NULL;
     desc->m = query_rows[first];
@@ -94,8 +94,8 @@ open_product(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
 
 /* All sources are dense: from those that are not oneDNN 3.2 packs weights itself. */
 static qv_status
-open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
-              struct products_cpu *out, qv_error *err)
+open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
+           struct gemms_cpu *out, qv_error *err)
 {
     struct matmul_desc_cpu qk = { .n = keys,
                                   .k = op->head_dim,
@@ -110,8 +110,8 @@ open_products(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64
                                   .type = dnnl_type_cpu(op->q_dtype),
                                   .dst_type = dnnl_f32 };
     int first = query_kind(longest(op));
-    qv_status status = open_product(dev, &qk, first, out->scores, &out->k, err);
-    return status ? status : open_product(dev, &pv, first, out->values, &out->v, err);
+    qv_status status = open_gemm(dev, &qk, first, out->scores, &out->k, err);
+    return status ? status : open_gemm(dev, &pv, first, out->values, &out->v, err);
 }
 
 /* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
@@ -120,13 +120,13 @@ open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
 {
     struct attention_cpu *a = &kernel->attention;
     const struct qv_op_attention *op = &kernel->op.u.attention;
-    a->products = calloc((size_t)a->threads, sizeof *a->products);
-    if (!a->products)
+    a->gemms = calloc((size_t)a->threads, sizeof *a->gemms);
+    if (!a->gemms)
         return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");
     qv_status status = QV_OK;
     for (int t = 0; t < a->threads; t++)
         for (int i = 0; i < ATTENTION_KEY_KINDS && i * KEY_STEP < longest(op) && !status; i++)
-            status = open_products(dev, op, (i + 1) * KEY_STEP, &a->products[t][i], err);
+            status = open_gemms(dev, op, (i + 1) * KEY_STEP, &a->gemms[t][i], err);
     return status;
 }
 
@@ -151,7 +151,7 @@ lay_out(struct qv_kernel *kernel)
         [ATTENTION_MORE] = longest(op) > KEYS ? block * hd * sizeof(float) : 0,
     };
     for (int i = 0; i < ATTENTION_KEY_KINDS; i++) {
-        const struct products_cpu *p = &a->products[0][i];
+        const struct gemms_cpu *p = &a->gemms[0][i];
         bytes[ATTENTION_K] = most(bytes[ATTENTION_K], p->k.bytes);
         bytes[ATTENTION_V] = most(bytes[ATTENTION_V], p->v.bytes);
         for (int kind = 0; kind < ATTENTION_QUERY_KINDS; kind++) {
@@ -183,7 +183,7 @@ qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, si
     if (status)
         return status;
     int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
-    int64_t group = a->products[0][0].k.group; /* values of a word, which packing transposes */
+    int64_t group = a->gemms[0][0].k.group; /* values of a word, which packing transposes */
     if (group > 1 && stride % group)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "attention: k_stride=%lld; keys are packed two values at a time",
@@ -210,7 +210,7 @@ struct piece {
     const struct attention_call_cpu *call;
     struct segment_cpu segment;
     int64_t head, first, rows;
-    const struct products_cpu *products; /* of this thread */
+    const struct gemms_cpu *gemms; /* of this thread */
     char *scratch;
     struct rows_ahead *ahead; /* [AHEAD] */
 };
@@ -319,11 +319,11 @@ exponentials(const struct piece *piece, const float *x, void *y, int64_t n, int6
 /* The queries from `query` on, `rows` of them, against a block of n packed keys: the first block,
  * or one more. */
 static qv_status
-attend_block(const struct piece *piece, const struct products_cpu *products, int64_t query,
-             int64_t rows, int kind, int64_t n, bool more, qv_error *err)
+attend_block(const struct piece *piece, const struct gemms_cpu *gemms, int64_t query, int64_t rows,
+             int kind, int64_t n, bool more, qv_error *err)
 {
     const struct qv_op_attention *op = &piece->kernel->op.u.attention;
-    int64_t hd = op->head_dim, stride = products->k.n;
+    int64_t hd = op->head_dim, stride = gemms->k.n;
     size_t element = qv_dtype_bytes(op->q_dtype);
     char *q = (char *)part(piece, ATTENTION_Q) + (size_t)(query * hd) * element;
     char *exps = part(piece, ATTENTION_SCORES);
@@ -334,7 +334,7 @@ attend_block(const struct piece *piece, const struct products_cpu *products, int
     void *matmul = part(piece, ATTENTION_MATMUL);
 
     qv_status status =
-        qv_matmul_run_cpu(piece->dev, &products->scores[kind],
+        qv_matmul_run_cpu(piece->dev, &gemms->scores[kind],
                           (void *[]){ q, part(piece, ATTENTION_K), NULL, scores, matmul }, err);
     if (status)
         return status;
@@ -345,7 +345,7 @@ attend_block(const struct piece *piece, const struct products_cpu *products, int
     }
     float *values = more ? part(piece, ATTENTION_MORE) : out;
     status =
-        qv_matmul_run_cpu(piece->dev, &products->values[kind],
+        qv_matmul_run_cpu(piece->dev, &gemms->values[kind],
                           (void *[]){ exps, part(piece, ATTENTION_V), NULL, values, matmul }, err);
     if (more && !status)
         qv_lanes_add_scaled_cpu(out, values, 1, rows * hd);
@@ -373,16 +373,16 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
     copy_queries(piece);
     for (int64_t key = 0; key < piece->segment.rows && !status; key += KEYS) {
         int64_t n = least(KEYS, piece->segment.rows - key);
-        const struct products_cpu *products = &piece->products[(n - 1) / KEY_STEP];
-        qv_panels_transposed_cpu(&products->k, row_of(piece, &call->k, key), call->k.stride, n,
+        const struct gemms_cpu *gemms = &piece->gemms[(n - 1) / KEY_STEP];
+        qv_panels_transposed_cpu(&gemms->k, row_of(piece, &call->k, key), call->k.stride, n,
                                  op->q_dtype, part(piece, ATTENTION_K));
-        qv_panels_cpu(&products->v, row_of(piece, &call->v, key), call->v.stride, n, op->q_dtype,
+        qv_panels_cpu(&gemms->v, row_of(piece, &call->v, key), call->v.stride, n, op->q_dtype,
                       part(piece, ATTENTION_V));
         look_ahead(piece, key, next);
         for (int64_t query = 0; query < piece->rows && !status;) {
             int kind = query_kind(piece->rows - query);
             int64_t rows = least(query_rows[kind], piece->rows - query);
-            status = attend_block(piece, products, query, rows, kind, n, key > 0, err);
+            status = attend_block(piece, gemms, query, rows, kind, n, key > 0, err);
             query += rows;
         }
     }
@@ -468,7 +468,7 @@ qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
         struct piece piece = { .dev = dev,
                                .kernel = kernel,
                                .call = call,
-                               .products = a->products[thread],
+                               .gemms = a->gemms[thread],
                                .scratch = (char *)scratch + (size_t)thread * a->thread_bytes,
                                .ahead = ahead };
         struct piece next = piece;
@@ -526,12 +526,12 @@ void
 qv_attention_release_cpu(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
-    for (int t = 0; t < a->threads && a->products; t++)
+    for (int t = 0; t < a->threads && a->gemms; t++)
         for (int i = 0; i < ATTENTION_KEY_KINDS; i++)
             for (int kind = 0; kind < ATTENTION_QUERY_KINDS; kind++) {
-                qv_primitive_close_cpu(&a->products[t][i].scores[kind]);
-                qv_primitive_close_cpu(&a->products[t][i].values[kind]);
+                qv_primitive_close_cpu(&a->gemms[t][i].scores[kind]);
+                qv_primitive_close_cpu(&a->gemms[t][i].values[kind]);
             }
-    free(a->products);
+    free(a->gemms);
     free(a->segments);
 }

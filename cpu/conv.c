@@ -29,13 +29,13 @@ batch(const struct qv_op_conv *op)
     return op->x_depth == op->d ? op->n : 1;
 }
 
-/* sums 2: what is in y is the addend. */
+/* sums 2: what is in y is the residual. */
 static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {
     struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
     if (op->sums == 2)
-        epilogue.addend_rows = epilogue.rows;
+        epilogue.residual_rows = epilogue.rows;
     return epilogue;
 }
 
@@ -200,7 +200,7 @@ qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void 
     size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->x_dtype);
     int64_t n = pieces(op);
     size_t dst = qv_op_view(&kernel->op, 4).bytes / (size_t)(op->n * n);
-    qv_epilogue_addend_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
+    qv_epilogue_residual_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
     dnnl_status_t s = dnnl_success;
     for (int64_t i = 0; i < op->n * n && !s; i += batch(op)) {
         int64_t at = i / n * op->x_depth + i % n * op->sd;

@@ -56,9 +56,9 @@ struct panels_cpu {
     size_t bytes;
 };
 
-/* attention. Its products, for each number of keys in a block and of queries; a thread's scratch. */
+/* attention. Its GEMMs, for each number of keys in a block and of queries; a thread's scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
-struct products_cpu {
+struct gemms_cpu {
     struct primitive_cpu scores[ATTENTION_QUERY_KINDS], values[ATTENTION_QUERY_KINDS];
     struct panels_cpu k, v;
 };
@@ -81,8 +81,8 @@ struct segment_cpu {
 };
 
 struct attention_cpu {
-    struct products_cpu (*products)[ATTENTION_KEY_KINDS]; /* of each thread */
-    struct segment_cpu *segments;                         /* of an operation that names them */
+    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* of each thread */
+    struct segment_cpu *segments;                   /* of an operation that names them */
     int threads;
     size_t offset[ATTENTION_PARTS], thread_bytes; /* of scratch */
     float (*exps)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
@@ -152,14 +152,14 @@ const char *qv_primitive_name_cpu(const struct primitive_cpu *primitive);
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
-/* cpu/epilogue.c: what follows a product [rows, cols] of gemm or conv, as post-operations on a
+/* cpu/epilogue.c: what follows a GEMM [rows, cols] of gemm or conv, as post-operations on a
  * destination of n_dims; which argument of the primitive the bias is (0: none); and before a run,
- * the addend to where the post-operation finds it: in y. */
+ * the residual to where the post-operation finds it: in y. */
 dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims,
                               dnnl_primitive_attr_t attr);
 int qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op);
-void qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
-                            const void *addend, void *y);
+void qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
+                              const void *residual, void *y);
 
 /* cpu/matmul.c */
 qv_status qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *desc,

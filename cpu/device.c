@@ -92,7 +92,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
-    /* oneDNN 3.2's products of f32 without it: the last rows of a block have kernels of their own */
+    /* oneDNN 3.2's f32 GEMMs without it: the last rows of a block have kernels of their own */
     bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
     bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
@@ -101,7 +101,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .threads = ((const struct qv_device_cpu *)device)->threads,
                              .dtype = bf16 ? QV_BF16 : QV_F32,
                              .chunk_rows = 640,
-                             .rung_rows = 16,
+                             .bucket_rows = 16,
                              .least_rows = 16,
                              .free_segments = true, /* empty ones are passed over */
                              .quick_plans = true,
@@ -157,14 +157,14 @@ release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
     case QV_OP_gemm: qv_gemm_release_cpu(kernel); break;
     case QV_OP_attention: qv_attention_release_cpu(kernel); break;
     case QV_OP_conv: qv_primitive_close_cpu(&kernel->conv); break;
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
     case QV_OP_COUNT: break;
     }
@@ -177,7 +177,7 @@ check_dtypes(const struct qv_op *op, qv_error *err)
 {
     const uint32_t takes = 1 << QV_F32 | 1 << QV_BF16;
     switch (op->kind) {
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
@@ -187,7 +187,7 @@ check_dtypes(const struct qv_op *op, qv_error *err)
     case QV_OP_epilogue: return qv_op_takes(op, takes, err);
     case QV_OP_gemm:
     case QV_OP_attention:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_conv:
     case QV_OP_COUNT: break;
     }
@@ -224,14 +224,14 @@ prepare_kernel(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scra
     case QV_OP_gemm: return qv_gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
     case QV_OP_attention: return qv_attention_prepare_cpu(dev, kernel, scratch_bytes, err);
     case QV_OP_conv: return qv_conv_prepare_cpu(dev, kernel, scratch_bytes, err);
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue: *scratch_bytes = qv_row_ops_scratch_cpu(dev, &kernel->op); return QV_OK;
     case QV_OP_COUNT: break;
     }
@@ -280,7 +280,7 @@ static void
 describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cpu *gemm = &kernel->gemm;
-    const struct products_cpu *products;
+    const struct gemms_cpu *gemms;
     *text = 0;
     switch (kernel->op.kind) {
     case QV_OP_gemm:
@@ -290,20 +290,20 @@ describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
                      (long long)gemm->rows);
         return;
     case QV_OP_attention:
-        products = kernel->attention.products[0]; /* the kinds that every length needs */
-        describe_primitive("oneDNN ", &products->scores[ATTENTION_QUERY_KINDS - 1], text, size);
-        describe_primitive(", our softmax, oneDNN ", &products->values[ATTENTION_QUERY_KINDS - 1],
+        gemms = kernel->attention.gemms[0]; /* the kinds that every length needs */
+        describe_primitive("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
+        describe_primitive(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
                            text, size);
         return;
     case QV_OP_conv: describe_primitive("oneDNN ", &kernel->conv, text, size); return;
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
     case QV_OP_COUNT: break;
     }
@@ -321,14 +321,14 @@ run_call(struct qv_device_cpu *dev, const struct qv_call *call, qv_error *err)
     case QV_OP_gemm: return qv_gemm_run_cpu(dev, kernel, p, scratch, err);
     case QV_OP_attention: return qv_attention_run_cpu(dev, kernel, p, scratch, err);
     case QV_OP_conv: return qv_conv_run_cpu(dev, kernel, p, scratch, err);
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue: qv_row_ops_run_cpu(dev, &kernel->op, p, scratch); break;
     case QV_OP_COUNT: break;
     }

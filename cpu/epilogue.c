@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* act(alpha * sum + bias) + addend behind a product, as oneDNN's post-operations. */
+/* act(alpha * sum + bias) + residual behind a GEMM, as oneDNN's post-operations. */
 #include "cpu.h"
 
 /* oneDNN adds the bias before any post-operation, so with an alpha it becomes one. */
@@ -41,7 +41,7 @@ append_act(int64_t act, dnnl_post_ops_t ops)
     return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
 }
 
-/* The sum comes last, as the residual does: it reads y, where the addend lies. */
+/* The sum comes last, as the residual does: it reads y, where the residual lies. */
 dnnl_status_t
 qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr_t attr)
 {
@@ -56,7 +56,7 @@ qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr
     }
     if (!s && op->act != QV_ACT_NONE)
         s = append_act(op->act, ops);
-    if (!s && op->addend_rows)
+    if (!s && op->residual_rows)
         s = dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
     if (!s)
         s = dnnl_primitive_attr_set_post_ops(attr, ops);
@@ -65,13 +65,13 @@ qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr
 }
 
 void
-qv_epilogue_addend_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
-                       const void *addend, void *y)
+qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
+                         const void *residual, void *y)
 {
-    if (!op->addend_rows || addend == y)
+    if (!op->residual_rows || residual == y)
         return;
-    size_t bytes = (size_t)(op->addend_rows * op->cols) * qv_dtype_bytes(op->addend_dtype);
+    size_t bytes = (size_t)(op->residual_rows * op->cols) * qv_dtype_bytes(op->residual_dtype);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < op->rows / op->addend_rows; i++)
-        memcpy((char *)y + (size_t)i * bytes, addend, bytes);
+    for (int64_t i = 0; i < op->rows / op->residual_rows; i++)
+        memcpy((char *)y + (size_t)i * bytes, residual, bytes);
 }

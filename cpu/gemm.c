@@ -173,7 +173,7 @@ qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void 
                 void *scratch, qv_error *err)
 {
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(&kernel->op.u.gemm);
-    qv_epilogue_addend_cpu(dev, &epilogue, p[3], p[4]);
+    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
     int n = kernel->gemm.n_parts;
     if (n == 1)
         return run_part(dev, kernel, 0, p, scratch, err);

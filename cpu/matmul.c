@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* oneDNN's matmul: ten objects to make one product. */
+/* oneDNN's matmul: ten objects to make one GEMM. */
 #include "cpu.h"
 
 static dnnl_status_t

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Matrices of activations packed as oneDNN wants a product's weights [k,n], so that its matmul does
+ * Matrices of activations packed as oneDNN wants a GEMM's weights [k,n], so that its matmul does
  * not pack them again in every call: keys transposed, values as they lie, zeros around both.
  */
 #include "cpu.h"

@@ -16,8 +16,8 @@ row_buffer_bytes(const struct qv_op *op)
     case QV_OP_gather: cols = op->u.gather.cols; break;
     case QV_OP_interpolate: cols = 2 * op->u.interpolate.cols; break;
     case QV_OP_epilogue: cols = 3 * op->u.epilogue.cols; break;
-    case QV_OP_rows:
-    case QV_OP_unfold:
+    case QV_OP_patchify:
+    case QV_OP_im2col:
     case QV_OP_conv:
     case QV_OP_convert:
     case QV_OP_gemm:
@@ -35,8 +35,8 @@ qv_row_ops_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
 
 /* One patch of one frame, channel by channel. */
 static void
-rows_patch(const struct qv_op_rows *op, const uint8_t *src, int64_t line_bytes, const float *norm,
-           int64_t row, int64_t t, void *y)
+patchify_patch(const struct qv_op_patchify *op, const uint8_t *src, int64_t line_bytes,
+               const float *norm, int64_t row, int64_t t, void *y)
 {
     int64_t c = op->channels, ps = op->patch, first = row * c * op->temporal * ps * ps;
     for (int64_t ch = 0; ch < c; ch++)
@@ -48,7 +48,7 @@ rows_patch(const struct qv_op_rows *op, const uint8_t *src, int64_t line_bytes, 
 }
 
 static void
-rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *const *p)
+patchify_cpu(const struct qv_device_cpu *dev, const struct qv_op_patchify *op, void *const *p)
 {
     const int32_t(*places)[4] = p[1], (*coords)[4] = p[3];
     const float(*norms)[6] = p[2];
@@ -59,8 +59,8 @@ rows_cpu(const struct qv_device_cpu *dev, const struct qv_op_rows *op, void *con
             const int32_t *at = coords[i], *place = places[at[0]];
             int64_t frame = place[0] + (int64_t)at[1] * place[1] + t * place[2];
             int64_t pixel = frame * ps * ps + (int64_t)at[2] * ps * place[3] * ps + at[3] * ps;
-            rows_patch(op, (const uint8_t *)p[0] + pixel * c, place[3] * ps * c, norms[at[0]], i, t,
-                       p[4]);
+            patchify_patch(op, (const uint8_t *)p[0] + pixel * c, place[3] * ps * c, norms[at[0]],
+                           i, t, p[4]);
         }
 }
 
@@ -182,7 +182,7 @@ interpolate_cpu(const struct qv_device_cpu *dev, const struct qv_op_interpolate 
 
 /* One row: what lies below the kernel at z, r, q of sample n, in runs that are contiguous in x. */
 static void
-unfold_row(const struct qv_op_unfold *op, const char *x, char *y, int64_t n, int64_t z, int64_t r,
+im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int64_t z, int64_t r,
            int64_t q)
 {
     int64_t planes = op->channels_first ? op->c : 1, c = op->channels_first ? 1 : op->c;
@@ -198,7 +198,7 @@ unfold_row(const struct qv_op_unfold *op, const char *x, char *y, int64_t n, int
 /* A kernel of one makes channels last: columns of a matrix [c, positions] become rows, some at a
  * time. Without strides the positions of a sample are one line, otherwise those of a line are. */
 static void
-transpose(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *const *p)
+transpose(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void *const *p)
 {
     enum { SOME = 256 };
     bool dense = op->sd == 1 && op->sh == 1 && op->sw == 1;
@@ -217,7 +217,7 @@ transpose(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *
 }
 
 static void
-unfold_cpu(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void *const *p)
+im2col_cpu(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void *const *p)
 {
     int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
     int64_t ws = (op->w - op->kw) / op->sw + 1, cols = op->kd * op->kh * op->kw * op->c;
@@ -228,7 +228,7 @@ unfold_cpu(const struct qv_device_cpu *dev, const struct qv_op_unfold *op, void 
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->n * ds * hs; i++)
         for (int64_t j = 0; j < ws; j++)
-            unfold_row(op, p[0], at_cpu(p[1], op->y_dtype, (i * ws + j) * cols), i / (ds * hs),
+            im2col_row(op, p[0], at_cpu(p[1], op->y_dtype, (i * ws + j) * cols), i / (ds * hs),
                        i / hs % ds * op->sd, i % hs * op->sh, j * op->sw);
 }
 
@@ -239,18 +239,19 @@ epilogue_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op, v
 #pragma omp parallel num_threads(dev->threads)
     {
         float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
-        float *addend = v + op->cols, *bias = op->bias ? addend + op->cols : NULL;
+        float *residual = v + op->cols, *bias = op->bias ? residual + op->cols : NULL;
         if (bias)
             qv_lanes_load_cpu(bias, p[1], op->bias_dtype, op->cols);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < op->rows; i++) {
             qv_lanes_epilogue_cpu(v, at_cpu(p[0], QV_F32, i * op->cols), bias, (float)op->alpha,
                                   op->act, op->cols);
-            if (op->addend_rows) {
-                qv_lanes_load_cpu(addend,
-                                  at_cpu(p[2], op->addend_dtype, i % op->addend_rows * op->cols),
-                                  op->addend_dtype, op->cols);
-                qv_lanes_add_scaled_cpu(v, addend, 1, op->cols);
+            if (op->residual_rows) {
+                qv_lanes_load_cpu(residual,
+                                  at_cpu(p[2], op->residual_dtype,
+                                         i % op->residual_rows * op->cols),
+                                  op->residual_dtype, op->cols);
+                qv_lanes_add_scaled_cpu(v, residual, 1, op->cols);
             }
             qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), v, op->y_dtype, op->cols);
         }
@@ -262,14 +263,14 @@ qv_row_ops_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *cons
 {
     size_t row_bytes = row_buffer_bytes(op);
     switch (op->kind) {
-    case QV_OP_rows: rows_cpu(dev, &op->u.rows, p); break;
+    case QV_OP_patchify: patchify_cpu(dev, &op->u.patchify, p); break;
     case QV_OP_convert: convert_cpu(dev, &op->u.convert, p); break;
     case QV_OP_norm: norm_cpu(dev, &op->u.norm, p, scratch, row_bytes); break;
     case QV_OP_rope: rope_cpu(dev, &op->u.rope, p, scratch, row_bytes); break;
     case QV_OP_gate: gate_cpu(dev, &op->u.gate, p, scratch, row_bytes); break;
     case QV_OP_gather: gather_cpu(dev, &op->u.gather, p, scratch, row_bytes); break;
     case QV_OP_interpolate: interpolate_cpu(dev, &op->u.interpolate, p, scratch, row_bytes); break;
-    case QV_OP_unfold: unfold_cpu(dev, &op->u.unfold, p); break;
+    case QV_OP_im2col: im2col_cpu(dev, &op->u.im2col, p); break;
     case QV_OP_epilogue: epilogue_cpu(dev, &op->u.epilogue, p, scratch, row_bytes); break;
     case QV_OP_conv:
     case QV_OP_gemm:

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Tensors of the graph; what lies between its operations comes behind. */
-enum { X = 1, W, BIAS, ADDEND, Y, ALPHA, BETWEEN };
+enum { X = 1, W, BIAS, RESIDUAL, Y, ALPHA, BETWEEN };
 
 /* ---- weights ----------------------------------------------------------------------------------*/
 
@@ -229,9 +229,9 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct ste
         steps[n++] = (struct step){ CUDNN_POINTWISE_ADD, vector(op, BIAS, op->bias_dtype, op->o) };
     if (op->act)
         steps[n++] = (struct step){ acts[op->act], { 0 } };
-    if (op->addend_rows || op->sums == 2)
+    if (op->residual_rows || op->sums == 2)
         steps[n++] =
-            (struct step){ CUDNN_POINTWISE_ADD, y_tensor(op, part, ADDEND, y_dtype(op, false)) };
+            (struct step){ CUDNN_POINTWISE_ADD, y_tensor(op, part, RESIDUAL, y_dtype(op, false)) };
     return n;
 }
 
@@ -318,7 +318,7 @@ rows_of(const struct qv_op_conv *op)
 }
 
 /* Whether to ask cuDNN for the graph with (or bare: without) what follows the convolution. An
- * addend whose rows repeat is no tensor, cuDNN's activations are not good enough for f32, and those
+ * residual whose rows repeat is no tensor, cuDNN's activations are not good enough for f32, and those
  * with a sigmoid are ours; with sums = 1 nothing follows, so that the two are the same. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
@@ -326,7 +326,7 @@ has_form(const struct qv_op_conv *op, bool bare)
     if (bare)
         return op->sums != 1;
     bool act = !op->act || op->act == QV_ACT_GELU_TANH || op->act == QV_ACT_GELU_ERF;
-    return act && (!op->addend_rows || op->addend_rows == rows_of(op)) &&
+    return act && (!op->residual_rows || op->residual_rows == rows_of(op)) &&
            !(op->act && op->y_dtype == QV_F32);
 }
 
@@ -392,7 +392,7 @@ run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
         { W, "conv's w", p[1], TENSOR_ALIGNMENT },
         { Y, "conv's y", p[4], y_aligned },
         { BIAS, "conv's bias", p[2], TENSOR_ALIGNMENT },
-        { ADDEND, "conv's addend", op->sums == 2 ? p[4] : p[3], y_aligned },
+        { RESIDUAL, "conv's residual", op->sums == 2 ? p[4] : p[3], y_aligned },
         { ALPHA, "conv's alpha", &alpha, 0 },
     };
     struct step steps[MOST_STEPS];
@@ -416,15 +416,15 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     int64_t frames = frames_of(op);
     int64_t frame = frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype);
     int64_t y_step = y_bytes(op, conv, y_dtype(op, conv->bare));
-    char *x = p[0], *addend = p[3], *y = conv->bare ? sums : p[4];
+    char *x = p[0], *residual = p[3], *y = conv->bare ? sums : p[4];
     qv_status status = QV_OK;
     for (int64_t n = 0; n < op->n; n += conv->samples)
         for (int64_t f = 0; f < frames && !status; f += conv->frames) {
-            void *part[] = { x + (n * op->x_depth + f * op->sd) * frame, p[1], p[2], addend, y };
+            void *part[] = { x + (n * op->x_depth + f * op->sd) * frame, p[1], p[2], residual, y };
             status = run_part(dev, kernel, part, workspace, err);
             y += y_step;
-            if (addend)
-                addend += y_step;
+            if (residual)
+                residual += y_step;
         }
     return status;
 }
@@ -469,8 +469,8 @@ epilogue_obstacle(const struct qv_op_conv *op)
 {
     if (has_form(op, false))
         return "cuDNN has no engine for both in one graph";
-    return op->addend_rows && op->addend_rows != rows_of(op)
-               ? "cuDNN has no addend whose rows repeat"
+    return op->residual_rows && op->residual_rows != rows_of(op)
+               ? "cuDNN has no residual whose rows repeat"
                : "cuDNN's activations are not exact in f32";
 }
 

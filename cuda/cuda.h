@@ -46,7 +46,7 @@ struct qv_device_cuda {
     bool uploads;        /* since the last run: the work waits for them */
     cublasLtHandle_t lt; /* these two: NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
-    const struct qv_keeper *keeper;         /* of cuDNN's plans; NULL: none */
+    const struct qv_plan_cache *plan_cache; /* of cuDNN's plans; NULL: none */
     struct warmer_cuda *warmers[LIBRARIES]; /* that are at it; NULL: none */
     char name[64], warning[240];
     char lost[300]; /* what broke the device for good; "" */
@@ -99,7 +99,7 @@ struct graph_cuda {
     bool last_resort; /* its heuristics had no better one */
 };
 
-/* One product, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
+/* One GEMM, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
     struct graph_cuda graph; /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
@@ -132,7 +132,7 @@ struct qv_kernel {
     char naive[200]; /* why cuDNN does not run it; "" where it does, or is not asked */
 };
 
-/* cuda/gemm_graph.c: whether cuDNN is asked for a product; what it has no plan for is cuBLASLt's. */
+/* cuda/gemm_graph.c: whether cuDNN is asked for a GEMM; what it has no plan for is cuBLASLt's. */
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
 /* cuda/gemm.c, attention.c, conv.c: p are device addresses; choice is as in qv_backend.prepare. */

@@ -486,10 +486,10 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
 static bool
 take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
 {
-    const struct qv_keeper *keeper = target->dev ? target->dev->keeper : NULL;
+    const struct qv_plan_cache *plan_cache = target->dev ? target->dev->plan_cache : NULL;
     struct kept head;
     size_t bytes = 0;
-    char *kept = keeper ? keeper->find(keeper->files, key, &bytes) : NULL;
+    char *kept = plan_cache ? plan_cache->find(plan_cache->files, key, &bytes) : NULL;
     bool taken = kept && bytes > sizeof head;
     if (taken) {
         const struct attribute_cuda attributes[] = {
@@ -511,10 +511,10 @@ take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *
 static void
 keep(const struct target_cuda *target, const char *key, const struct graph_cuda *graph)
 {
-    const struct qv_keeper *keeper = target->dev ? target->dev->keeper : NULL;
+    const struct qv_plan_cache *plan_cache = target->dev ? target->dev->plan_cache : NULL;
     const struct kept head = { graph->engine, graph->last_resort };
     int64_t n = 0;
-    if (!keeper ||
+    if (!plan_cache ||
         cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
                                  CUDNN_TYPE_CHAR, 0, &n, NULL) ||
         n <= 0)
@@ -524,7 +524,7 @@ keep(const struct target_cuda *target, const char *key, const struct graph_cuda 
         !cudnnBackendGetAttribute(graph->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
                                   CUDNN_TYPE_CHAR, n, &n, kept + sizeof head)) {
         memcpy(kept, &head, sizeof head);
-        keeper->keep(keeper->files, key, kept, sizeof head + (size_t)n);
+        plan_cache->keep(plan_cache->files, key, kept, sizeof head + (size_t)n);
     }
     free(kept);
 }

@@ -77,7 +77,7 @@ void qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescript
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
 /* The choice-th of the configurations that suit operands of this dtype and become plans; that of an earlier
- * process, if the device's keeper has it.
+ * process, if the device's plan_cache has it.
  * QV_EUNSUPPORTED where there are no more than *usable. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              int64_t dtype, int choice, struct graph_cuda *out, int *usable,
@@ -110,7 +110,7 @@ qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op
 qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
                             int choice, struct conv_cuda *out, int *usable, qv_error *err);
 
-/* A product's plan, with addresses as qv_gemm_run_cuda has them. */
+/* A GEMM's plan, with addresses as qv_gemm_run_cuda has them. */
 qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
                                  const struct graph_cuda *graph, void *const *p, void *workspace,
                                  qv_error *err);

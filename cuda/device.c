@@ -191,7 +191,7 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->tf32 = options->tf32;
     dev->stream = options->stream;
     dev->own_stream = !options->stream;
-    dev->keeper = options->keeper;
+    dev->plan_cache = options->plan_cache;
     qv_status status = find_device(dev, err);
     if (!status)
         status = check_cudnn(err);
@@ -220,8 +220,8 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .dtype = QV_BF16,
                              .dtype_reason = "this GPU multiplies bf16 natively",
                              .chunk_rows = 6144,
-                             .pack_rows = 12288, /* 4% faster there, for 64 pictures and tower M */
-                             .rung_rows = 128,
+                             .pack_rows = 12288, /* 4% faster there, for 64 images and tower M */
+                             .bucket_rows = 128,
                              .least_rows = 512,
                              .chunks = 2,
                              /* on an H200, of towers' sizes; f32 attention is a kernel of ours */
@@ -231,7 +231,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .gated_rows = 3072, /* 2 x 3456 wide: 42 MB of 60 */
                              .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
-                             .addend_apart = true,
+                             .residual_apart = true,
                              .tanh_error = 0x1p-11 }; /* PTX ISA, tanh.approx.f32 */
     snprintf(out->device, sizeof out->device,
              "%.40s, sm_%d, CUDA %u.%u, cuBLASLt %u.%u.%u, cuDNN %u.%u.%u%s", dev->name, dev->sm,
@@ -274,14 +274,14 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
     case QV_OP_gemm: qv_gemm_release_cuda(kernel); break;
     case QV_OP_attention: qv_attention_release_cuda(kernel); break;
     case QV_OP_conv: qv_conv_release_cuda(kernel); break;
-    case QV_OP_rows: /* our own kernels keep nothing */
+    case QV_OP_patchify: /* our own kernels keep nothing */
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
     case QV_OP_COUNT: break;
     }
@@ -328,7 +328,7 @@ open_library(struct qv_device_cuda *dev, int library, qv_error *err)
     return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
 }
 
-/* A product may be cuDNN's. */
+/* A GEMM may be cuDNN's. */
 static qv_status
 open_libraries(struct qv_device_cuda *dev, const struct qv_op *op, qv_error *err)
 {
@@ -347,14 +347,14 @@ prepare_kernel(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     case QV_OP_gemm: return qv_gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
     case QV_OP_attention: return qv_attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
     case QV_OP_conv: return qv_conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
         if (choice)
             return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(kernel->op.kind));
@@ -426,14 +426,14 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
     case QV_OP_gemm: qv_gemm_describe_cuda(kernel, text, size); return;
     case QV_OP_attention: qv_attention_describe_cuda(kernel, text, size); return;
     case QV_OP_conv: qv_conv_describe_cuda(kernel, text, size); return;
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
     case QV_OP_COUNT: break;
     }

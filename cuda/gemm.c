@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gemm on cuBLASLt, which is column-major: what is y[m,n] = x[m,k] w[n,k]^T here is
- * Y[n,m] = W[k,n]^T X[k,m] there, with the same bytes. An addend of fewer rows than y is the C of a
+ * Y[n,m] = W[k,n]^T X[k,m] there, with the same bytes. An residual of fewer rows than y is the C of a
  * batch whose stride is 0; C must not be Y, or sums are rounded before they are added. What none of
- * its epilogues does (the erf GELU, an activation before an addend) our `epilogue` kernel does, on
+ * its epilogues does (the erf GELU, an activation before a residual) our `epilogue` kernel does, on
  * f32 sums; an activation with a sigmoid a graph of cuDNN's (gemm_graph.c).
  */
 #include <stdlib.h>
@@ -77,11 +77,11 @@ qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, in
 
 /* ---- describing ------------------------------------------------------------------------------ */
 
-/* How often the addend's rows repeat, each time in a batch of its own. */
+/* How often the residual's rows repeat, each time in a batch of its own. */
 static int64_t
 batches(const struct qv_op_gemm *op, bool f32_sums)
 {
-    return !f32_sums && op->addend_rows ? op->m / op->addend_rows : 1;
+    return !f32_sums && op->residual_rows ? op->m / op->residual_rows : 1;
 }
 
 static cublasStatus_t
@@ -154,7 +154,7 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct 
  * Sums over k are not split among blocks. Into how many parts the library splits one depends on how
  * many rows fill the device, so that a segment's bits would depend on the capacity of the plan that
  * it went through. Unsplit they do not, on an H200, for what the library picks for ALIKE_ROWS and more (seen,
- * not promised); so fewer rows, a merger's of a small picture, take what ALIKE_ROWS would.
+ * not promised); so fewer rows, a merger's of a small image, take what ALIKE_ROWS would.
  */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
@@ -316,11 +316,11 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
 }
 
 /* Where rows of y do not begin at multiples of 16 bytes, cuBLASLt's kernels round sums to bf16
- * before they add bias and addend. And its GELU in f32 is off by up to 5e-6. */
+ * before they add bias and residual. And its GELU in f32 is off by up to 5e-6. */
 static bool
 rounds_twice(const struct qv_op_gemm *op)
 {
-    bool epilogue = op->act || op->bias || op->addend_rows;
+    bool epilogue = op->act || op->bias || op->residual_rows;
     return op->y_dtype == QV_F32 ? op->act : epilogue && op->n % ROW_MULTIPLE;
 }
 
@@ -330,7 +330,7 @@ epilogue_obstacle(const struct qv_op_gemm *op)
 {
     if (op->act && op->act != QV_ACT_GELU_TANH)
         return "cuBLASLt has only the tanh GELU";
-    if (op->act && op->addend_rows)
+    if (op->act && op->residual_rows)
         return "cuBLASLt adds before it activates";
     if (rounds_twice(op))
         return "cuBLASLt's own would be less exact";
@@ -419,10 +419,10 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
-    bool f32_sums = g->sums_bytes > 0, addend = !f32_sums && op->addend_rows;
+    bool f32_sums = g->sums_bytes > 0, residual = !f32_sums && op->residual_rows;
     char *padded = scratch, *sums = padded + g->padded_bytes, *workspace = sums + g->sums_bytes;
     void *y = f32_sums ? sums : p[4];
-    const float alpha = f32_sums ? 1 : (float)op->alpha, beta = addend ? 1 : 0;
+    const float alpha = f32_sums ? 1 : (float)op->alpha, beta = residual ? 1 : 0;
     qv_status status = QV_OK;
     if (g->graph.plan)
         return qv_gemm_graph_run_cuda(dev, op, &g->graph, p, scratch, err);
@@ -442,7 +442,7 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
         status = qv_check_cublas(dev,
                                  cublasLtMatmul(dev->lt, g->desc, &alpha, p[1], g->w,
                                                 g->padded_bytes ? padded : p[0], g->x, &beta,
-                                                addend ? p[3] : y, g->c, y, g->y, &g->algo,
+                                                residual ? p[3] : y, g->c, y, g->y, &g->algo,
                                                 workspace, g->workspace_bytes, dev->stream),
                                  "cublasLtMatmul", err);
     if (status || !f32_sums)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A product with an activation that cuBLASLt's epilogues lack, as a graph of cuDNN's: the product, the
+ * A GEMM with an activation that cuBLASLt's epilogues lack, as a graph of cuDNN's: the GEMM, the
  * bias, x / (1 + exp(-beta x)), rounded once. Through f32 sums in memory and a kernel of ours it takes
  * 1.4 times as long (6080 x 5120 x 1280 on an H200: 168 us to 118; with the bias alone 115).
  *
@@ -28,8 +28,8 @@ obstacle(const struct qv_op_gemm *op)
         return "its activation has no sigmoid";
     if (op->x_dtype != QV_BF16 || op->y_dtype != QV_BF16)
         return "it is not in bf16";
-    if (op->addend_rows || op->alpha != 1)
-        return "it has an addend or a factor";
+    if (op->residual_rows || op->alpha != 1)
+        return "it has a residual or a factor";
     if (op->n % RUN || op->k % RUN)
         return "its rows are not whole runs of 16 bytes";
     if (op->m > INT32_MAX / op->n || op->m > INT32_MAX / op->k)
@@ -59,17 +59,17 @@ matrix(struct sketch_cuda *sketch, int64_t id, int64_t rows, int64_t cols, bool 
 }
 
 static void
-add_product(struct sketch_cuda *sketch, const struct qv_op_gemm *op, cudnnBackendDescriptor_t y)
+add_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op, cudnnBackendDescriptor_t y)
 {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     const struct attribute_cuda how = { CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
                                         &precision };
-    const cudnnBackendDescriptor_t product =
+    const cudnnBackendDescriptor_t gemm =
         qv_describe_cuda(sketch, CUDNN_BACKEND_MATMUL_DESCRIPTOR, &how, 1);
     const cudnnBackendDescriptor_t x = matrix(sketch, X, op->m, op->k, false);
     const cudnnBackendDescriptor_t w = matrix(sketch, W, op->k, op->n, true);
     const struct attribute_cuda what[] = {
-        { CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &product },
+        { CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &gemm },
         { CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x },
         { CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w },
         { CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y },
@@ -83,11 +83,11 @@ sketch_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op)
 {
     cudnnBackendDescriptor_t at = matrix(sketch, BETWEEN, op->m, op->n, false);
     sketch->preferred = PREFERRED;
-    add_product(sketch, op, at);
+    add_gemm(sketch, op, at);
     if (op->bias) {
-        const cudnnBackendDescriptor_t product = at, bias = matrix(sketch, BIAS, 1, op->n, false);
+        const cudnnBackendDescriptor_t gemm = at, bias = matrix(sketch, BIAS, 1, op->n, false);
         at = matrix(sketch, BETWEEN + 1, op->m, op->n, false);
-        qv_pointwise_cuda(sketch, CUDNN_POINTWISE_ADD, product, bias, at);
+        qv_pointwise_cuda(sketch, CUDNN_POINTWISE_ADD, gemm, bias, at);
     }
     qv_swish_cuda(sketch, swish_beta(op), at, matrix(sketch, Y, op->m, op->n, false));
 }

@@ -17,8 +17,9 @@
 extern "C" {
 #endif
 
-cudaError_t qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
-                         const void *places, const void *norms, const void *coords, void *y);
+cudaError_t qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *op,
+                             const void *frames, const void *places, const void *norms,
+                             const void *coords, void *y);
 cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
                             void *y);
 cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
@@ -31,10 +32,10 @@ cudaError_t qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, c
                            const void *index, void *y);
 cudaError_t qv_interpolate_cuda(cudaStream_t stream, const struct qv_op_interpolate *op,
                                 const void *table, const void *index, const void *weight, void *y);
-cudaError_t qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x,
+cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, const void *x,
                            void *y);
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
-                             const void *bias, const void *addend, void *y);
+                             const void *bias, const void *residual, void *y);
 
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
@@ -56,7 +57,7 @@ cudaError_t qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_atte
                                     const void *list, const void *q, const void *k, const void *v,
                                     void *y);
 cudaError_t qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x,
-                               const void *w, const void *bias, const void *addend, void *y);
+                               const void *w, const void *bias, const void *residual, void *y);
 
 #ifdef __cplusplus
 }

@@ -278,7 +278,8 @@ struct conv_shape {
     int64_t rows, depth, c, o; /* of y; of a sum; channels of a group */
     int64_t tiles;
     float alpha;
-    struct divisor ws, hs, ds, taps_c, taps_w, taps_h, o_tiles, groups, all_o, group_o, addend_rows;
+    struct divisor ws, hs, ds, taps_c, taps_w, taps_h, o_tiles, groups, all_o, group_o,
+        residual_rows;
 };
 
 /* Where the kernel lies for a row of y: its first frame, line and pixel, padding before 0. */
@@ -319,7 +320,7 @@ value_below(const struct conv_shape &s, const T *x, const struct place &at, cons
 
 template <typename T>
 static __device__ __forceinline__ void
-epilogue_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y, int64_t row,
+epilogue_sum(const struct conv_shape &s, const T *bias, const T *residual, void *y, int64_t row,
              int64_t o, float sum)
 {
     int64_t at = row * s.op.o + o, from;
@@ -329,9 +330,9 @@ epilogue_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y
         return;
     }
     sum = activate<T>((int)s.op.act, fmaf(s.alpha, sum, s.op.bias ? value(bias + o) : 0));
-    if (s.op.addend_rows) {
-        divide(row, s.addend_rows, &from);
-        sum += value(addend + from * s.op.o + o);
+    if (s.op.residual_rows) {
+        divide(row, s.residual_rows, &from);
+        sum += value(residual + from * s.op.o + o);
     }
     set((T *)y + at, sum);
 }
@@ -339,7 +340,7 @@ epilogue_sum(const struct conv_shape &s, const T *bias, const T *addend, void *y
 /* 64 rows by 64 channels of one group per block. */
 template <typename T>
 static __global__ BLOCK void
-conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, const T *addend,
+conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, const T *residual,
             void *y)
 {
     __shared__ __align__(16) float a[STEP * PITCH], b[STEP * PITCH];
@@ -384,7 +385,7 @@ conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, co
                 int64_t row = row0 + threadIdx.x / SIDE * EACH + i;
                 int64_t o = o0 + threadIdx.x % SIDE * EACH + j;
                 if (row < s.rows && o < s.o)
-                    epilogue_sum(s, bias, addend, y, row, group * s.o + o, sums[i][j]);
+                    epilogue_sum(s, bias, residual, y, row, group * s.o + o, sums[i][j]);
             }
     }
 }
@@ -393,7 +394,7 @@ conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, co
 template <typename T>
 static __global__ BLOCK void
 conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias,
-                   const T *addend, void *y)
+                   const T *residual, void *y)
 {
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, o, rest;
     int64_t row = divide(i, s.all_o, &o);
@@ -410,13 +411,13 @@ conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *b
                 for (int64_t c = 0; c < s.c; c++)
                     sum = fmaf(value_below(s, x, at, tap, first + c), value(filter + c), sum);
             }
-    epilogue_sum(s, bias, addend, y, row, o, sum);
+    epilogue_sum(s, bias, residual, y, row, o, sum);
 }
 
 template <typename T>
 static cudaError_t
 conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
-           const void *bias, const void *addend, void *y)
+           const void *bias, const void *residual, void *y)
 {
     enum { NARROW = 16 };
     int64_t ds = (op->d - op->dd * (op->kd - 1) - 1) / op->sd + 1;
@@ -441,18 +442,18 @@ conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, cons
                             divisor_of(op->groups),
                             divisor_of(op->o),
                             divisor_of(o),
-                            divisor_of(op->addend_rows ? op->addend_rows : 1) };
+                            divisor_of(op->residual_rows ? op->residual_rows : 1) };
     bool narrow = o < NARROW;
     return launch(stream, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles, dim3(THREADS),
                   narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x, (const T *)w,
-                  (const T *)bias, (const T *)addend, y);
+                  (const T *)bias, (const T *)residual, y);
 }
 
 cudaError_t
 qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
-                   const void *bias, const void *addend, void *y)
+                   const void *bias, const void *residual, void *y)
 {
     return typed(op->x_dtype, [&](auto t) {
-        return conv_typed<decltype(t)>(stream, op, x, w, bias, addend, y);
+        return conv_typed<decltype(t)>(stream, op, x, w, bias, residual, y);
     });
 }

@@ -128,8 +128,8 @@ rows_typed(cudaStream_t stream, const struct rows_shape &s, const uint8_t *frame
 }
 
 cudaError_t
-qv_rows_cuda(cudaStream_t stream, const struct qv_op_rows *op, const void *frames,
-             const void *places, const void *norms, const void *coords, void *y)
+qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *op, const void *frames,
+                 const void *places, const void *norms, const void *coords, void *y)
 {
     const struct rows_shape s = { op->rows,
                                   op->channels * op->temporal * op->patch * op->patch,
@@ -602,16 +602,17 @@ enum { FINISH_AHEAD = 2 };
 
 struct epilogue_shape {
     int64_t vectors; /* in all */
-    struct divisor per_row, addend_rows;
+    struct divisor per_row, residual_rows;
     float alpha;
     int act;
-    bool bias, addend;
+    bool bias, residual;
 };
 
-/* addend may be y: each thread reads its values before it writes them. */
+/* residual may be y: each thread reads its values before it writes them. */
 template <typename T, int N>
 static __global__ BLOCK void
-epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, const T *addend, T *y)
+epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, const T *residual,
+                T *y)
 {
     int64_t first = blockIdx.x * (int64_t)(THREADS * FINISH_AHEAD) + threadIdx.x;
     raw<float, N> in[FINISH_AHEAD];
@@ -625,9 +626,9 @@ epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, co
             in[k] = fetch<N>(x + i * N);
             if (s.bias)
                 shift[k] = fetch<N>(bias + at * N);
-            if (s.addend) {
-                divide(row, s.addend_rows, &from);
-                plus[k] = fetch<N>(addend + (from * s.per_row.by + at) * N);
+            if (s.residual) {
+                divide(row, s.residual_rows, &from);
+                plus[k] = fetch<N>(residual + (from * s.per_row.by + at) * N);
             }
         }
     }
@@ -650,27 +651,28 @@ epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, co
 template <typename T, int N>
 static cudaError_t
 epilogue_vectors(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
-                 const void *bias, const void *addend, void *y)
+                 const void *bias, const void *residual, void *y)
 {
     struct epilogue_shape s = { op->rows * (op->cols / N),
                                 divisor_of(op->cols / N),
-                                divisor_of(op->addend_rows ? op->addend_rows : 1),
+                                divisor_of(op->residual_rows ? op->residual_rows : 1),
                                 (float)op->alpha,
                                 (int)op->act,
                                 op->bias != 0,
-                                op->addend_rows != 0 };
+                                op->residual_rows != 0 };
     return launch(stream, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
-                  epilogue_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)addend,
+                  epilogue_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)residual,
                   (T *)y);
 }
 
 cudaError_t
 qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
-                 const void *bias, const void *addend, void *y)
+                 const void *bias, const void *residual, void *y)
 {
     return typed(op->y_dtype, [&](auto t) {
         typedef decltype(t) T;
-        return op->cols % LANES<T> ? epilogue_vectors<T, 1>(stream, op, x, bias, addend, y)
-                                   : epilogue_vectors<T, LANES<T>>(stream, op, x, bias, addend, y);
+        return op->cols % LANES<T>
+                   ? epilogue_vectors<T, 1>(stream, op, x, bias, residual, y)
+                   : epilogue_vectors<T, LANES<T>>(stream, op, x, bias, residual, y);
     });
 }

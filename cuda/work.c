@@ -17,7 +17,9 @@ run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
     case QV_OP_gemm: return qv_gemm_run_cuda(dev, kernel, p, scratch, err);
     case QV_OP_attention: return qv_attention_run_cuda(dev, kernel, p, scratch, err);
     case QV_OP_conv: return qv_conv_run_cuda(dev, kernel, p, scratch, err);
-    case QV_OP_rows: e = qv_rows_cuda(s, &op->u.rows, p[0], p[1], p[2], p[3], p[4]); break;
+    case QV_OP_patchify:
+        e = qv_patchify_cuda(s, &op->u.patchify, p[0], p[1], p[2], p[3], p[4]);
+        break;
     case QV_OP_convert: e = qv_convert_cuda(s, &op->u.convert, p[0], p[1]); break;
     case QV_OP_norm: e = qv_norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]); break;
     case QV_OP_rope: e = qv_rope_cuda(s, &op->u.rope, p[0], p[1], p[2], p[3]); break;
@@ -26,7 +28,7 @@ run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
     case QV_OP_interpolate:
         e = qv_interpolate_cuda(s, &op->u.interpolate, p[0], p[1], p[2], p[3]);
         break;
-    case QV_OP_unfold: e = qv_unfold_cuda(s, &op->u.unfold, p[0], p[1]); break;
+    case QV_OP_im2col: e = qv_im2col_cuda(s, &op->u.im2col, p[0], p[1]); break;
     case QV_OP_epilogue: e = qv_epilogue_cuda(s, &op->u.epilogue, p[0], p[1], p[2], p[3]); break;
     case QV_OP_COUNT: break;
     }

@@ -4,7 +4,7 @@
  *
  * Three lifetimes. A context is a device. A model is weights on it. A plan is one model at one
  * capacity: everything that allocates, searches, compiles or can fail happens in making the plan;
- * encoding with it, clips and pictures of any size that fit, allocates nothing.
+ * encoding with it, clips and images of any size that fit, allocates nothing.
  *
  * Conventions
  *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
@@ -116,7 +116,7 @@ typedef struct qv_context_options {
      * never written to. */
     const char *tune_file;
     bool tune; /* measure what the file does not hold; without a file, remember it here only */
-    bool tf32; /* CUDA: products of f32 may be computed in TF32 (10 bits of mantissa) */
+    bool tf32; /* CUDA: GEMMs of f32 may be computed in TF32 (10 bits of mantissa) */
     /* CUDA: a cudaStream_t of the device, on which all work is enqueued; NULL: an own one. Memory
      * of the device that is given as input or output is then read and written in the order of that
      * stream, and no call waits for it. */
@@ -166,24 +166,23 @@ QV_API void qv_host_free(qv_context *ctx, void *p);
 
 /* ---- model: weights on a device ------------------------------------------------------------- */
 
-/* Which of transformers' processors makes frames. Pictures have one rule but for GLM's. */
+/* Which of transformers' processors makes frames. Images have one rule but for GLM's. */
 typedef enum qv_processor {
     QV_PROCESSOR_QWEN3_VL =
         0,                 /* Qwen3VLVideoProcessor: pixels are counted over all frames, T*H*W */
     QV_PROCESSOR_QWEN2_VL, /* Qwen2VLVideoProcessor: pixels of each frame, H*W; an even number of
                                   frames; that of Qwen2.5-VL too */
-    QV_PROCESSOR_GLM4V,    /* Glm4vVideoProcessor and, of pictures, Glm4vImageProcessor: pixels are
-                                  counted over all frames, of a picture as over the pair that it
+    QV_PROCESSOR_GLM4V,    /* Glm4vVideoProcessor and, of images, Glm4vImageProcessor: pixels are
+                                  counted over all frames, of an image as over the pair that it
                                   becomes; an even number of frames, by fps and max_duration alone */
     QV_PROCESSOR_MAX = 0x7fff
 } qv_processor;
 
-/* How clips or pictures become frames for this model; from the checkpoint's preprocessor files. */
+/* How clips or images become frames for this model; from the checkpoint's preprocessor files. */
 typedef struct qv_preprocess {
-    int64_t min_pixels,
-        max_pixels;         /* of a clip, counted as its processor does; of a picture: H*W */
-    double mean[3], std[3]; /* of values in 0..1 */
-    double fps;             /* frames sampled per second (clips) */
+    int64_t min_pixels, max_pixels; /* of a clip, counted as its processor does; of an image: H*W */
+    double mean[3], std[3];         /* of values in 0..1 */
+    double fps;                     /* frames sampled per second (clips) */
     int64_t min_frames, max_frames; /* (clips); 0 where the processor has no such numbers */
     double max_duration; /* seconds (clips): of longer ones fps * max_duration frames, over all of
                             them; 0: the processor has no such number */
@@ -236,16 +235,16 @@ typedef enum qv_input {
     QV_INPUT_MAX = 0x7fff
 } qv_input;
 
-/* A clip or a picture, or a piece of one: whole frame pairs of one grid. */
+/* A clip or an image, or a piece of one: whole frame pairs of one grid. */
 typedef struct qv_item {
     /* QV_INPUT_FRAMES: uint8 [n_frames, patch_size*grid_h, patch_size*grid_w, 3]; QV_INPUT_PATCHES:
      * float32 [t*grid_h*grid_w, row_dim], or bf16. Read before the call returns. */
     const void *data;
     int64_t grid_thw[3]; /* frame pairs t, patch rows and columns (multiples of merge_size) */
-    /* Of frames, those in data: 0 takes 2*t for a clip and 1 for a picture; an odd last one, 2*t - 1,
+    /* Of frames, those in data: 0 takes 2*t for a clip and 1 for an image; an odd last one, 2*t - 1,
      * is paired with itself. */
     int64_t n_frames;
-    bool picture; /* one frame, which every pair is twice; normalised as pictures are, not clips */
+    bool is_image; /* one frame, which every pair is twice; normalised as images are, not clips */
     uint64_t reserved[2];
 } qv_item;
 
@@ -257,8 +256,8 @@ typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, i
 
 /* A plan knows no grids: any mix of items that fits is one push. */
 typedef struct qv_plan_options {
-    int64_t rows;         /* patches in a chunk, rounded up to a rung; 0: the device's own size */
-    int64_t segments;     /* most frame pairs and pictures in a chunk; 0: by rows */
+    int64_t rows;         /* patches in a chunk, rounded up to a bucket; 0: the device's own size */
+    int64_t segments;     /* most frame pairs and images in a chunk; 0: by rows */
     int64_t segment_rows; /* every frame pair has exactly so many patches, and a chunk is made of
                              them: faster on some devices; 0: of any number */
     int64_t windows;      /* most windows of attention in a chunk, edges counted (Qwen2.5-VL); 0:
@@ -292,15 +291,15 @@ typedef struct qv_tokens {
     int64_t n;                         /* out: rows written */
 } qv_tokens;
 
-/* The capacity that suits an item which is encoded by itself: the smallest rung that holds it; of a
- * clip larger than a chunk, chunks of whole frame pairs; of a picture larger than that, its own.
+/* The capacity that suits an item which is encoded by itself: the smallest bucket that holds it; of a
+ * clip larger than a chunk, chunks of whole frame pairs; of an image larger than that, its own.
  * Sets rows, segments, segment_rows and windows. Reads what never changes: any thread may call it, while
  * another uses the model. QV_EINVAL for a grid that cannot be. */
 QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
                                      qv_plan_options *options, qv_error *err);
 
 /* Patches in a chunk into which items of any size are packed, of which `rows` were asked for: rounded up
- * to a rung; 0: the device's own size. Reads what never changes, as qv_plan_options_for does. */
+ * to a bucket; 0: the device's own size. Reads what never changes, as qv_plan_options_for does. */
 QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
 
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
@@ -325,10 +324,10 @@ QV_API qv_status qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
- * The short case: items at once, of any sizes, clips and pictures; tokens in the same order. One item
+ * The short case: items at once, of any sizes, clips and images; tokens in the same order. One item
  * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity,
  * those that are larger than a chunk as one alone. Where `options` is NULL or says none it is the
- * device's own, or of what fits into one chunk the smallest rung that holds all, if that has the same
+ * device's own, or of what fits into one chunk the smallest bucket that holds all, if that has the same
  * bits. Of `options` also the output dtype and the hook are taken.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
@@ -381,7 +380,7 @@ typedef enum qv_act {
 
 /*
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
- *                           + bias[o]) + addend[row % addend_rows, o]
+ *                           + bias[o]) + residual[row % residual_rows, o]
  * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, so too h', w'.
  * Axes are depth (frames), height, width, in this order in every [3]. The output is always channels
  * last: rows [n*d'*h'*w', o].
@@ -391,19 +390,19 @@ typedef struct qv_conv3d_desc {
     int64_t kernel[3];
     int64_t stride[3], dilation[3]; /* 0: 1 */
     int64_t pad_front[3], pad_back[3];
-    int64_t groups;      /* 0 or 1: dense. Weight is [o, c/groups, kd, kh, kw] */
-    int64_t merge;       /* block order of y's rows for QV_LAYOUT_FRAMES_U8 (0: 1) */
-    int64_t addend_rows; /* 0: no addend; divides n*d'*h'*w' */
-    double alpha;        /* 0: 1 */
+    int64_t groups;        /* 0 or 1: dense. Weight is [o, c/groups, kd, kh, kw] */
+    int64_t merge;         /* block order of y's rows for QV_LAYOUT_FRAMES_U8 (0: 1) */
+    int64_t residual_rows; /* 0: no residual; divides n*d'*h'*w' */
+    double alpha;          /* 0: 1 */
     double pixel_scale[3], pixel_shift[3]; /* QV_LAYOUT_FRAMES_U8: x = byte * scale + shift;
                                               a scale of 0: 1 */
     qv_conv3d_layout layout;
     qv_causal causal;
     qv_act act;
-    qv_dtype dtype; /* QV_F32 or QV_BF16: of x (unless bytes), weight, addend and y; sums are f32.
+    qv_dtype dtype; /* QV_F32 or QV_BF16: of x (unless bytes), weight, residual and y; sums are f32.
                        QV_DTYPE_AUTO: the device's */
     bool bias;
-    bool frames_equal; /* a promise: the kernel[0] frames below a kernel are one picture */
+    bool frames_equal; /* a promise: the kernel[0] frames below a kernel are one image */
 } qv_conv3d_desc;
 
 typedef struct qv_conv3d_weights {
@@ -411,9 +410,9 @@ typedef struct qv_conv3d_weights {
                            channels_last; NULL: only to be asked, not run */
     qv_dtype dtype;     /* of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
-    const float *bias;  /* [o]; rounded to the description's dtype, as the weight is */
-    const void *addend; /* [addend_rows, o] in the description's dtype */
-} qv_conv3d_weights;    /* all are copied */
+    const float *bias;    /* [o]; rounded to the description's dtype, as the weight is */
+    const void *residual; /* [residual_rows, o] in the description's dtype */
+} qv_conv3d_weights;      /* all are copied */
 
 typedef struct qv_conv3d_options {
     const char

@@ -111,7 +111,7 @@ typedef struct qv_cache_result {
     const double *timestamps_s; /* [n_timestamps] */
     int64_t n_timestamps;
     double sampled_fps; /* qv_clip_info's, of a clip; 0: none */
-    bool picture;
+    bool is_image;
     uint64_t reserved[2];
 } qv_cache_result;
 
@@ -162,8 +162,8 @@ typedef struct qv_cache_item {
     int64_t part_index; /* which is the part of that number, of n_parts in the order of names */
     int64_t bytes, mtime_ns; /* of the source */
     uint64_t xxh3;           /* checksum, as docs/cache.md says */
-    double sampled_fps;      /* of a clip; 0: of a picture, or its record does not say */
-    int picture;             /* 1: a picture; 0: a clip; -1: its record does not say */
+    double sampled_fps;      /* of a clip; 0: of an image, or its record does not say */
+    int is_image;            /* 1: an image; 0: a clip; -1: its record does not say */
     /* In the part's file, in bytes: where its tokens begin, how far it is from there to each DeepStack
      * output, and where grid_thw begins, behind which its timestamps lie. */
     uint64_t tokens_at, deepstack_step, grid_at;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_job: many clips and pictures through decoders, chunks and devices, to a sink. Above
+ * qwenvit_job: many clips and images through decoders, chunks and devices, to a sink. Above
  * qwenvit.h and qwenvit_media.h, whose conventions hold here.
  *
  * Sources are added with a key, while the job runs; decoders read them side by side; what is small is
@@ -48,7 +48,7 @@ typedef struct qv_job_result {
     bool cancelled;           /* it did not fail: the job ended before it was done */
     const char *decoder;      /* "process" or "thread"; "" where nothing is decoded */
     const qv_clip_info *clip; /* NULL for frames and patches, and where opening has failed */
-    bool picture;
+    bool is_image;
     int64_t grid_thw[3];                     /* zeros where it is not known */
     int64_t n_tokens;                        /* of the whole source */
     int64_t first_row, n;                    /* of this call; n is 0 after a failure */
@@ -102,7 +102,7 @@ typedef struct qv_job_options {
 } qv_job_options;
 
 typedef enum qv_source_kind {
-    QV_SOURCE_PATH = 0,     /* a clip's or picture's file */
+    QV_SOURCE_PATH = 0,     /* a clip's or image's file */
     QV_SOURCE_BYTES,        /* the same in memory */
     QV_SOURCE_FRAMES,       /* RGB, resized: item with input QV_INPUT_FRAMES */
     QV_SOURCE_PATCHES,      /* transformers' pixel_values: item with input QV_INPUT_PATCHES */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_media: clips and pictures in, resized RGB frames out, as transformers' Qwen-VL processors
+ * qwenvit_media: clips and images in, resized RGB frames out, as transformers' Qwen-VL processors
  * make them. No tower in here. Needs the FFmpeg libraries.
  *
  * Conventions and thread rules as in qwenvit.h: different clips may be used by different threads.
@@ -20,9 +20,9 @@ typedef struct qv_decoder qv_decoder;
 /* Whose frames, sizes and pixels. */
 typedef enum qv_like {
     QV_LIKE_TRANSFORMERS = 0, /* the model's processors */
-    /* The Python package qwen-vl-utils, whose pictures and clips the processors take as they are.
+    /* The Python package qwen-vl-utils, whose images and clips the processors take as they are.
      * Numbers left out are its own, whatever the checkpoint says: 2 fps, 4 to 768 frames, an even
-     * number, 128 to 768 tokens a frame, fewer in long clips, 4 to 16384 a picture. */
+     * number, 128 to 768 tokens a frame, fewer in long clips, 4 to 16384 an image. */
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
 } qv_like;
@@ -34,7 +34,7 @@ typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
     int64_t num_frames; /* [nframes] exactly so many instead; excludes fps */
     int64_t min_frames, max_frames;
-    int64_t min_pixels, max_pixels; /* as the processor counts them; H*W for pictures, and of each
+    int64_t min_pixels, max_pixels; /* as the processor counts them; H*W for images, and of each
                                        frame where `like` is QV_LIKE_QWEN_VL_UTILS */
     int64_t total_pixels; /* QV_LIKE_QWEN_VL_UTILS alone: of all frame pairs together; 0: 115200
                              tokens, which is its MODEL_SEQ_LEN of 128000 times 0.9 */
@@ -66,8 +66,8 @@ typedef struct qv_clip_options {
 } qv_clip_options;
 
 typedef struct qv_clip_info {
-    bool picture; /* one still image: the image rules apply */
-    qv_like like; /* as the options said */
+    bool is_image; /* one still image: the image rules apply */
+    qv_like like;  /* as the options said */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after display rotation */
     int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
@@ -76,7 +76,7 @@ typedef struct qv_clip_info {
     int64_t first_frame;   /* of those that start_s and end_s leave, */
     int64_t cut_frames;    /* of so many; 0 and source_frames of a whole clip */
     int64_t n_frames;      /* sampled; before pairing (one odd frame pairs with itself) */
-    double sampled_fps;    /* n_frames / cut_frames * source_fps; 0 for pictures. A frame pair is
+    double sampled_fps;    /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is
                               temporal_patch_size / sampled_fps seconds: second_per_grid_ts of
                               transformers' Qwen2_5_VLProcessor */
     int width, height;     /* after smart_resize */
@@ -91,7 +91,7 @@ typedef struct qv_clip_info {
 QV_API const char *qv_ffmpeg_version(void);
 
 /* Defaults of the published Qwen3-VL preprocessor files, for use without a checkpoint. */
-QV_API qv_preprocess qv_preprocess_default(bool picture);
+QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
 /*
  * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
@@ -106,14 +106,14 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*
- * Opens a clip or a picture (PNG, JPEG, WebP, ...) and decides which frames are read and at which
+ * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read and at which
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
  * the background.
  * The clip's faults: QV_EIO, QV_EUNSUPPORTED, QV_EFORMAT (not decodable, no video in it, encrypted,
  * aspect ratio above 200, more than 4194304 frames; its process crashed, left, hung, took no requests,
  * said what cannot be, or needed more than decode_memory). Whatever that process does once it may have
  * read the file is one of these three. The caller's: QV_EINVAL (options that exclude each other or are
- * out of range, start_s and end_s with no frame between them, or of a picture). Of what is on this side:
+ * out of range, start_s and end_s with no frame between them, or of an image). Of what is on this side:
  * QV_ENOMEM (no memory here), QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more
  * processes, or these cannot lock themselves in). `trusted`: QV_ENOMEM where decoding has no memory.
  */
@@ -142,7 +142,7 @@ QV_API double qv_clip_busy_seconds(qv_clip *clip);
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 
 /* Size after transformers' smart_resize, for clips (num_frames = sampled; p->processor says how
- * pixels are counted) and for pictures (num_frames = 0: H*W; for GLM's processor 2*H*W). QV_EINVAL
+ * pixels are counted) and for images (num_frames = 0: H*W; for GLM's processor 2*H*W). QV_EINVAL
  * for an aspect ratio above 200 or sizes below 1. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,

@@ -46,7 +46,7 @@ struct key {
     uint32_t record, record_bytes; /* in the part's records */
     uint32_t hash;                 /* the low bits of the key's: the table has no more places */
     uint8_t status;
-    int8_t picture;
+    int8_t is_image;
     double sampled_fps;
 };
 
@@ -204,7 +204,7 @@ add_key(qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item
                      .record = (uint32_t)item->record,
                      .record_bytes = (uint32_t)item->record_bytes,
                      .status = (uint8_t)item->status,
-                     .picture = item->picture,
+                     .is_image = item->is_image,
                      .sampled_fps = item->sampled_fps };
     if (qv_cache_n_tensors(&c->layout) > 1)
         k.step = (uint32_t)((item->at[1] - item->at[0]) / QV_CACHE_ALIGN);
@@ -510,7 +510,7 @@ item_of(const qv_cache *c, const struct key *k)
                             .mtime_ns = k->mtime_ns,
                             .xxh3 = k->xxh3,
                             .sampled_fps = k->sampled_fps,
-                            .picture = k->picture,
+                            .is_image = k->is_image,
                             .tokens_at = k->at,
                             .deepstack_step = (uint64_t)k->step * QV_CACHE_ALIGN,
                             .grid_at = k->small };

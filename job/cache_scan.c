@@ -312,7 +312,7 @@ enum {
     F_STATUS = 128,
     F_CODE = 256,
     F_XXH3 = 512,
-    F_PICTURE = 1024,
+    F_IMAGE = 1024,
     F_RATE = 2048,
 };
 
@@ -322,7 +322,7 @@ static const struct {
 } fields[] = { { "key", F_KEY },     { "path", F_PATH },       { "start", F_START },
                { "end", F_END },     { "options", F_OPTIONS }, { "bytes", F_BYTES },
                { "mtime", F_MTIME }, { "status", F_STATUS },   { "code", F_CODE },
-               { "xxh3", F_XXH3 },   { "picture", F_PICTURE }, { "sampled_fps", F_RATE } };
+               { "xxh3", F_XXH3 },   { "picture", F_IMAGE },   { "sampled_fps", F_RATE } };
 
 static unsigned
 find_field(const char *name)
@@ -406,11 +406,11 @@ read_rate(struct qv_scanner *s, struct qv_cursor *c, double *out)
 }
 
 static bool
-read_picture(struct qv_cursor *c, int8_t *out)
+read_image(struct qv_cursor *c, int8_t *out)
 {
-    bool picture = false;
-    const bool good = qv_cursor_bool(c, &picture, "a record's picture is true or false");
-    *out = (int8_t)picture;
+    bool is_image = false;
+    const bool good = qv_cursor_bool(c, &is_image, "a record's image is true or false");
+    *out = (int8_t)is_image;
     return good;
 }
 
@@ -435,7 +435,7 @@ read_field(struct qv_scanner *s, struct qv_cursor *c, struct record *r, unsigned
     case F_STATUS: return read_status(s, c, &r->ok);
     case F_CODE: return read_code(s, c, &r->item.status);
     case F_XXH3: return read_checksum(s, c, &r->item.xxh3);
-    case F_PICTURE: return read_picture(c, &r->item.picture);
+    case F_IMAGE: return read_image(c, &r->item.is_image);
     case F_RATE: return read_rate(s, c, &r->item.sampled_fps);
     default: return qv_cursor_skip(c);
     }
@@ -468,7 +468,7 @@ keep_record(struct qv_scanner *s, struct qv_cursor *c, const struct record *r, u
     item->bytes = r->item.bytes;
     item->mtime_ns = r->item.mtime_ns;
     item->xxh3 = r->item.xxh3;
-    item->picture = r->item.picture;
+    item->is_image = r->item.is_image;
     item->sampled_fps = r->item.sampled_fps;
     item->record = begin;
     item->record_bytes = end - begin;
@@ -483,7 +483,7 @@ read_record(struct qv_scanner *s, struct qv_cursor *c, struct record *r)
 {
     bool first = true;
     r->seen = 0;
-    r->item = (struct qv_scan_item){ .picture = -1 };
+    r->item = (struct qv_scan_item){ .is_image = -1 };
     if (!qv_cursor_expect(c, '{', "a record is an object"))
         return false;
     const char *begin = c->at - 1;

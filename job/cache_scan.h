@@ -21,7 +21,7 @@ struct qv_scan_item {
     uint64_t source, xxh3;
     int64_t bytes, mtime_ns;
     double sampled_fps; /* 0: it does not say */
-    int8_t picture;     /* -1: it does not say */
+    int8_t is_image;    /* -1: it does not say */
 };
 
 struct qv_scan_range {

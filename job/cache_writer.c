@@ -587,7 +587,7 @@ add_result(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *r)
 {
     qv_text_say(t, ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64,
                 r->damaged_frames, r->frames);
-    qv_text_say(t, ",\"picture\":%s", r->picture ? "true" : "false");
+    qv_text_say(t, ",\"picture\":%s", r->is_image ? "true" : "false");
     if (r->sampled_fps > 0)
         add_real(t, "sampled_fps", r->sampled_fps);
     qv_text_say(t, ",\"xxh3\":\"%016" PRIx64 "\"", digest(e, r));
@@ -656,9 +656,9 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
         return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
                        qv_json_quote(e->key, quoted), (long long)e->block.rows,
                        (long long)r->n_timestamps);
-    if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->picture && r->sampled_fps > 0))
+    if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->is_image && r->sampled_fps > 0))
         return qv_fail(err, QV_EINVAL,
-                       "key %s: sampled_fps is %g; a number from 0 up is right, 0 of a picture",
+                       "key %s: sampled_fps is %g; a number from 0 up is right, 0 of an image",
                        qv_json_quote(e->key, quoted), r->sampled_fps);
     return QV_OK;
 }

@@ -142,8 +142,8 @@ push(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_error *err)
             (qv_item){ .data = p->data,
                        .grid_thw = { p->n_pairs, p->item->grid_thw[1], p->item->grid_thw[2] },
                        .n_frames = p->n_frames,
-                       .picture = p->item->has_info ? p->item->info.picture
-                                                    : p->item->source.item.picture };
+                       .is_image = p->item->has_info ? p->item->info.is_image
+                                                     : p->item->source.item.is_image };
     }
     qv_status status = size_buffer(d, chunk->buffer, chunk->plan->info.tokens, err);
     return status ? status : qv_plan_push(chunk->plan->plan, items, chunk->n, err);

@@ -182,8 +182,8 @@ check_frames(const qv_job *job, const qv_job_source *s, const char *name, qv_err
     const qv_item *i = &s->item;
     const int64_t t = job->model.temporal_patch_size;
     const bool patches = qv_job_kinds[s->kind].input != QV_INPUT_FRAMES;
-    const int64_t most = patches ? 0 : i->picture ? 1 : i->grid_thw[0] * t;
-    const int64_t least = patches ? 0 : i->picture ? 1 : most - t + 1;
+    const int64_t most = patches ? 0 : i->is_image ? 1 : i->grid_thw[0] * t;
+    const int64_t least = patches ? 0 : i->is_image ? 1 : most - t + 1;
     if (!i->data || i->reserved[0] || i->reserved[1])
         return qv_fail(err, QV_EINVAL, "%s: item.%s", name,
                        i->data ? "reserved must be 0" : "data is NULL");

@@ -144,7 +144,7 @@ make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
     return piece;
 }
 
-/* ---- clips and pictures ---------------------------------------------------------------------- */
+/* ---- clips and images ---------------------------------------------------------------------- */
 
 static const char *
 name_of(const struct qv_job_item *item)
@@ -208,7 +208,7 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
-    const int64_t per_pair = item->info.picture ? 1 : job->model.temporal_patch_size;
+    const int64_t per_pair = item->info.is_image ? 1 : job->model.temporal_patch_size;
     const int64_t first = pair * per_pair, left = item->info.n_frames - first;
     struct qv_job_piece *piece = make_piece(job, item, pair);
     if (!piece)
@@ -274,8 +274,8 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
         if (!piece)
             return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
         piece->data =
-            (const char *)whole->data + (frames && whole->picture ? 0 : (size_t)pair * pair_bytes);
-        if (frames && whole->picture)
+            (const char *)whole->data + (frames && whole->is_image ? 0 : (size_t)pair * pair_bytes);
+        if (frames && whole->is_image)
             piece->n_frames = 1;
         else if (frames && piece->last && whole->n_frames)
             piece->n_frames = whole->n_frames - pair * m->temporal_patch_size;

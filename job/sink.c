@@ -16,7 +16,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                                    : item->clip_options.trusted ? "thread"
                                                                 : "process",
                         .clip = item->has_info ? &item->info : NULL,
-                        .picture = is_clip ? item->info.picture : item->source.item.picture,
+                        .is_image = is_clip ? item->info.is_image : item->source.item.is_image,
                         .n_tokens = item->n_tokens,
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,

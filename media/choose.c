@@ -27,8 +27,8 @@ choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, q
     info->cut_frames = info->source_frames;
     if (!cut)
         return QV_OK;
-    if (info->picture)
-        return qv_fail(err, QV_EINVAL, "%s: start %.15g, end %.15g; a picture has no seconds", path,
+    if (info->is_image)
+        return qv_fail(err, QV_EINVAL, "%s: start %.15g, end %.15g; an image has no seconds", path,
                        o->start_s, o->end_s);
     rules->cut(info, o, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
@@ -51,7 +51,7 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     qv_status status = choose_cut(path, rules, o, info, err);
     if (status)
         return status;
-    if (!info->picture)
+    if (!info->is_image)
         status = rules->count(info, p, o, &info->n_frames, &inner);
     if (status)
         return qv_fail(err, status, "%s: %s", path, inner.text);
@@ -62,7 +62,7 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     if (!*indices)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", path,
                        (long long)info->n_frames);
-    if (info->picture)
+    if (info->is_image)
         return QV_OK;
     rules->fill(info, p, info->n_frames, *indices);
     info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
@@ -113,7 +113,7 @@ qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options 
     const qvm_rules *rules = rules_of(p.processor, o->like);
     if (!rules)
         return qv_fail(err, QV_EINVAL,
-                       "%s: qwen-vl-utils prepares clips and pictures of Qwen's models, not of "
+                       "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
                        "this one",
                        path);
     if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)

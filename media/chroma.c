@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * YUV pictures to RGB with the arithmetic of the image libraries behind PIL: libjpeg-turbo's and
+ * YUV images to RGB with the arithmetic of the image libraries behind PIL: libjpeg-turbo's and
  * libwebp's smooth chroma and fixed-point colours. swscale's differ from them by whole levels.
  */
 #include <libavutil/pixdesc.h>
@@ -14,7 +14,7 @@ clip(int v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* One line of chroma at full width. `far` is the next line but nearer one, NULL where the picture
+/* One line of chroma at full width. `far` is the next line but nearer one, NULL where the image
  * has all lines. Each sample is 3/4 the nearer and 1/4 the farther neighbour, per direction. */
 static void
 widen(const uint8_t *near, const uint8_t *far, bool half_width, bool webp, int width, uint8_t *out)
@@ -71,7 +71,7 @@ qvm_is_plain_yuv(const AVPixFmtDescriptor *format)
 }
 
 bool
-qvm_picture_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride)
+qvm_image_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
     const int width = frame->width, height = frame->height;

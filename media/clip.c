@@ -179,7 +179,7 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     if (info.st_size == 0)
-        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or a picture is expected",
+        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or an image is expected",
                        path);
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
@@ -367,16 +367,16 @@ is_between(double value, double least, double most)
 static bool
 are_facts_possible(const qv_clip_info *f)
 {
-    unsigned char picture;
-    memcpy(&picture, &f->picture, 1); /* to read another value as a bool is undefined */
-    if (picture > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
+    unsigned char is_image;
+    memcpy(&is_image, &f->is_image, 1); /* to read another value as a bool is undefined */
+    if (is_image > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
         f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
         (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
         return false;
     if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
         f->rotation < 0 || f->rotation > 270)
         return false;
-    if (picture)
+    if (is_image)
         return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
     return is_between(f->source_fps, 1 / MAX_RATE, MAX_RATE) &&
            is_between(f->duration_s, 0, MAX_SECONDS);
@@ -386,7 +386,7 @@ are_facts_possible(const qv_clip_info *f)
 static void
 take_facts(qv_clip_info *info, const qv_clip_info *said)
 {
-    info->picture = said->picture;
+    info->is_image = said->is_image;
     memcpy(info->codec, said->codec, sizeof info->codec);
     memcpy(info->format, said->format, sizeof info->format);
     info->source_width = said->source_width;
@@ -517,9 +517,9 @@ open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
         status = ask_for_facts(clip, o, err);
     if (status)
         return status;
-    const bool picture = clip->info.picture;
-    const qv_preprocess standard = qv_preprocess_default(picture);
-    const qv_preprocess *p = picture ? image : video;
+    const bool is_image = clip->info.is_image;
+    const qv_preprocess standard = qv_preprocess_default(is_image);
+    const qv_preprocess *p = is_image ? image : video;
     if (!p)
         p = &standard;
     status = qvm_choose(clip->path, p, o, &clip->info, &clip->indices, err);
@@ -630,8 +630,8 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                clip->frame_bytes);
         if (timestamps_s)
             timestamps_s[count] =
-                clip->info.picture ? 0.0
-                                   : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
+                clip->info.is_image ? 0.0
+                                    : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
         clip->n_taken++;
         clip->status = tell(clip, &freed, &clip->error);
     }

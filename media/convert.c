@@ -190,9 +190,9 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
     if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP) &&
         qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
-        return qvm_picture_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0])
+        return qvm_image_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0])
                    ? QV_OK
-                   : qv_fail(err, QV_ENOMEM, "no memory for a row of a picture");
+                   : qv_fail(err, QV_ENOMEM, "no memory for a row of an image");
     const bool scaled =
         c->fields ? scale_fields(c, frame)
                   : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
@@ -209,7 +209,7 @@ find_alpha(const AVPixFmtDescriptor *format)
     return alpha ? &format->comp[3] : NULL;
 }
 
-/* PIL's paste of a picture over white with its own alpha as the mask. */
+/* PIL's paste of an image over white with its own alpha as the mask. */
 static void
 put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
 {

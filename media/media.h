@@ -88,7 +88,7 @@ typedef struct qvm_rules {
                        int64_t *n, qv_error *err);
     /* Which: indices[n], ascending, of the cut_frames from first_frame on; n is what count gave. */
     void (*fill)(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices);
-    /* The size of n_frames frames, or of a picture. */
+    /* The size of n_frames frames, or of an image. */
     qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
@@ -168,7 +168,7 @@ void qvm_warm_up(void);
 qv_status qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
                           qv_error *err);
 void qvm_source_close(qvm_source *source);
-bool qvm_source_is_picture(const qvm_source *source);
+bool qvm_source_is_image(const qvm_source *source);
 
 /* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
@@ -194,12 +194,12 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips, PIL's for pictures. */
-typedef enum qvm_colour { QVM_CLIP, QVM_PICTURE, QVM_JPEG, QVM_WEBP } qvm_colour;
+/* Whose RGB is wanted: PyAV's for clips, PIL's for images. */
+typedef enum qvm_colour { QVM_CLIP, QVM_IMAGE, QVM_JPEG, QVM_WEBP } qvm_colour;
 
 typedef struct qvm_converter {
     qvm_colour colour;
-    bool on_white;             /* transparent pictures; else as if they were not */
+    bool on_white;             /* transparent images; else as if they were not */
     struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
     int width, height, format, range, colorspace; /* that these are for */
     bool fields;
@@ -217,9 +217,9 @@ qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn t
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
-/* chroma.c: 8-bit planar YUV of a JPEG or WebP picture; false for lack of memory. */
+/* chroma.c: 8-bit planar YUV of a JPEG or WebP image; false for lack of memory. */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-bool qvm_picture_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
+bool qvm_image_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
 
 /* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
 

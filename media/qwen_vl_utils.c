@@ -114,7 +114,7 @@ clip_limits(const qv_clip_info *info, const qv_clip_options *o, int64_t factor)
 }
 
 static struct limits
-picture_limits(const qv_clip_options *o, int64_t factor)
+image_limits(const qv_clip_options *o, int64_t factor)
 {
     const int64_t unit = factor * factor;
     return (struct limits){ (double)(o->min_pixels ? o->min_pixels : IMAGE_MIN_TOKENS * unit),
@@ -135,7 +135,7 @@ size(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
 {
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const struct limits limits =
-        info->picture ? picture_limits(o, factor) : clip_limits(info, o, factor);
+        info->is_image ? image_limits(o, factor) : clip_limits(info, o, factor);
     const int64_t height = info->source_height, width = info->source_width;
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;

@@ -105,13 +105,11 @@ is_animation(const char *format)
 
 /* Whose RGB is wanted. */
 static qvm_colour
-find_colour(bool picture, enum AVCodecID codec)
+find_colour(bool is_image, enum AVCodecID codec)
 {
-    if (!picture)
+    if (!is_image)
         return QVM_CLIP;
-    return codec == AV_CODEC_ID_MJPEG  ? QVM_JPEG
-           : codec == AV_CODEC_ID_WEBP ? QVM_WEBP
-                                       : QVM_PICTURE;
+    return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
 }
 
 /* Reads what the file says about itself and its first frame. */
@@ -125,7 +123,7 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     snprintf(info->format, sizeof info->format, "%s", format);
     snprintf(info->codec, sizeof info->codec, "%s",
              avcodec_get_name(r->source.stream->codecpar->codec_id));
-    info->picture = qvm_source_is_picture(&r->source);
+    info->is_image = qvm_source_is_image(&r->source);
 
     bool got;
     status = next_frame(r, &got, err);
@@ -140,7 +138,7 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
                        info->codec, (long long)r->source.errors);
 
     info->source_frames = 1;
-    if (!info->picture) {
+    if (!info->is_image) {
         status = qvm_count_frames(r->fd, r->threads, r->watch, r->watch->cut ? &r->times : NULL,
                                   &info->source_frames, err);
         if (status)
@@ -149,15 +147,15 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
             r->times.n = 0;
         if (info->source_frames < 1)
             info->source_frames = 1;
-        info->picture = is_animation(format) && info->source_frames == 1;
+        info->is_image = is_animation(format) && info->source_frames == 1;
     }
-    if (!info->picture) {
+    if (!info->is_image) {
         const AVRational rate = r->source.stream->avg_frame_rate;
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
-    r->converter.colour = find_colour(info->picture, r->source.codec->codec_id);
-    r->converter.on_white = info->picture && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
+    r->converter.colour = find_colour(info->is_image, r->source.codec->codec_id);
+    r->converter.on_white = info->is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
     const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
     info->rotation = qvm_turn_degrees(turn);
     info->source_width = turn.transpose ? r->last->height : r->last->width;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The two bicubic resizes that qwen-vl-utils ends in, to the bit: of clips torchvision's of float32
- * images, which rounds to bytes once, at the end; of pictures PIL's, in whole numbers with 22 bits
+ * images, which rounds to bytes once, at the end; of images PIL's, in whole numbers with 22 bits
  * behind the point, which rounds to bytes between the passes too. transformers' is in resize.c.
  *
  * The order of torch's sums is what gcc makes of its loop on AVX2 and AVX-512: the first product,

@@ -2,7 +2,7 @@
 /*
  * Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights of one precision per
  * axis, across first, rounded to bytes, then down. Rows flow through a small ring between the two
- * passes, so that the middle picture never leaves the cache.
+ * passes, so that the middle image never leaves the cache.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -338,7 +338,7 @@ qvm_resizer_run(qvm_resizer *r, int part, const uint8_t *src, int64_t src_stride
             memcpy(to, scratch + (size_t)(y % r->ring_rows) * r->ring_stride, row_bytes);
             continue;
         }
-        for (int k = 0; k < taps; k++) /* a picture lower than the taps: weights there are zero */
+        for (int k = 0; k < taps; k++) /* an image lower than the taps: weights there are zero */
             rows[k] =
                 scratch + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows) *
                               r->ring_stride;

@@ -11,11 +11,11 @@
 #define MOST_GLM_FPS 1000.0 /* each is looked at, though most be the same frame */
 
 qv_preprocess
-qv_preprocess_default(bool picture)
+qv_preprocess_default(bool is_image)
 {
     qv_preprocess p = {
-        .min_pixels = picture ? 65536 : 4096,
-        .max_pixels = picture ? 16777216 : 25165824,
+        .min_pixels = is_image ? 65536 : 4096,
+        .max_pixels = is_image ? 16777216 : 25165824,
         .mean = { 0.5, 0.5, 0.5 },
         .std = { 0.5, 0.5, 0.5 },
         .fps = 2.0,
@@ -57,7 +57,7 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be 1 to %d",
                        (long long)width, (long long)height, QVM_MAX_SAMPLED);
     if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%lld frames; 0 (a picture) to %d", (long long)num_frames,
+        return qv_fail(err, QV_EINVAL, "%lld frames; 0 (an image) to %d", (long long)num_frames,
                        QVM_MAX_SAMPLED);
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
@@ -86,7 +86,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     if (p->processor == QV_PROCESSOR_GLM4V ||
         (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL)) {
         /* transformers refuses clips shorter than a temporal patch; here they are sized as one,
-         * which is what they are padded to, and GLM's pictures are */
+         * which is what they are padded to, and GLM's images are */
         frames = at_least(frames, temporal);
         frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
         if (height < factor || width < factor) {
@@ -358,13 +358,13 @@ size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
                   const qv_clip_options *o, int64_t *height, int64_t *width, qv_error *err)
 {
     qv_preprocess p = *preprocess;
-    if (o->cap_pixels && !info->picture)
+    if (o->cap_pixels && !info->is_image)
         p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, info->n_frames)
                                                             : cap_qwen3(&p, info->n_frames);
     qv_error inner;
     const qv_status status =
-        qv_smart_resize(info->picture ? 0 : info->n_frames, info->source_height, info->source_width,
-                        &p, height, width, &inner);
+        qv_smart_resize(info->is_image ? 0 : info->n_frames, info->source_height,
+                        info->source_width, &p, height, width, &inner);
     if (!status)
         return QV_OK;
     /* options are right: then it is the file's shape */

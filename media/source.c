@@ -175,10 +175,10 @@ open_format(qvm_source *source, qv_error *err)
     if ((code < 0 && source->io_errno) || code == AVERROR(ENOMEM))
         return fail_av(source, code, "reading", err);
     if (code < 0 || !found)
-        return qv_fail(err, QV_EFORMAT, "not a clip or picture of a known format");
+        return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
     if (av_match_list(found->name, allowed_formats, ',') <= 0)
         return qv_fail(err, QV_EFORMAT,
-                       "the content is '%s', which is not read; an ordinary clip or picture "
+                       "the content is '%s', which is not read; an ordinary clip or image "
                        "file is expected",
                        found->name);
 
@@ -346,7 +346,7 @@ qvm_source_close(qvm_source *source)
 }
 
 bool
-qvm_source_is_picture(const qvm_source *source)
+qvm_source_is_image(const qvm_source *source)
 {
     const char *name = source->format->iformat->name;
     const size_t n = strlen(name);

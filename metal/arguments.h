@@ -19,24 +19,24 @@ typedef int64_t qv_stride;
 
 /* Function constants, all of them uint. Every pipeline is given all. */
 enum {
-    CONSTANT_BIAS,    /* 1: there is one */
-    CONSTANT_ACT,     /* enum qv_act: 0 none, 1 tanh, 2 erf GELU, 3 SiLU, 4 quick GELU */
-    CONSTANT_ADDEND,  /* 1: there is one */
-    CONSTANT_ALIGNED, /* 1: rows are whole vectors (of tiles: whole steps along k) */
-    CONSTANT_A,       /* the kernel's own, see there */
+    CONSTANT_BIAS,     /* 1: there is one */
+    CONSTANT_ACT,      /* enum qv_act: 0 none, 1 tanh, 2 erf GELU, 3 SiLU, 4 quick GELU */
+    CONSTANT_RESIDUAL, /* 1: there is one */
+    CONSTANT_ALIGNED,  /* 1: rows are whole vectors (of tiles: whole steps along k) */
+    CONSTANT_A,        /* the kernel's own, see there */
     CONSTANT_B,
     CONSTANT_C,
     CONSTANT_D,
     CONSTANTS
 };
 
-/* y[i,j] = act(alpha * sum + bias[j]) + addend[i % addend_rows, j] */
+/* y[i,j] = act(alpha * sum + bias[j]) + residual[i % residual_rows, j] */
 struct epilogue_args {
     float alpha;
-    qv_count addend_rows; /* 0: none */
+    qv_count residual_rows; /* 0: none */
 };
 
-struct rows_args {
+struct patchify_args {
     qv_count rows, patch, frames, channels; /* frames: of a row */
 };
 
@@ -79,7 +79,7 @@ struct interpolate_args {
 };
 
 /* Axes are depth, height, width; taps: of the kernel. */
-struct unfold_args {
+struct im2col_args {
     qv_count n, in[3], c, taps[3], stride[3], out[3];
 };
 

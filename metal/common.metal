@@ -12,7 +12,7 @@ typedef vec<REAL, 4> real4;
 
 constant uint HAS_BIAS [[function_constant(CONSTANT_BIAS)]];
 constant uint ACT [[function_constant(CONSTANT_ACT)]];
-constant uint HAS_ADDEND [[function_constant(CONSTANT_ADDEND)]];
+constant uint HAS_RESIDUAL [[function_constant(CONSTANT_RESIDUAL)]];
 constant uint ALIGNED [[function_constant(CONSTANT_ALIGNED)]];
 constant uint A [[function_constant(CONSTANT_A)]];
 constant uint B [[function_constant(CONSTANT_B)]];
@@ -89,16 +89,16 @@ activate(float x)
                       : x;
 }
 
-/* The value that belongs at y[row, col] for a sum; bias[n], addend[addend_rows, n]. */
+/* The value that belongs at y[row, col] for a sum; bias[n], residual[residual_rows, n]. */
 static inline float
 epilogue_value(constant epilogue_args &e, float sum, uint row, uint col, uint n,
-               device const real *bias, device const real *addend)
+               device const real *bias, device const real *residual)
 {
     float v = e.alpha * sum;
     if (HAS_BIAS)
         v += float(bias[col]);
     v = activate(v);
-    if (HAS_ADDEND)
-        v += float(addend[long(row % e.addend_rows) * n + col]);
+    if (HAS_RESIDUAL)
+        v += float(residual[long(row % e.residual_rows) * n + col]);
     return v;
 }

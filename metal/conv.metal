@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conv as a product without the matrix of windows: rows are outputs, columns their channels, and k
+ * conv as a GEMM without the matrix of windows: rows are outputs, columns their channels, and k
  * goes over (depth, height, width, channel) as w[o, taps, c] lies in memory; all of it into one
  * accumulator. The tile is gemm.metal's, and so are its constants; only x is fetched differently:
  * each thread walks along k by the digits of its position. Groups run on conv_naive.
@@ -131,7 +131,7 @@ conv_stage(threadgroup real *to, device const real *x, thread conv_part<ROWS> &p
 template <uint ROWS, uint COLS, uint DOWN, uint ACROSS>
 static inline void
 conv_tile(constant conv_args &a, device const real *x, device const real *w,
-          device const real *bias, device const real *addend, device real *y,
+          device const real *bias, device const real *residual, device real *y,
           threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
 {
     threadgroup real *xs = (threadgroup real *)shared, *ws = xs + ROWS * TILE_PITCH;
@@ -152,68 +152,68 @@ conv_tile(constant conv_args &a, device const real *x, device const real *w,
         threadgroup_barrier(mem_flags::mem_threadgroup);
         tile_multiply(sums, xs + down * TILE_PITCH, ws + across * TILE_PITCH, lane);
     }
-    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, conv_rows(a), a.o, bias, addend, y,
-                  lane);
+    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, conv_rows(a), a.o, bias, residual,
+                  y, lane);
 }
 
 kernel void
 conv_64x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    conv_tile<64, 64, 4, 4>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    conv_tile<64, 64, 4, 4>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 conv_64x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    conv_tile<64, 32, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    conv_tile<64, 32, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 conv_32x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    conv_tile<32, 64, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    conv_tile<32, 64, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 conv_32x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    conv_tile<32, 32, 2, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    conv_tile<32, 32, 2, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 conv_128x16(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
             device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-            device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+            device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
             threadgroup uchar *shared [[threadgroup(0)]],
             uint3 group [[threadgroup_position_in_grid]],
             uint thread_index [[thread_index_in_threadgroup]],
             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    conv_tile<128, 16, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    conv_tile<128, 16, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 /* The sum of one tap over the channels of a group. */
@@ -230,7 +230,7 @@ conv_naive_tap(device const real *x, device const real *w, uint channels)
 kernel void
 conv_naive(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            uint3 thread_position [[thread_position_in_grid]])
 {
     const uint row = thread_position.x / a.o, col = thread_position.x % a.o;
@@ -251,5 +251,5 @@ conv_naive(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)
         ((device float *)y)[thread_position.x] =
             D == 2 ? ((device float *)y)[thread_position.x] + sum : sum;
     else
-        y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.o, bias, addend));
+        y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.o, bias, residual));
 }

@@ -92,7 +92,7 @@ caps_metal(const struct qv_device *device, struct qv_caps *out)
     *out = (struct qv_caps){ .alignment = ALIGNMENT,
                              .dtype = dev->has_bfloat ? QV_BF16 : QV_F32,
                              .chunk_rows = chunk_rows(dev->gpu),
-                             .rung_rows = 32,
+                             .bucket_rows = 32,
                              .least_rows = 32,
                              .chunks = 2,
                              .same_f32.gemm_rows = MOST_FEW_ROWS + 1,

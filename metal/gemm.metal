@@ -152,14 +152,14 @@ tile_multiply(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], threadgroup const
 /* Four sums of one row, the first of which is inside. */
 static inline void
 tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, device const real *bias,
-           device const real *addend, device real *y)
+           device const real *residual, device real *y)
 {
     const long at = long(row) * n + col;
     device float *sums = (device float *)y + at; /* if they stay bare */
     if (!D)
         for (uint i = 0; i < 4; i++)
             if (B || col + i < n)
-                v[i] = epilogue_value(e, v[i], row, col + i, n, bias, addend);
+                v[i] = epilogue_value(e, v[i], row, col + i, n, bias, residual);
     if (B && D)
         *(device float4 *)sums = D == 2 ? *(device float4 *)sums + v : v;
     else if (B)
@@ -176,7 +176,7 @@ tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, devi
 template <uint DOWN, uint ACROSS>
 static inline void
 tile_epilogue(constant epilogue_args &e, thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], uint row0,
-              uint col0, uint m, uint n, device const real *bias, device const real *addend,
+              uint col0, uint m, uint n, device const real *bias, device const real *residual,
               device real *y, uint lane)
 {
 #pragma unroll
@@ -188,7 +188,7 @@ tile_epilogue(constant epilogue_args &e, thread simdgroup_float8x8 (&sums)[DOWN]
                 float4(sums[i][j].thread_elements()[0], sums[i][j].thread_elements()[1],
                        sums[i][j + 1].thread_elements()[0], sums[i][j + 1].thread_elements()[1]);
             if (row < m && col < n)
-                tile_store(e, v, row, col, n, bias, addend, y);
+                tile_store(e, v, row, col, n, bias, residual, y);
         }
 }
 
@@ -203,7 +203,7 @@ tile_place(uint3 group)
 template <uint ROWS, uint COLS, uint DOWN, uint ACROSS>
 static inline void
 gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
-          device const real *bias, device const real *addend, device real *y,
+          device const real *bias, device const real *residual, device real *y,
           threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
 {
     threadgroup real *xs = (threadgroup real *)shared, *ws = xs + ROWS * TILE_PITCH;
@@ -221,67 +221,67 @@ gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
         threadgroup_barrier(mem_flags::mem_threadgroup);
         tile_multiply(sums, xs + down * TILE_PITCH, ws + across * TILE_PITCH, lane);
     }
-    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, addend, y, lane);
+    tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, residual, y, lane);
 }
 
 kernel void
 gemm_64x64(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    gemm_tile<64, 64, 4, 4>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    gemm_tile<64, 64, 4, 4>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 gemm_64x32(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    gemm_tile<64, 32, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    gemm_tile<64, 32, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 gemm_32x64(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    gemm_tile<32, 64, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    gemm_tile<32, 64, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 gemm_32x32(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            threadgroup uchar *shared [[threadgroup(0)]],
            uint3 group [[threadgroup_position_in_grid]],
            uint thread_index [[thread_index_in_threadgroup]],
            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    gemm_tile<32, 32, 2, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    gemm_tile<32, 32, 2, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 kernel void
 gemm_128x16(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
             device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-            device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+            device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
             threadgroup uchar *shared [[threadgroup(0)]],
             uint3 group [[threadgroup_position_in_grid]],
             uint thread_index [[thread_index_in_threadgroup]],
             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
 {
-    gemm_tile<128, 16, 4, 2>(a, x, w, bias, addend, y, shared, group, thread_index, lane, simd);
+    gemm_tile<128, 16, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
 }
 
 /* sums[row][col] of the simdgroup's columns over k, by lanes: each lane has its own part of k. */
@@ -310,7 +310,7 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
 kernel void
 gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-          device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+          device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
           uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
           uint simd [[simdgroup_index_in_threadgroup]])
 {
@@ -330,7 +330,7 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
         uint row = (i * 32 + lane) / FEW_COLS, col = col0 + lane % FEW_COLS;
         if (row < A && col < a.n)
             y[row * a.n + col] =
-                real(epilogue_value(a.epilogue, mine[i], row, col, a.n, bias, addend));
+                real(epilogue_value(a.epilogue, mine[i], row, col, a.n, bias, residual));
     }
 }
 
@@ -338,7 +338,7 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
 kernel void
 gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *addend [[buffer(4)]], device real *y [[buffer(5)]],
+           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
            uint3 thread_position [[thread_position_in_grid]])
 {
     const uint row = thread_position.x / a.n, col = thread_position.x % a.n;
@@ -347,5 +347,5 @@ gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)
         return;
     for (uint k = 0; k < a.k; k++)
         sum = fma(float(x[long(row) * a.k + k]), float(w[long(col) * a.k + k]), sum);
-    y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.n, bias, addend));
+    y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.n, bias, residual));
 }

@@ -14,14 +14,14 @@ qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_me
     case QV_OP_conv: return qv_launch_conv_metal(&op->u.conv, choice, naive, out, err);
     case QV_OP_attention:
         return qv_launch_attention_metal(&op->u.attention, choice, naive, out, err);
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_gate:
     case QV_OP_gather:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue: return qv_launch_rows_metal(op, choice, naive, out, err);
     case QV_OP_COUNT: break;
     }
@@ -39,9 +39,9 @@ obstacle(const struct qv_op *op, const struct launch_metal *launch)
     case QV_OP_conv: return simple ? "it has groups" : NULL;
     case QV_OP_attention: return simple ? "there are tiles for heads of 64, 72 and 80" : NULL;
     case QV_OP_norm: return simple ? "rows are no whole vectors, or too long" : NULL;
-    case QV_OP_unfold:
-        return vectors || strcmp(launch->function, "unfold") ? NULL : "rows are no whole vectors";
-    case QV_OP_rows:
+    case QV_OP_im2col:
+        return vectors || strcmp(launch->function, "im2col") ? NULL : "rows are no whole vectors";
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_rope:
     case QV_OP_gate:

@@ -20,7 +20,7 @@ struct launch_metal {
     qv_dtype real; /* which library: what REAL stands for in it */
     uint32_t constants[CONSTANTS];
     union {
-        struct rows_args rows;
+        struct patchify_args patchify;
         struct convert_args convert;
         struct gemm_args gemm;
         struct norm_args norm;
@@ -29,7 +29,7 @@ struct launch_metal {
         struct gate_args gate;
         struct gather_args gather;
         struct interpolate_args interpolate;
-        struct unfold_args unfold;
+        struct im2col_args im2col;
         struct conv_args conv;
         struct epilogue_op_args epilogue_op;
     } args;

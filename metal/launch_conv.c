@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of conv.metal a convolution runs on: tiles, or naive; or a product, if it is one. */
+/* Which kernel of conv.metal a convolution runs on: tiles, or naive; or a GEMM, if it is one. */
 #include "tiles.h"
 
 /* A convolution by axes: depth, height, width. */
@@ -40,7 +40,7 @@ is_tiled(const struct sizes *s, int axis)
 }
 
 /* Taps that are neighbours in memory become channels, innermost axis first: rows of an image where
- * a window is as wide as it. A convolution over patches ends up as a product. */
+ * a window is as wide as it. A convolution over patches ends up as a GEMM. */
 static void
 fold(struct sizes *s)
 {
@@ -57,13 +57,13 @@ fold(struct sizes *s)
 
 /* y's rows are x's rows times w. */
 static bool
-is_product(const struct sizes *s)
+is_gemm(const struct sizes *s)
 {
-    bool product = s->n == 1 || s->x_depth == s->in[0];
+    bool gemm = s->n == 1 || s->x_depth == s->in[0];
     for (int axis = 0; axis < 3; axis++)
-        product = product && s->kernel[axis] == 1 && s->out[axis] == s->in[axis] &&
-                  !s->front[axis] && !s->back[axis];
-    return product;
+        gemm = gemm && s->kernel[axis] == 1 && s->out[axis] == s->in[axis] && !s->front[axis] &&
+               !s->back[axis];
+    return gemm;
 }
 
 static qv_status
@@ -95,7 +95,7 @@ args_of(const struct sizes *s, const struct qv_op_conv *op)
                            .groups = (uint32_t)s->groups,
                            .top = (uint32_t)s->front[1],
                            .left = (uint32_t)s->front[2],
-                           .epilogue = { (float)op->alpha, (uint32_t)op->addend_rows } };
+                           .epilogue = { (float)op->alpha, (uint32_t)op->residual_rows } };
     for (int axis = 0; axis < 3; axis++) {
         a.in[axis] = (uint32_t)s->in[axis];
         a.taps[axis] = (uint32_t)s->kernel[axis];
@@ -107,7 +107,7 @@ args_of(const struct sizes *s, const struct qv_op_conv *op)
 }
 
 static qv_status
-launch_product(const struct sizes *s, const struct qv_op_conv *op, int choice,
+launch_as_gemm(const struct sizes *s, const struct qv_op_conv *op, int choice,
                struct launch_metal *out, qv_error *err)
 {
     struct qv_op_gemm gemm = { .m = s->rows,
@@ -116,11 +116,11 @@ launch_product(const struct sizes *s, const struct qv_op_conv *op, int choice,
                                .alpha = op->alpha,
                                .bias = op->bias,
                                .act = op->act,
-                               .addend_rows = op->addend_rows,
+                               .residual_rows = op->residual_rows,
                                .x_dtype = op->x_dtype,
                                .w_dtype = op->w_dtype,
                                .bias_dtype = op->bias_dtype,
-                               .addend_dtype = op->addend_dtype,
+                               .residual_dtype = op->residual_dtype,
                                .y_dtype = op->y_dtype };
     return qv_launch_gemm_metal(&gemm, choice, false, out, err);
 }
@@ -136,15 +136,15 @@ qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive, struct
     naive = naive || s.groups > 1;
     if (!naive)
         fold(&s);
-    if (!naive && !op->sums && is_product(&s))
-        return launch_product(&s, op, choice, out, err);
+    if (!naive && !op->sums && is_gemm(&s))
+        return launch_as_gemm(&s, op, choice, out, err);
     if (choice >= (naive ? 1 : TILES))
         return qv_fail(err, QV_EUNSUPPORTED, "conv: there are %d kernels for it",
                        naive ? 1 : TILES);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
-    out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
+    out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
     out->args.conv = args_of(&s, op);
     if (naive)
         naive_launch("conv_naive", s.rows * s.o, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of gemm.metal a product runs on: tiles, few rows, or naive. */
+/* Which kernel of gemm.metal a GEMM runs on: tiles, few rows, or naive. */
 #include "tiles.h"
 
 enum { FEW_COLS_OF_GROUP = 16 };
@@ -8,7 +8,7 @@ static qv_status
 check_size(const struct qv_op_gemm *op, qv_error *err)
 {
     int64_t rows = 1 << 30, most = 1 << 26;
-    if (op->m > rows || op->addend_rows > rows || op->n > most || op->k > most ||
+    if (op->m > rows || op->residual_rows > rows || op->n > most || op->k > most ||
         op->m * op->n >= (int64_t)1 << 32)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "gemm: %lld x %lld x %lld; Metal's kernels take up to 2^30 rows, 2^26 "
@@ -42,11 +42,11 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
-    out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
+    out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
     out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,
-                                         { (float)op->alpha, (uint32_t)op->addend_rows } };
+                                         { (float)op->alpha, (uint32_t)op->residual_rows } };
     if (naive)
         naive_launch("gemm_naive", op->m * op->n, out);
     else if (few && choice == 0)

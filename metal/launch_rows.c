@@ -56,17 +56,19 @@ spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
 /* ---- rows, convert --------------------------------------------------------------------------- */
 
 static qv_status
-launch_rows(const struct qv_op_rows *op, bool naive, struct launch_metal *out, qv_error *err)
+launch_patchify(const struct qv_op_patchify *op, bool naive, struct launch_metal *out,
+                qv_error *err)
 {
     int64_t values = op->channels * op->temporal * op->patch * op->patch;
     bool aligned = op->channels == 3 && op->patch % 4 == 0 && !naive;
-    qv_status status = CHECK_COUNTS("rows", err, { "rows", op->rows }, { "columns of y", values });
+    qv_status status =
+        CHECK_COUNTS("patchify", err, { "rows", op->rows }, { "columns of y", values });
     if (status)
         return status;
-    out->function = "rows";
+    out->function = "patchify";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->args.rows = (struct rows_args){
+    out->args.patchify = (struct patchify_args){
         .rows = (qv_count)op->rows,
         .patch = (qv_count)op->patch,
         .frames = (qv_count)op->temporal,
@@ -219,26 +221,26 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
-    out->constants[CONSTANT_ADDEND] = op->addend_rows != 0;
+    out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
     out->constants[CONSTANT_ALIGNED] = aligned;
     out->args.epilogue_op = (struct epilogue_op_args){
         .rows = (qv_count)op->rows,
         .cols = (qv_count)op->cols,
-        .epilogue = { .alpha = (float)op->alpha, .addend_rows = (qv_count)op->addend_rows },
+        .epilogue = { .alpha = (float)op->alpha, .residual_rows = (qv_count)op->residual_rows },
     };
     spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 
-/* ---- unfold ---------------------------------------------------------------------------------- */
+/* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* Of unfold_tiles, as in rows.metal; kernels less wide are read in pieces that are too short. */
-enum { UNFOLD_TILE = 32, UNFOLD_NARROW = 8 };
+/* Of im2col_tiles, as in rows.metal; kernels less wide are read in pieces that are too short. */
+enum { IM2COL_TILE = 32, IM2COL_NARROW = 8 };
 
-static struct unfold_args
-unfold_args_of(const struct qv_op_unfold *op)
+static struct im2col_args
+im2col_args_of(const struct qv_op_im2col *op)
 {
-    return (struct unfold_args){
+    return (struct im2col_args){
         .n = (qv_count)op->n,
         .in = { (qv_count)op->d, (qv_count)op->h, (qv_count)op->w },
         .c = (qv_count)op->c,
@@ -252,7 +254,7 @@ unfold_args_of(const struct qv_op_unfold *op)
 
 /* Four neighbours in a row of y are neighbours in x, and begin at vectors in both. */
 static bool
-unfold_is_aligned(const struct qv_op_unfold *op)
+im2col_is_aligned(const struct qv_op_im2col *op)
 {
     if (!op->channels_first)
         return op->c % 4 == 0;
@@ -260,35 +262,35 @@ unfold_is_aligned(const struct qv_op_unfold *op)
 }
 
 static qv_status
-launch_unfold(const struct qv_op_unfold *op, int choice, bool naive, struct launch_metal *out,
+launch_im2col(const struct qv_op_im2col *op, int choice, bool naive, struct launch_metal *out,
               qv_error *err)
 {
-    const struct unfold_args args = unfold_args_of(op);
+    const struct im2col_args args = im2col_args_of(op);
     int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
     int64_t cols = op->kd * op->kh * op->kw * op->c;
-    int64_t tiles = ceil_div(rows, UNFOLD_TILE) * ceil_div(cols, UNFOLD_TILE);
-    bool can_tile = op->channels_first && !naive, aligned = !naive && unfold_is_aligned(op);
-    bool tiled = can_tile && (op->kw < UNFOLD_NARROW) == (choice == 0);
+    int64_t tiles = ceil_div(rows, IM2COL_TILE) * ceil_div(cols, IM2COL_TILE);
+    bool can_tile = op->channels_first && !naive, aligned = !naive && im2col_is_aligned(op);
+    bool tiled = can_tile && (op->kw < IM2COL_NARROW) == (choice == 0);
     qv_status status =
-        CHECK_COUNTS("unfold", err, { "n", op->n }, { "d", op->d }, { "h", op->h }, { "w", op->w },
+        CHECK_COUNTS("im2col", err, { "n", op->n }, { "d", op->d }, { "h", op->h }, { "w", op->w },
                      { "c", op->c }, { "sd", op->sd }, { "sh", op->sh }, { "sw", op->sw },
                      { "n*d'", frames }, { "h'*w'", rows }, { "columns of y", cols },
                      { "tiles of 32 x 32 values", tiles });
     if (status)
         return status;
     if (choice > can_tile)
-        return qv_fail(err, QV_EUNSUPPORTED, "unfold runs in %s",
+        return qv_fail(err, QV_EUNSUPPORTED, "im2col runs in %s",
                        can_tile ? "two ways" : "one way");
-    out->function = tiled ? "unfold_tiles" : "unfold";
+    out->function = tiled ? "im2col_tiles" : "im2col";
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_ALIGNED] = aligned && !tiled;
     out->constants[CONSTANT_A] = op->channels_first != 0;
-    out->args.unfold = args;
+    out->args.im2col = args;
     spread(out, rows, cols / (aligned ? 4 : 1), frames);
     if (tiled) {
         out->groups[0] = (uint32_t)at_most(tiles, MOST_GROUPS);
         out->groups[1] = (uint32_t)at_most(frames, ceil_div(MOST_GROUPS, tiles));
-        out->threadgroup_bytes = UNFOLD_TILE * (UNFOLD_TILE + 1) * qv_dtype_bytes(op->x_dtype);
+        out->threadgroup_bytes = IM2COL_TILE * (IM2COL_TILE + 1) * qv_dtype_bytes(op->x_dtype);
     }
     return QV_OK;
 }
@@ -297,14 +299,14 @@ qv_status
 qv_launch_rows_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
-    bool one_way = op->kind != QV_OP_norm && op->kind != QV_OP_unfold;
+    bool one_way = op->kind != QV_OP_norm && op->kind != QV_OP_im2col;
     if (one_way && choice > 0)
         return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
     switch (op->kind) {
-    case QV_OP_rows: return launch_rows(&op->u.rows, naive, out, err);
+    case QV_OP_patchify: return launch_patchify(&op->u.patchify, naive, out, err);
     case QV_OP_convert: return launch_convert(&op->u.convert, naive, out);
     case QV_OP_norm: return launch_norm(&op->u.norm, choice, naive, out, err);
-    case QV_OP_unfold: return launch_unfold(&op->u.unfold, choice, naive, out, err);
+    case QV_OP_im2col: return launch_im2col(&op->u.im2col, choice, naive, out, err);
     case QV_OP_rope: return launch_rope(&op->u.rope, naive, out, err);
     case QV_OP_gate: return launch_gate(&op->u.gate, naive, out, err);
     case QV_OP_gather: return launch_gather(&op->u.gather, naive, out, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of patches, conversions, gathering, taps, unfolding, finishing, gates: all bound by memory.
+/* Rows of patches, conversions, gathering, taps, im2col, finishing, gates: all bound by memory.
  * D: threads of a threadgroup. */
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -8,7 +8,7 @@
  * patch; place, of the item: first frame, from a pair to the next, from a frame to the next, all in
  * patches, and the columns of its grid. */
 static inline long
-rows_pixel(constant rows_args &a, int4 row, int4 place, uint frame, uint x, uint y)
+patchify_pixel(constant patchify_args &a, int4 row, int4 place, uint frame, uint x, uint y)
 {
     long from = place.x + long(row.y) * place.y + long(frame) * place.z;
     long line = long(row.z) * a.patch + y;
@@ -25,16 +25,16 @@ rows_put(device const float *norm, device real *y, uint b0, uint b1, uint b2, ui
 
 /* Four pixels of three channels are three words: in three vectors of four they go out. */
 static inline void
-rows_vectors(constant rows_args &a, device const uchar *frames, device const int4 *places,
-             device const float *norms, device const int4 *coords, device real *y, uint group,
-             uint thread_index, uint groups)
+patchify_vectors(constant patchify_args &a, device const uchar *frames, device const int4 *places,
+                 device const float *norms, device const int4 *coords, device real *y, uint group,
+                 uint thread_index, uint groups)
 {
     const uint wide = a.patch / 4, plane = a.patch * a.patch, items = a.frames * plane / 4;
     uint first, n = items_of_group(a.rows, items, group, groups, first);
     for (uint i = thread_index; i < n; i += D) {
         uint row = first + i / items, item = i % items, line = item / wide, x = item % wide * 4;
         int4 at = coords[row];
-        long from = 3 * rows_pixel(a, at, places[at.x], line / a.patch, x, line % a.patch);
+        long from = 3 * patchify_pixel(a, at, places[at.x], line / a.patch, x, line % a.patch);
         device const uint *words = (device const uint *)(frames + from);
         device const float *norm = norms + 6 * long(at.x);
         device real *to = y + long(row) * 3 * a.frames * plane + item * 4;
@@ -49,9 +49,9 @@ rows_vectors(constant rows_args &a, device const uchar *frames, device const int
 
 /* Any patch, any channels: one value at a time. */
 static inline void
-rows_values(constant rows_args &a, device const uchar *frames, device const int4 *places,
-            device const float *norms, device const int4 *coords, device real *y, uint group,
-            uint thread_index, uint groups)
+patchify_values(constant patchify_args &a, device const uchar *frames, device const int4 *places,
+                device const float *norms, device const int4 *coords, device real *y, uint group,
+                uint thread_index, uint groups)
 {
     const uint items = a.channels * a.frames * a.patch * a.patch;
     uint first, n = items_of_group(a.rows, items, group, groups, first);
@@ -59,7 +59,7 @@ rows_values(constant rows_args &a, device const uchar *frames, device const int4
         uint row = first + i / items, item = i % items, x = item % a.patch, line = item / a.patch;
         uint frame = line / a.patch % a.frames, channel = line / a.patch / a.frames;
         int4 at = coords[row];
-        long from = rows_pixel(a, at, places[at.x], frame, x, line % a.patch);
+        long from = patchify_pixel(a, at, places[at.x], frame, x, line % a.patch);
         float u = float(frames[from * a.channels + channel]);
         device const float *norm = norms + 6 * long(at.x) + channel;
         y[long(row) * items + item] = real(fma(u, norm[0], norm[3]));
@@ -68,16 +68,16 @@ rows_values(constant rows_args &a, device const uchar *frames, device const int4
 
 /* ALIGNED: three channels, patches of whole vectors. */
 kernel void
-rows(constant rows_args &a [[buffer(0)]], device const uchar *frames [[buffer(1)]],
-     device const int4 *places [[buffer(2)]], device const float *norms [[buffer(3)]],
-     device const int4 *coords [[buffer(4)]], device real *y [[buffer(5)]],
-     uint3 group [[threadgroup_position_in_grid]],
-     uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
+patchify(constant patchify_args &a [[buffer(0)]], device const uchar *frames [[buffer(1)]],
+         device const int4 *places [[buffer(2)]], device const float *norms [[buffer(3)]],
+         device const int4 *coords [[buffer(4)]], device real *y [[buffer(5)]],
+         uint3 group [[threadgroup_position_in_grid]],
+         uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
     if (ALIGNED)
-        rows_vectors(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
+        patchify_vectors(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
     else
-        rows_values(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
+        patchify_values(a, frames, places, norms, coords, y, group.x, thread_index, groups.x);
 }
 
 /* ---- convert --------------------------------------------------------------------------------- */
@@ -188,12 +188,12 @@ interpolate(constant interpolate_args &a [[buffer(0)]], device const real *table
         taps_rows<float>(a, table, index, weight, y, group, thread_index, groups);
 }
 
-/* ---- unfold ---------------------------------------------------------------------------------- */
+/* ---- im2col ---------------------------------------------------------------------------------- */
 
 /* Where the element lies that belongs at y[row, col] is a sum of what row and col say. A: channels
  * come first. A frame is one of n * d' of y, and has h' * w' rows. */
 static inline long
-unfold_row(constant unfold_args &a, uint frame, uint row)
+im2col_row(constant im2col_args &a, uint frame, uint row)
 {
     long n = frame / a.out[0], z = frame % a.out[0] * a.stride[0];
     long r = row / a.out[2] * a.stride[1], q = row % a.out[2] * a.stride[2];
@@ -203,7 +203,7 @@ unfold_row(constant unfold_args &a, uint frame, uint row)
 }
 
 static inline long
-unfold_col(constant unfold_args &a, uint col)
+im2col_col(constant im2col_args &a, uint col)
 {
     uint tap = A ? col : col / a.c, channel = col % a.c, q = tap % a.taps[2];
     uint r = tap / a.taps[2] % a.taps[1], z = tap / a.taps[2] / a.taps[1];
@@ -215,22 +215,22 @@ unfold_col(constant unfold_args &a, uint col)
 }
 
 static inline uint
-unfold_cols(constant unfold_args &a)
+im2col_cols(constant im2col_args &a)
 {
     return a.taps[0] * a.taps[1] * a.taps[2] * a.c;
 }
 
 template <typename T>
 static inline void
-unfold_rows(constant unfold_args &a, device const real *x, device real *y, uint3 group,
+im2col_rows(constant im2col_args &a, device const real *x, device real *y, uint3 group,
             uint thread_index, uint3 groups)
 {
-    const uint size = sizeof(T) / sizeof(real), rows = a.out[1] * a.out[2], cols = unfold_cols(a);
+    const uint size = sizeof(T) / sizeof(real), rows = a.out[1] * a.out[2], cols = im2col_cols(a);
     uint first, n = items_of_group(rows, cols / size, group.x, groups.x, first);
     for (uint frame = group.y; frame < a.n * a.out[0]; frame += groups.y)
         for (uint i = thread_index; i < n; i += D) {
             uint row = first + i / (cols / size), col = i % (cols / size) * size;
-            device const real *from = x + unfold_row(a, frame, row) + unfold_col(a, col);
+            device const real *from = x + im2col_row(a, frame, row) + im2col_col(a, col);
             device real *to = y + (long(frame) * rows + row) * cols + col;
             *(device T *)to = *(device const T *)from;
         }
@@ -238,43 +238,43 @@ unfold_rows(constant unfold_args &a, device const real *x, device real *y, uint3
 
 /* Threadgroups: runs of rows, frames. ALIGNED: vectors are neighbours in x as in y. */
 kernel void
-unfold(constant unfold_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+im2col(constant im2col_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
        device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
        uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
     if (ALIGNED)
-        unfold_rows<real4>(a, x, y, group, thread_index, groups);
+        im2col_rows<real4>(a, x, y, group, thread_index, groups);
     else
-        unfold_rows<real>(a, x, y, group, thread_index, groups);
+        im2col_rows<real>(a, x, y, group, thread_index, groups);
 }
 
-/* Rows and columns of a tile of unfold_tiles, and of its lines in threadgroup memory. */
-enum { UNFOLD_TILE = 32, UNFOLD_PITCH = UNFOLD_TILE + 1 };
+/* Rows and columns of a tile of im2col_tiles, and of its lines in threadgroup memory. */
+enum { IM2COL_TILE = 32, IM2COL_PITCH = IM2COL_TILE + 1 };
 
 /* For narrow kernels where channels come first: neighbours in x are one below the other in y. Tiles
  * of 32 rows and columns are read by columns, written by rows. Threadgroups: tiles, frames. */
 kernel void
-unfold_tiles(constant unfold_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
+im2col_tiles(constant im2col_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
              device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
              uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
              uint simd [[simdgroup_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
     threadgroup real *tile = (threadgroup real *)shared;
-    const uint rows = a.out[1] * a.out[2], cols = unfold_cols(a);
-    const uint wide = (cols + UNFOLD_TILE - 1) / UNFOLD_TILE;
-    const uint tiles = (rows + UNFOLD_TILE - 1) / UNFOLD_TILE * wide;
+    const uint rows = a.out[1] * a.out[2], cols = im2col_cols(a);
+    const uint wide = (cols + IM2COL_TILE - 1) / IM2COL_TILE;
+    const uint tiles = (rows + IM2COL_TILE - 1) / IM2COL_TILE * wide;
     for (uint frame = group.y; frame < a.n * a.out[0]; frame += groups.y)
         for (uint at = group.x; at < tiles; at += groups.x) {
-            const uint row0 = at / wide * UNFOLD_TILE, col0 = at % wide * UNFOLD_TILE;
-            const long from = unfold_row(a, frame, min(row0 + lane, rows - 1));
+            const uint row0 = at / wide * IM2COL_TILE, col0 = at % wide * IM2COL_TILE;
+            const long from = im2col_row(a, frame, min(row0 + lane, rows - 1));
             threadgroup_barrier(mem_flags::mem_threadgroup); /* until the tile before was read */
-            for (uint j = simd; j < UNFOLD_TILE && col0 + j < cols; j += D / 32)
-                tile[j * UNFOLD_PITCH + lane] = x[from + unfold_col(a, col0 + j)];
+            for (uint j = simd; j < IM2COL_TILE && col0 + j < cols; j += D / 32)
+                tile[j * IM2COL_PITCH + lane] = x[from + im2col_col(a, col0 + j)];
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            for (uint i = simd; i < UNFOLD_TILE && row0 + i < rows; i += D / 32)
+            for (uint i = simd; i < IM2COL_TILE && row0 + i < rows; i += D / 32)
                 if (col0 + lane < cols)
                     y[(long(frame) * rows + row0 + i) * cols + col0 + lane] =
-                        tile[lane * UNFOLD_PITCH + i];
+                        tile[lane * IM2COL_PITCH + i];
         }
 }
 
@@ -289,21 +289,21 @@ activate4(float4 v)
 /* As epilogue_value(), of four columns. */
 static inline float4
 epilogue_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
-                device const real *bias, device const real *addend)
+                device const real *bias, device const real *residual)
 {
     float4 v = e.alpha * sum;
     if (HAS_BIAS)
         v += load4(bias + col);
     v = activate4(v);
-    if (HAS_ADDEND)
-        v += load4(addend + long(row % e.addend_rows) * n + col);
+    if (HAS_RESIDUAL)
+        v += load4(residual + long(row % e.residual_rows) * n + col);
     return v;
 }
 
-/* ALIGNED: a row is whole vectors. addend may be y: a thread reads what it writes before. */
+/* ALIGNED: a row is whole vectors. residual may be y: a thread reads what it writes before. */
 kernel void
 epilogue(constant epilogue_op_args &a [[buffer(0)]], device const float *x [[buffer(1)]],
-         device const real *bias [[buffer(2)]], device const real *addend [[buffer(3)]],
+         device const real *bias [[buffer(2)]], device const real *residual [[buffer(3)]],
          device real *y [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
          uint thread_index [[thread_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
@@ -314,9 +314,9 @@ epilogue(constant epilogue_op_args &a [[buffer(0)]], device const float *x [[buf
         long at = long(row) * a.cols + col;
         if (ALIGNED) {
             float4 v = *(device const float4 *)(x + at);
-            store4(y + at, epilogue_vector(a.epilogue, v, row, col, a.cols, bias, addend));
+            store4(y + at, epilogue_vector(a.epilogue, v, row, col, a.cols, bias, residual));
         } else
-            y[at] = real(epilogue_value(a.epilogue, x[at], row, col, a.cols, bias, addend));
+            y[at] = real(epilogue_value(a.epilogue, x[at], row, col, a.cols, bias, residual));
     }
 }
 

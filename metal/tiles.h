@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The tiles that products and convolutions are cut into (gemm.metal), and which of them to take. */
+/* The tiles that GEMMs and convolutions are cut into (gemm.metal), and which of them to take. */
 #ifndef QV_METAL_TILES_H
 #define QV_METAL_TILES_H
 

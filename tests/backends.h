@@ -39,7 +39,7 @@ backend_is_here(const char *name)
     return !status;
 }
 
-/* oneDNN has no bf16 products for every CPU: there bf16 is tried where it is the default. */
+/* oneDNN has no bf16 GEMMs for every CPU: there bf16 is tried where it is the default. */
 static inline bool
 dtype_is_here(const char *name, qv_dtype dtype)
 {
@@ -53,6 +53,21 @@ dtype_is_here(const char *name, qv_dtype dtype)
     qv_context_get_info(ctx, &info);
     qv_context_close(&ctx);
     return strcmp(name, "cpu") != 0 || dtype == QV_F32 || info.dtype == dtype;
+}
+
+/* The backend for a test that needs any device which computes in `dtype`: NULL, the default, if that one
+ * does so by itself. */
+static inline const char *
+backend_for(qv_dtype dtype)
+{
+    qv_context *ctx = NULL;
+    qv_context_info info;
+    qv_error err = { 0 };
+    if (qv_context_open(NULL, &ctx, &err))
+        fail_msg("%s", err.text);
+    qv_context_get_info(ctx, &info);
+    qv_context_close(&ctx);
+    return dtype == QV_F32 || info.dtype == dtype ? NULL : "ref";
 }
 
 #endif

@@ -11,8 +11,8 @@ qwenvit=$1 golden=$2 work=$3
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
-# picture FILE WIDTH SEED
-picture() {
+# image FILE WIDTH SEED
+image() {
     { printf 'P6\n%d 64\n255\n' "$2"; yes "$3 $1 pixels" | head -c $(($2 * 64 * 3)); } > "$1"
 }
 # data FILE: what follows the header of a safetensors file
@@ -31,7 +31,7 @@ same() {
     cmp a.safetensors b.safetensors || fail "$1 differs in $2 and $3"
 }
 
-for i in 1 2 3 4 5 6 7 8 9; do picture p$i.ppm $((32 + 32 * i)) $i; done
+for i in 1 2 3 4 5 6 7 8 9; do image p$i.ppm $((32 + 32 * i)) $i; done
 "$qwenvit" synth --clip v.mp4 > /dev/null
 printf 'p%d.ppm\n' 1 2 3 4 5 6 7 8 9 > list.txt
 {
@@ -65,9 +65,9 @@ for key in p3.ppm v.mp4 'an odd/key é'; do
     data k.safetensors > k.data
     data "encoded/$key.safetensors" | cmp - k.data || fail "$key is not what encode makes"
     # and of each what it is, and at which rate it was sampled
-    kind=$(value kind "encoded/$key.safetensors") picture=false
-    [ "$kind" = '"video"' ] || picture=true
-    [ "$(value picture k.safetensors)" = $picture ] || fail "$key is a picture or not"
+    kind=$(value kind "encoded/$key.safetensors") image=false
+    [ "$kind" = '"video"' ] || image=true
+    [ "$(value picture k.safetensors)" = $image ] || fail "$key is an image or not"
     [ "$(value sampled_fps k.safetensors)" = "$(value sampled_fps "encoded/$key.safetensors")" ] ||
         fail "$key: another sampled_fps than encode says"
 done
@@ -96,14 +96,14 @@ done
 expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out killed --check --quiet
 
 # ---- a signal while more clips wait than the queue holds: heard at once, whatever the length of the list
-# (two pictures, and clips that would take a minute each, in chunks of a moment)
+# (two images, and clips that would take a minute each, in chunks of a moment)
 slow="--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
 {
     printf 'p1.ppm\np2.ppm\n'
     awk 'BEGIN { for (i = 0; i < 1200; i++) printf "{\"path\": \"v.mp4\", \"key\": \"%d\"}\n", i }'
 } > long.txt
 # ended SIGNAL CODE FILES COMMAND...: sends the signal a second after there are such files, which two
-# pictures make; what runs then has half a minute
+# images make; what runs then has half a minute
 ended() {
     signal=$1 code=$2 files=$3 got=0 waited=0; shift 3
     n=$((n + 1))
@@ -145,7 +145,7 @@ expect 0 '11 ok, 0 failed, 0 missing' "$qwenvit" cache --out twice --status --li
 same v.mp4 first twice
 
 # ---- a clip that changed, and one that is good by now
-picture p2.ppm 96 other
+image p2.ppm 96 other
 cp p1.ppm missing.mp4
 expect 0 '10 ok, 0 failed, 0 missing, 2 changed' "$qwenvit" cache --out first --status --list list.txt
 expect 0 '2 done' $cache --list list.txt --out first

@@ -126,15 +126,15 @@ draw(void)
     int64_t rows = qv_conv3d_rows(&d);
     if (one_in(2))
         do
-            d.addend_rows = between(1, rows);
-        while (rows % d.addend_rows);
+            d.residual_rows = between(1, rows);
+        while (rows % d.residual_rows);
     return d;
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
 struct data {
-    void *x, *weight, *addend;
+    void *x, *weight, *residual;
     float *bias;
     double *want; /* [rows, o] */
     size_t x_bytes;
@@ -173,7 +173,7 @@ fill(const qv_conv3d_desc *d, struct data *t)
     t->x_bytes = (size_t)x_count(d) * (bytes ? 1 : es);
     t->x = must_alloc(t->x_bytes);
     t->weight = must_alloc((size_t)(d->o * volume) * es);
-    t->addend = must_alloc((size_t)(d->addend_rows * d->o) * es);
+    t->residual = must_alloc((size_t)(d->residual_rows * d->o) * es);
     t->bias = must_alloc((size_t)d->o * sizeof(float));
     for (int64_t i = 0; i < x_count(d); i++) {
         int64_t from = first_frame_of(d, i), v = between(-2, 2);
@@ -184,8 +184,8 @@ fill(const qv_conv3d_desc *d, struct data *t)
     }
     for (int64_t i = 0; i < d->o * volume; i++)
         qv_store(t->weight, d->dtype, i, (double)between(-2, 2));
-    for (int64_t i = 0; i < d->addend_rows * d->o; i++)
-        qv_store(t->addend, d->dtype, i, (double)between(-9, 9));
+    for (int64_t i = 0; i < d->residual_rows * d->o; i++)
+        qv_store(t->residual, d->dtype, i, (double)between(-9, 9));
     for (int64_t i = 0; i < d->o; i++)
         t->bias[i] = (float)between(-9, 9);
 }
@@ -195,7 +195,7 @@ drop(struct data *t)
 {
     free(t->x);
     free(t->weight);
-    free(t->addend);
+    free(t->residual);
     free(t->bias);
     free(t->want);
 }
@@ -261,7 +261,7 @@ run_whole(qv_context *ctx, const struct check_case *one, const struct data *t, b
 {
     const qv_conv3d_desc *d = &one->desc;
     qv_conv3d_options o = { .lowering = qv_lowering_name(one->lowering), .chunk = one->chunk };
-    qv_conv3d_weights w = { t->weight, d->dtype, false, t->bias, t->addend };
+    qv_conv3d_weights w = { t->weight, d->dtype, false, t->bias, t->residual };
     void *other = t->channels_last ? other_form(d, t, &w) : NULL;
     qv_conv3d *conv = NULL;
     qv_error err = { 0 };
@@ -313,7 +313,7 @@ run_stream(qv_context *ctx, const struct check_case *one, const struct data *t, 
     int64_t out[3], n = one->chunk * d->stride[0];
     qv_conv3d_output(d, out);
     int64_t extent = (d->kernel[0] - 1) * d->dilation[0] + 1;
-    if (d->causal == QV_CAUSAL_NONE || !one->chunk || d->addend_rows || d->d % n ||
+    if (d->causal == QV_CAUSAL_NONE || !one->chunk || d->residual_rows || d->d % n ||
         d->pad_front[0] < extent - d->stride[0] || d->pad_front[0] >= extent)
         return true;
     piece.d = n;
@@ -370,7 +370,7 @@ check(qv_context *ctx, struct check_case one, int only, struct counts *counts)
     fill(&one.desc, &t);
     int64_t rows = qv_conv3d_rows(&one.desc);
     t.want = must_alloc((size_t)(rows * one.desc.o) * sizeof *t.want);
-    if (qv_conv3d_define(&one.desc, t.x, t.weight, t.bias, t.addend, 0, rows, t.want, &err))
+    if (qv_conv3d_define(&one.desc, t.x, t.weight, t.bias, t.residual, 0, rows, t.want, &err))
         exit(4);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         bool ran = false, streamed = false;

@@ -200,7 +200,7 @@ run_case(struct report *report, const struct check_case *one)
         print_json_case(report, one, &outcome);
     else if (outcome.check)
         printf("FAILED %s (%s%s): %s\n  %s\n", check_names[outcome.check], fill_names[one->fill],
-               one->alias ? ", addend is y" : "", outcome.text, repro);
+               one->alias ? ", residual is y" : "", outcome.text, repro);
     fflush(stdout);
 }
 

@@ -51,7 +51,7 @@ void *must_alloc(size_t bytes);   /* zero; ends the program if there is none */
 
 /* ---- checkop_tables.c: what operations look up ----------------------------------------------- */
 
-/* Of rows: places, norms and coords of items of many grids, clips and pictures, in any order. */
+/* Of rows: places, norms and coords of items of many grids, clips and images, in any order. */
 void fill_items(struct data *data, enum fill fill, struct rng *rng);
 /* Coordinates of rope: each row anywhere. */
 void fill_positions(struct data *data, struct rng *rng);
@@ -143,7 +143,7 @@ double op_tolerance(const struct qv_op *op, double expected, double max_x, doubl
 struct check_case {
     struct qv_op op;
     enum fill fill;
-    bool alias; /* gemm: the addend is y */
+    bool alias; /* gemm: the residual is y */
     uint64_t seed;
 };
 bool can_alias(const struct side *side, const struct qv_op *op);

@@ -222,24 +222,24 @@ exchange_row_and_column(struct qv_device *dev, const struct qv_call *call)
     show_instead(dev, call, coords);
 }
 
-/* The second frame of the last picture from behind it, where something is. */
+/* The second frame of the last image from behind it, where something is. */
 static void
 take_frame_behind(struct qv_device *dev, const struct qv_call *call)
 {
-    const struct qv_op_rows *op = &now.op.u.rows;
+    const struct qv_op_patchify *op = &now.op.u.patchify;
     struct qv_coords *coords = get(dev, call->operands[3], qv_op_view(&now.op, 3).bytes);
     struct qv_item_place *places = hide(dev, call, 1);
-    int64_t picture = -1, last_row = 0;
+    int64_t is_image = -1, last_row = 0;
     for (int64_t i = 0; i < op->rows; i++)
-        if (!places[coords[i].item].frame && coords[i].item > picture)
-            picture = coords[i].item;
+        if (!places[coords[i].item].frame && coords[i].item > is_image)
+            is_image = coords[i].item;
     for (int64_t i = 0; i < op->rows; i++)
-        if (coords[i].item == picture && coords[i].row > last_row)
+        if (coords[i].item == is_image && coords[i].row > last_row)
             last_row = coords[i].row;
-    int64_t patches = picture < 0 ? 0 : (last_row + 1) * places[picture].grid_w;
-    now.nothing = picture < 0 || places[picture].first + 2 * patches > op->patches;
+    int64_t patches = is_image < 0 ? 0 : (last_row + 1) * places[is_image].grid_w;
+    now.nothing = is_image < 0 || places[is_image].first + 2 * patches > op->patches;
     if (!now.nothing)
-        places[picture].frame = (int32_t)patches;
+        places[is_image].frame = (int32_t)patches;
     show_instead(dev, call, places);
     free(coords);
 }
@@ -250,7 +250,7 @@ take_norm_of_neighbour(struct qv_device *dev, const struct qv_call *call)
     struct qv_coords *coords = get(dev, call->operands[3], qv_op_view(&now.op, 3).bytes);
     struct qv_item_norm *norms = hide(dev, call, 2);
     int64_t last = 0;
-    for (int64_t i = 0; i < now.op.u.rows.rows; i++)
+    for (int64_t i = 0; i < now.op.u.patchify.rows; i++)
         last = coords[i].item > last ? coords[i].item : last;
     now.nothing = last == 0;
     for (int64_t i = 0; i < last; i++)
@@ -455,8 +455,8 @@ exchange_columns(struct qv_device *dev, const struct qv_call *call)
 
 /* ---- the table of faults --------------------------------------------------------------------- */
 
-#define GEMM_F32 "gemm m=33 n=200 k=130 alpha=1 bias=1 addend_rows=11 dtype=f32"
-#define GEMM_BF16 "gemm m=33 n=200 k=130 alpha=0.5 addend_rows=33 dtype=bf16"
+#define GEMM_F32 "gemm m=33 n=200 k=130 alpha=1 bias=1 residual_rows=11 dtype=f32"
+#define GEMM_BF16 "gemm m=33 n=200 k=130 alpha=0.5 residual_rows=33 dtype=bf16"
 #define GEMM_GELU "gemm m=65 n=72 k=33 alpha=1 bias=1 act=gelu_tanh dtype=f32"
 #define GEMM_ZERO "gemm m=33 n=24 k=8 alpha=0 dtype=f32"
 #define NORM "norm rows=17 cols=64 eps=1e-6 dtype=f32"
@@ -472,17 +472,17 @@ exchange_columns(struct qv_device *dev, const struct qv_call *call)
 #define GATE "gate rows=24 cols=33 act=silu a_stride=66 b_stride=66 dtype=f32"
 #define GATHER "gather rows=24 cols=33 x_rows=40 x=f32 y=bf16"
 #define TAPS "interpolate rows=12 cols=33 taps=4 table_rows=49 dtype=bf16"
-#define UNFOLD                                                                                     \
-    "unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 dtype=bf16"
+#define IM2COL                                                                                     \
+    "im2col n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 dtype=bf16"
 #define CONV                                                                                       \
     "conv n=2 d=4 h=5 w=7 c=6 o=9 kd=3 kh=3 kw=3 sd=1 sh=2 sw=1 dd=1 dh=1 dw=1 top=1 bottom=1 "    \
     "left=2 right=1 groups=3 x_depth=5 "
-#define CONV_F32 CONV "alpha=0.5 bias=1 addend_rows=12 dtype=f32"
+#define CONV_F32 CONV "alpha=0.5 bias=1 residual_rows=12 dtype=f32"
 #define CONV_GELU CONV "alpha=1 bias=1 act=gelu_tanh dtype=bf16"
 #define CONV_ADD CONV "alpha=1 sums=2 y=f32 dtype=bf16"
-#define FINISH "epilogue rows=24 cols=33 alpha=0.5 bias=1 addend_rows=8 dtype=bf16"
+#define FINISH "epilogue rows=24 cols=33 alpha=0.5 bias=1 residual_rows=8 dtype=bf16"
 #define FINISH_GELU "epilogue rows=24 cols=33 alpha=1 bias=1 act=gelu_erf dtype=f32"
-#define ROWS "rows rows=48 patch=4 temporal=2 channels=3 items=5 patches=96 dtype=bf16"
+#define PATCHIFY "patchify rows=48 patch=4 temporal=2 channels=3 items=5 patches=96 dtype=bf16"
 
 static const struct fault faults[] = {
     { "last k dropped", GEMM_F32, FILL_EXACT, CHECK_EXACT, hide_last_k, show, 0, 0 },
@@ -492,7 +492,7 @@ static const struct fault faults[] = {
     { "last k dropped", GEMM_GELU, FILL_REAL, CHECK_TOLERANCE, hide_last_k, show, 0, 0 },
     { "an element left", GEMM_BF16, FILL_EXACT, CHECK_UNWRITTEN, NULL, leave_unwritten, 0, 0 },
     { "an element left", NORM, FILL_REAL, CHECK_UNWRITTEN, NULL, leave_unwritten, 0, 0 },
-    { "an element left", ROWS, FILL_EXACT, CHECK_UNWRITTEN, NULL, leave_unwritten, 0, 0 },
+    { "an element left", PATCHIFY, FILL_EXACT, CHECK_UNWRITTEN, NULL, leave_unwritten, 0, 0 },
     { "one NaN", GEMM_F32, FILL_REAL, CHECK_NAN, NULL, write_nan, 0, 0 },
     { "one NaN", TAPS, FILL_REAL, CHECK_NAN, NULL, write_nan, 0, 0 },
     { "one infinity", ATTENTION, FILL_REAL, CHECK_NAN, NULL, write_infinity, 0, 0 },
@@ -507,7 +507,7 @@ static const struct fault faults[] = {
     { "one wrong row", GEMM_BF16, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
     { "one wrong row", GEMM_BF16, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
     { "one wrong row", ATTENTION_BF16, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
-    { "one wrong row", ROWS, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
+    { "one wrong row", PATCHIFY, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
     { "all zeros", TAPS, FILL_REAL, CHECK_TOLERANCE, NULL, write_zeros, 0, 0 },
     { "one bit of v", ROPE, FILL_REAL, CHECK_GUARD, NULL, flip_bit_of_v, 0, 0 },
     { "0.1% in one column", ROPE, FILL_REAL, CHECK_TOLERANCE, NULL, scale_column, 0, 0 },
@@ -522,9 +522,10 @@ static const struct fault faults[] = {
     { "row, column exchanged", ROPE, FILL_EXACT, CHECK_EXACT, exchange_row_and_column, show, 0, 0 },
     { "row, column exchanged", ROPE, FILL_REAL, CHECK_TOLERANCE, exchange_row_and_column, show, 0,
       0 },
-    { "a picture's frame behind", ROWS, FILL_EXACT, CHECK_EXACT, take_frame_behind, show, 0, 0 },
-    { "a neighbour's norm", ROWS, FILL_EXACT, CHECK_EXACT, take_norm_of_neighbour, show, 0, 0 },
-    { "a neighbour's norm", ROWS, FILL_REAL, CHECK_TOLERANCE, take_norm_of_neighbour, show, 0, 0 },
+    { "an image's frame behind", PATCHIFY, FILL_EXACT, CHECK_EXACT, take_frame_behind, show, 0, 0 },
+    { "a neighbour's norm", PATCHIFY, FILL_EXACT, CHECK_EXACT, take_norm_of_neighbour, show, 0, 0 },
+    { "a neighbour's norm", PATCHIFY, FILL_REAL, CHECK_TOLERANCE, take_norm_of_neighbour, show, 0,
+      0 },
     { "one bit by place", GEMM_F32, FILL_REAL, CHECK_MOVED, NULL, flip_last_bit, 0, 0 },
     { "one bit by place", ATTENTION, FILL_REAL, CHECK_MOVED, NULL, flip_bit_of_first_row, 0, 0 },
     { "NaN to the next row", NORM, FILL_REAL, CHECK_MOVED, NULL, spread_nan, 0, 0 },
@@ -551,7 +552,7 @@ static const struct fault faults[] = {
     { "NaN to the next row", GATE, FILL_REAL, CHECK_MOVED, NULL, spread_nan, 0, 0 },
     { "one wrong row", GATHER, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
     { "one wrong row", GATHER, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
-    { "columns exchanged", UNFOLD, FILL_EXACT, CHECK_EXACT, NULL, exchange_columns, 0, 0 },
+    { "columns exchanged", IM2COL, FILL_EXACT, CHECK_EXACT, NULL, exchange_columns, 0, 0 },
     { "bias left out", FINISH, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_WITHOUT_BIAS },
     { "bias left out", FINISH_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, 0,
       KERNEL_WITHOUT_BIAS },

@@ -68,7 +68,7 @@ random_divisor(struct rng *rng, int64_t n) /* smaller than n, unless n is 1 */
 }
 
 static void
-random_rows(struct qv_op_rows *op, struct rng *rng)
+random_patchify(struct qv_op_patchify *op, struct rng *rng)
 {
     op->rows = PICK(rng, 1, 4, 7, 24, 60, 97, 130);
     op->items = PICK(rng, 1, 1, 2, 5, 12, 64);
@@ -78,9 +78,9 @@ random_rows(struct qv_op_rows *op, struct rng *rng)
     op->patches = rng_below(rng, 3) ? op->rows * op->temporal : 1 + rng_below(rng, 2 * op->rows);
 }
 
-/* What gemm, conv and epilogue share: alpha, bias, act, addend_rows of `rows`. */
+/* What gemm, conv and epilogue share: alpha, bias, act, residual_rows of `rows`. */
 static void
-random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *addend_rows, int64_t rows,
+random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *residual_rows, int64_t rows,
                 struct rng *rng)
 {
     static const double alphas[] = { 1, 1, 0.5, 1.0 / 255 };
@@ -89,8 +89,8 @@ random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *addend_rows
     *act = rng_below(rng, 2) ? rng_below(rng, QV_ACT_COUNT) : QV_ACT_NONE;
     switch (rng_below(rng, 3)) {
     case 0: break;
-    case 1: *addend_rows = rows; break;
-    case 2: *addend_rows = random_divisor(rng, rows); break;
+    case 1: *residual_rows = rows; break;
+    case 2: *residual_rows = random_divisor(rng, rows); break;
     }
 }
 
@@ -100,11 +100,11 @@ random_gemm(struct qv_op_gemm *op, struct rng *rng)
     op->m = PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     op->k = PICK(rng, 1, 2, 3, 7, 8, 15, 16, 24, 33, 48, 64, 65, 100, 127, 130, 200, 257);
-    random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows, op->m, rng);
+    random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
 }
 
 static void
-random_unfold(struct qv_op_unfold *op, struct rng *rng)
+random_im2col(struct qv_op_im2col *op, struct rng *rng)
 {
     bool one = rng_below(rng, 3) == 0; /* a kernel of one: a transpose where channels are first */
     op->n = 1 + rng_below(rng, 3);
@@ -210,7 +210,7 @@ random_conv(struct qv_op_conv *op, struct rng *rng)
     int64_t out[3];
     qv_op_conv_output(op, out);
     if (!op->sums)
-        random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows,
+        random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows,
                         op->n * out[0] * out[1] * out[2], rng);
 }
 
@@ -230,7 +230,7 @@ random_epilogue_op(struct qv_op_epilogue *op, struct rng *rng)
 {
     op->rows = PICK(rng, 1, 2, 3, 8, 12, 60);
     op->cols = PICK(rng, 1, 5, 8, 16, 33, 64, 100, 257);
-    random_epilogue(&op->alpha, &op->bias, &op->act, &op->addend_rows, op->rows, rng);
+    random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->rows, rng);
 }
 
 /* Of the last operand, for those whose kernels may be asked to mix. */
@@ -249,7 +249,7 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     int64_t dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
     qv_op_set_dtype(&op, (qv_dtype)dtype);
     switch (kind) {
-    case QV_OP_rows: random_rows(&op.u.rows, rng); break;
+    case QV_OP_patchify: random_patchify(&op.u.patchify, rng); break;
     case QV_OP_convert:
         op.u.convert.n = PICK(rng, 1, 7, 8, 31, 64, 100, 1000, 4099);
         op.u.convert.x_dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
@@ -278,7 +278,7 @@ random_op(enum qv_op_kind kind, struct rng *rng)
         op.u.interpolate.table_rows = PICK(rng, 1, 4, 49, 2304);
         op.u.interpolate.y_dtype = random_output_dtype(dtype, rng);
         break;
-    case QV_OP_unfold: random_unfold(&op.u.unfold, rng); break;
+    case QV_OP_im2col: random_im2col(&op.u.im2col, rng); break;
     case QV_OP_conv:
         random_conv(&op.u.conv, rng);
         op.u.conv.y_dtype = op.u.conv.sums ? QV_F32 : dtype;
@@ -305,7 +305,7 @@ fill_possible(const struct qv_op *op, enum fill fill)
 {
     switch (op->kind) {
     case QV_OP_convert: /* one rounding: always the same bits */
-    case QV_OP_unfold: return fill == FILL_EXACT;
+    case QV_OP_im2col: return fill == FILL_EXACT;
     case QV_OP_gemm:
         return fill == FILL_REAL || epilogue_is_exact(op->u.gemm.alpha, op->u.gemm.act);
     case QV_OP_conv:
@@ -315,7 +315,7 @@ fill_possible(const struct qv_op *op, enum fill fill)
     case QV_OP_gate: return fill == FILL_REAL || op->u.gate.act == QV_ACT_NONE;
     case QV_OP_norm:
     case QV_OP_attention: return fill == FILL_REAL;
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_rope:
     case QV_OP_gather:
     case QV_OP_interpolate: return true;
@@ -326,16 +326,16 @@ fill_possible(const struct qv_op *op, enum fill fill)
 
 enum { REF_WORK = 1 << 27, REF_ROWS = 17 };
 
-/* Rows of x and addend repeat after so many; 0: they don't. They hold whole rounds of the addend,
+/* Rows of x and residual repeat after so many; 0: they don't. They hold whole rounds of the residual,
  * or divide it. */
 static int64_t
 gemm_period(const struct qv_op_gemm *op)
 {
-    int64_t rows = REF_WORK / op->n / op->k, addend = op->addend_rows;
+    int64_t rows = REF_WORK / op->n / op->k, residual = op->residual_rows;
     rows = rows < REF_ROWS ? REF_ROWS : rows;
-    if (addend && addend < rows)
-        rows += addend - 1 - (rows - 1) % addend;
-    while (addend > rows && addend % rows)
+    if (residual && residual < rows)
+        rows += residual - 1 - (rows - 1) % residual;
+    while (residual > rows && residual % rows)
         rows++;
     return rows < op->m ? rows : 0;
 }
@@ -358,8 +358,8 @@ reference_op(const struct qv_op *op)
     int64_t rows = op->kind == QV_OP_gemm ? gemm_period(&op->u.gemm) : 0;
     if (rows) {
         small.u.gemm.m = rows;
-        if (op->u.gemm.addend_rows > rows)
-            small.u.gemm.addend_rows = rows;
+        if (op->u.gemm.residual_rows > rows)
+            small.u.gemm.residual_rows = rows;
     } else if (op->kind == QV_OP_conv && conv_period(op))
         small.u.conv.o = conv_period(op);
     else if (op->kind == QV_OP_attention && op->u.attention.segment_rows &&
@@ -493,9 +493,9 @@ fill_sparse(struct data *data, int i, struct rng *rng)
     }
 }
 
-/* x, w, bias and addend of gemm and conv. */
+/* x, w, bias and residual of gemm and conv. */
 static void
-fill_product(struct data *data, enum fill fill, int sparse, struct rng *rng)
+fill_gemm(struct data *data, enum fill fill, int sparse, struct rng *rng)
 {
     int dense = 1 - sparse;
     if (fill == FILL_EXACT) {
@@ -532,7 +532,7 @@ fill_conv(struct data *data, enum fill fill, struct rng *rng)
 {
     const struct qv_op_conv *op = &data->op.u.conv;
     const struct qv_view *x = &data->desc[0];
-    fill_product(data, fill, 1, rng);
+    fill_gemm(data, fill, 1, rng);
     if (op->sums == 2 && fill == FILL_EXACT)
         fill_integers(data, 4, 16, rng);
     else if (op->sums == 2)
@@ -647,12 +647,12 @@ void
 data_fill(struct data *data, enum fill fill, struct rng *rng)
 {
     switch (data->op.kind) {
-    case QV_OP_rows:
+    case QV_OP_patchify:
         fill_bytes(data, 0, rng);
         fill_items(data, fill, rng);
         break;
     case QV_OP_convert: fill_convert(data, rng); break;
-    case QV_OP_gemm: fill_product(data, fill, 0, rng); break;
+    case QV_OP_gemm: fill_gemm(data, fill, 0, rng); break;
     case QV_OP_norm: fill_norm(data, rng); break;
     case QV_OP_rope: fill_rope(data, fill, rng); break;
     case QV_OP_attention: /* large q and k, not v: its size bounds every row's tolerance */
@@ -663,7 +663,7 @@ data_fill(struct data *data, enum fill fill, struct rng *rng)
     case QV_OP_gate: fill_gate(data, fill, rng); break;
     case QV_OP_gather: fill_gather(data, fill, rng); break;
     case QV_OP_interpolate: fill_interpolate(data, fill, rng); break;
-    case QV_OP_unfold: fill_reals(data, 0, 0, rng); break;
+    case QV_OP_im2col: fill_reals(data, 0, 0, rng); break;
     case QV_OP_conv: fill_conv(data, fill, rng); break;
     case QV_OP_epilogue: fill_epilogue(data, fill, rng); break;
     case QV_OP_COUNT: break;

@@ -16,8 +16,8 @@
 bool
 can_alias(const struct side *side, const struct qv_op *op)
 {
-    return !side->caps.addend_apart && op->kind == QV_OP_gemm &&
-           op->u.gemm.addend_rows == op->u.gemm.m;
+    return !side->caps.residual_apart && op->kind == QV_OP_gemm &&
+           op->u.gemm.residual_rows == op->u.gemm.m;
 }
 
 /* ---- what the tolerance is derived from ------------------------------------------------------ */
@@ -66,8 +66,8 @@ scale_begin(struct scale *s, const struct data *data)
         s->fixed_x = most_of(data, 1);
         s->fixed_w = 1;
         break;
-    case QV_OP_unfold:
-    case QV_OP_rows:
+    case QV_OP_im2col:
+    case QV_OP_patchify:
     case QV_OP_convert:
     case QV_OP_attention:
     case QV_OP_gate:
@@ -114,7 +114,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
         break;
     case QV_OP_norm: s->x = norm_scale(data, row); break;
     case QV_OP_rope: s->x = most(data, 3, row, 1, 0, data->desc[3].cols); break;
-    case QV_OP_rows: {
+    case QV_OP_patchify: {
         int64_t item = ((const struct qv_coords *)data->bytes[3])[row].item;
         s->w = most(data, 2, item, 1, 0, 3);
         s->x = most(data, 2, item, 1, 3, 3);
@@ -134,7 +134,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
         if (data->bytes[2])
             s->x = fmax(s->x, most(data, 2, row % data->desc[2].rows, 1, 0, first->cols));
         break;
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_conv:
     case QV_OP_convert:
     case QV_OP_gather:
@@ -305,7 +305,7 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
         data->op.u.gemm.x_dtype == QV_BF16 && data->op.u.gemm.act == QV_ACT_GELU_TANH) {
         struct data inner = out->data;
         inner.op.u.gemm.act = QV_ACT_NONE;
-        inner.op.u.gemm.addend_rows = 0;
+        inner.op.u.gemm.residual_rows = 0;
         inner.desc[3] = qv_op_view(&inner.op, 3);
         out->inner = must_alloc(y->bytes);
         ok = run_ref(ref, &inner, out->inner, outcome);

@@ -10,7 +10,7 @@
 #include "checkop.h"
 #include "dtype.h"
 
-/* Operands with a row for each of the output's (an addend repeats), and the one that may be spoiled. */
+/* Operands with a row for each of the output's (a residual repeats), and the one that may be spoiled. */
 struct movable {
     int n, operands[3], spoilt; /* spoilt -1: none */
 };
@@ -19,7 +19,7 @@ static struct movable
 movable_of(enum qv_op_kind kind)
 {
     switch (kind) {
-    case QV_OP_rows: return (struct movable){ 1, { 3 }, -1 };
+    case QV_OP_patchify: return (struct movable){ 1, { 3 }, -1 };
     case QV_OP_gemm: return (struct movable){ 2, { 0, 3 }, 0 };
     case QV_OP_norm: return (struct movable){ 1, { 0 }, 0 };
     case QV_OP_rope: return (struct movable){ 2, { 2, 3 }, 3 };
@@ -29,7 +29,7 @@ movable_of(enum qv_op_kind kind)
     case QV_OP_interpolate: return (struct movable){ 2, { 1, 2 }, 2 };
     case QV_OP_epilogue: return (struct movable){ 2, { 0, 2 }, 0 };
     case QV_OP_convert:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_conv:
     case QV_OP_COUNT: break;
     }
@@ -70,7 +70,7 @@ put_row(struct data *data, int operand, int64_t to, const void *copy, int64_t fr
            (size_t)v->cols * element);
 }
 
-/* The last row is the first; where an addend repeats it still does. */
+/* The last row is the first; where a residual repeats it still does. */
 static void
 reverse(struct data *data, int operand)
 {

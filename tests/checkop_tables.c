@@ -57,7 +57,7 @@ random_grid(struct rng *rng, int64_t most, int64_t *h, int64_t *w, int64_t *merg
 static void
 add_item(struct data *data, enum fill fill, struct room *room, struct rng *rng)
 {
-    const struct qv_op_rows *op = &data->op.u.rows;
+    const struct qv_op_patchify *op = &data->op.u.patchify;
     struct qv_item_place *places = data->bytes[PLACES];
     struct qv_coords *coords = data->bytes[COORDS];
     int64_t h, w, merge, left = op->patches - room->patches, rows = op->rows - room->rows;
@@ -78,7 +78,7 @@ add_item(struct data *data, enum fill fill, struct room *room, struct rng *rng)
 void
 fill_items(struct data *data, enum fill fill, struct rng *rng)
 {
-    const struct qv_op_rows *op = &data->op.u.rows;
+    const struct qv_op_patchify *op = &data->op.u.patchify;
     struct qv_coords *coords = data->bytes[COORDS];
     struct room room = { 0 };
     memset(data->bytes[PLACES], 0x7f, data->desc[PLACES].bytes); /* items that no row is of */

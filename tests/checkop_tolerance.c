@@ -43,7 +43,7 @@ act_error(double result)
  * A sum of k products up to max_x * max_w counts (k + 1) * max_x * max_w, as in XNNPACK's ynnpack:
  * a device may add in any order and grouping. Meanings of max_x and max_w by kind:
  *   rows       max_x: of the shifts of this row's item; max_w: of its scales
- *   gemm       max_x: of x in this row, of the bias and of the addend; max_w: of w
+ *   gemm       max_x: of x in this row, of the bias and of the residual; max_w: of w
  *   norm       max_x: of x in this row, over sqrt(var + eps); max_w: of weight and bias
  *   rope       max_x: of q and k in this row; max_w: of cos and sin
  *   attention  max_x: root of (max of q in this row * max of k in its segment); max_w: of
@@ -51,18 +51,17 @@ act_error(double result)
  *   interpolate  max_x: of the table; max_w: of this row's weights
  *   gate       max_x: of a in this row; max_w: of b
  *   conv       as gemm, max_x of all x; with sums = 2 also of y before
- *   epilogue  as gemm with k = 1: max_x: of x, bias and addend; max_w: 1
+ *   epilogue  as gemm with k = 1: max_x: of x, bias and residual; max_w: 1
  */
 static double
-product_error(int64_t k, const struct qv_op_epilogue *op, double expected, double max_x,
-              double max_w)
+gemm_error(int64_t k, const struct qv_op_epilogue *op, double expected, double max_x, double max_w)
 {
-    double bias = op->bias ? max_x : 0, addend = op->addend_rows ? max_x : 0;
+    double bias = op->bias ? max_x : 0, residual = op->residual_rows ? max_x : 0;
     double sum = fabs(op->alpha) * (double)(k + 1) * max_x * max_w + bias;
     if (op->act == QV_ACT_NONE)
-        return sum + addend + fabs(expected);
+        return sum + residual + fabs(expected);
     /* |gelu'| and |silu'| < 1.13 */
-    return 1.13 * sum + act_error(fabs(expected) + addend) + addend + fabs(expected);
+    return 1.13 * sum + act_error(fabs(expected) + residual) + residual + fabs(expected);
 }
 
 /* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
@@ -98,11 +97,11 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
     struct qv_op_epilogue epilogue;
     double units = 0;
     switch (op->kind) {
-    case QV_OP_rows: /* product and sum: half each */ units = 255 * max_w + max_x; break;
+    case QV_OP_patchify: /* product and sum: half each */ units = 255 * max_w + max_x; break;
     case QV_OP_convert: break;
     case QV_OP_gemm:
         epilogue = qv_op_gemm_epilogue(&op->u.gemm);
-        units = product_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
+        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
         break;
     case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
     case QV_OP_rope: /* two products and a sum: half each */ units = 2 * max_x * max_w; break;
@@ -112,13 +111,13 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
         break;
     case QV_OP_gather: break; /* a rounding */
     case QV_OP_interpolate: units = (double)(op->u.interpolate.taps + 1) * max_x * max_w; break;
-    case QV_OP_unfold: return 0; /* a copy */
+    case QV_OP_im2col: return 0; /* a copy */
     case QV_OP_conv:
         epilogue = qv_op_conv_epilogue(&op->u.conv);
-        units = product_error(qv_op_view(op, 1).cols, &epilogue, expected, max_x, max_w) +
+        units = gemm_error(qv_op_view(op, 1).cols, &epilogue, expected, max_x, max_w) +
                 (op->u.conv.sums == 2 ? max_x : 0);
         break;
-    case QV_OP_epilogue: units = product_error(1, &op->u.epilogue, expected, max_x, max_w); break;
+    case QV_OP_epilogue: units = gemm_error(1, &op->u.epilogue, expected, max_x, max_w); break;
     case QV_OP_COUNT: break;
     }
     double error = units * FLT_EPSILON;

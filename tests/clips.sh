@@ -20,7 +20,7 @@ refused() {
     [ ! -e "out/$1.safetensors" ] || fail "$1 left a file"
 }
 refused empty.mp4 'the file is empty'
-refused text.mp4 'not a clip or picture of a known format'
+refused text.mp4 'not a clip or image of a known format'
 refused audio.mov 'no video stream among 1 streams'
 refused cover.mkv 'an attached cover picture'
 refused nothing.mp4 'no frame'

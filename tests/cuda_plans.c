@@ -39,9 +39,9 @@ struct check {
     bool all;            /* choices */
     struct qv_op *tried; /* [MOST_OPERATIONS] */
     int n_tried;
-    int right, wrong;               /* plans */
-    int surprises;                  /* configurations that failed, but not at loading */
-    char routine[QV_ROUTINE_BYTES]; /* that runs the operation tried last, by its first choice */
+    int right, wrong;             /* plans */
+    int surprises;                /* configurations that failed, but not at loading */
+    char kernel[QV_KERNEL_BYTES]; /* that runs the operation tried last, by its first choice */
 };
 
 static double
@@ -154,7 +154,7 @@ may_lack_plan(const struct qv_op *op)
 static void
 try_operation(struct check *check, const struct qv_op *op)
 {
-    char line[400], what[QV_ROUTINE_BYTES];
+    char line[400], what[QV_KERNEL_BYTES];
     qv_op_print(op, line, sizeof line);
     for (int i = 0; i < check->n_tried; i++)
         if (qv_op_equal(&check->tried[i], op))
@@ -171,7 +171,7 @@ try_operation(struct check *check, const struct qv_op *op)
         bool right = check->gpu->refused ? none : !status || (none && may_lack_plan(op));
         right = right && is_said(what, status, err.text);
         if (choice == 0)
-            snprintf(check->routine, sizeof check->routine, "%s", what);
+            snprintf(check->kernel, sizeof check->kernel, "%s", what);
         check->right += right;
         check->wrong += !right;
         printf("%s  %-8s  %s  %d: %s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name, line,
@@ -200,7 +200,7 @@ try_segments(struct check *check, int64_t head_dim, int64_t rows, int64_t segmen
     try_operation(check, &op);
 }
 
-/* Packs, from the smallest rung to many pictures: one engine for all, or a segment's bits depend on
+/* Packs, from the smallest bucket to many images: one engine for all, or a segment's bits depend on
  * the plan that it goes through. */
 static void
 try_packs(struct check *check, int64_t head_dim)
@@ -208,20 +208,20 @@ try_packs(struct check *check, int64_t head_dim)
     static const struct {
         int64_t rows, segments;
     } packs[] = { { 512, 8 }, { 6144, 64 }, { 131072, 512 } };
-    char first[QV_ROUTINE_BYTES] = "";
+    char first[QV_KERNEL_BYTES] = "";
     for (size_t i = 0; i < sizeof packs / sizeof *packs; i++) {
         try_segments(check, head_dim, packs[i].rows, packs[i].segments, 0);
         if (i == 0)
-            snprintf(first, sizeof first, "%s", check->routine);
-        if (strcmp(check->routine, first) != 0) {
+            snprintf(first, sizeof first, "%s", check->kernel);
+        if (strcmp(check->kernel, first) != 0) {
             check->wrong++;
             printf("FAIL  %-8s  a pack of %lld rows: %s; one of %lld: %s\n", check->gpu->name,
-                   (long long)packs[i].rows, check->routine, (long long)packs[0].rows, first);
+                   (long long)packs[i].rows, check->kernel, (long long)packs[0].rows, first);
         }
     }
 }
 
-/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large pictures; packs. */
+/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large images; packs. */
 static void
 try_attention(struct check *check)
 {
@@ -235,7 +235,7 @@ try_attention(struct check *check)
     }
 }
 
-/* Products with an activation that cuBLASLt lacks: fc1 of Qwen2-VL, from few rows to many. */
+/* GEMMs with an activation that cuBLASLt lacks: fc1 of Qwen2-VL, from few rows to many. */
 static void
 try_activated(struct check *check)
 {
@@ -328,7 +328,7 @@ check_cublas(void)
         { { .m = 7, .n = 8, .k = 16, .alpha = 2, .act = QV_ACT_SILU }, QV_BF16, false },
         { { .m = 7, .n = 9, .k = 16, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
         { { .m = 7, .n = 8, .k = 12, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
-        { { .m = 8, .n = 8, .k = 16, .alpha = 1, .addend_rows = 8, .act = QV_ACT_SILU },
+        { { .m = 8, .n = 8, .k = 16, .alpha = 1, .residual_rows = 8, .act = QV_ACT_SILU },
           QV_BF16,
           false },
         { { .m = 1 << 20, .n = 4096, .k = 16, .alpha = 1, .act = QV_ACT_SILU }, QV_BF16, false },
@@ -358,7 +358,7 @@ check_naive(void)
                                                          .heads = 2,
                                                          .head_dim = 20,
                                                          .scale = 1 } } } };
-    char text[QV_ROUTINE_BYTES];
+    char text[QV_KERNEL_BYTES];
     size_t scratch;
     qv_error err = { 0 };
     qv_op_set_dtype(&kernel.op, QV_BF16);
@@ -394,7 +394,7 @@ check_short(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct qv_kernel kernel = { .u.attention.is_short = true };
         bool good = true;
-        char line[200], text[QV_ROUTINE_BYTES] = "";
+        char line[200], text[QV_KERNEL_BYTES] = "";
         qv_error err = { 0 };
         size_t scratch = 1;
         for (int f32 = 0; f32 < 2; f32++) {

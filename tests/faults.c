@@ -162,8 +162,8 @@ __wrap_open(const char *path, int flags, ...)
 }
 
 /* The job's files. */
-static const char clip_file[] = "clip.y4m", jpeg_file[] = "picture.jpg", cut_file[] = "clip.mov",
-                  tokens_file[] = "tokens.safetensors", picture_file[] = "picture.png",
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "image.jpg", cut_file[] = "clip.mov",
+                  tokens_file[] = "tokens.safetensors", image_file[] = "image.png",
                   tune_file[] = "tune.json", log_file[] = "log.json";
 
 int __real_fstat(int fd, struct stat *out);
@@ -308,7 +308,7 @@ convolve(const char *backend, float *y, qv_error *err)
     return status;
 }
 
-/* A checkpoint of two shards; tokens in bf16, a picture of them, a line of JSON. decoder NULL: the
+/* A checkpoint of two shards; tokens in bf16, an image of them, a line of JSON. decoder NULL: the
  * clip is decoded in this process. */
 static qv_status
 encode(const char *backend, qv_decoder *decoder, qv_error *err)
@@ -323,7 +323,7 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
                                     .quiet = true,
                                     .model = QV_GOLDEN "/qwen3_vl_moe",
                                     .output = tokens_file,
-                                    .picture = picture_file,
+                                    .drawing = image_file,
                                     .output_dtype = QV_BF16,
                                     .chunk_rows = 16,
                                     .clip = { .num_frames = SAMPLED,
@@ -363,7 +363,7 @@ look_at(const char *file, double start_s, qv_decoder *decoder, uint8_t *rgb, qv_
 static qv_status
 run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
 {
-    static const char *const files[] = { tokens_file, picture_file, tune_file, log_file };
+    static const char *const files[] = { tokens_file, image_file, tune_file, log_file };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         remove(files[i]);
     *err = (qv_error){ 0 };
@@ -388,8 +388,8 @@ struct bytes {
     char at[1 << 16];
 };
 
-static struct bytes tokens, picture; /* as they should be */
-static size_t log_size;              /* fields of the result */
+static struct bytes tokens, is_image; /* as they should be */
+static size_t log_size;               /* fields of the result */
 static struct made as_wanted;
 static int wrong, absorbed;
 
@@ -424,8 +424,8 @@ check_file(long n, const char *name, const struct bytes *wanted, bool needed)
 static void
 check_folder(long n)
 {
-    static const char *const known[] = { clip_file,    jpeg_file, cut_file, tokens_file,
-                                         picture_file, tune_file, log_file };
+    static const char *const known[] = { clip_file,  jpeg_file, cut_file, tokens_file,
+                                         image_file, tune_file, log_file };
     DIR *dir = opendir(".");
     for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         bool expected = e->d_name[0] == '.';
@@ -491,13 +491,13 @@ check_job(const char *backend, enum class class, bool isolated, long n)
                                               : "its folder was not synced");
     check_folder(n);
     check_file(n, tokens_file, &tokens, !status);
-    check_file(n, picture_file, &picture, !status);
+    check_file(n, image_file, &is_image, !status);
     fields(n, tune_file);
     size_t logged = fields(n, log_file);
     if (logged != log_size && (logged || !status))
         complain(n, "not the result that was to be:", log_file);
     if (!status && memcmp(&made, &as_wanted, sizeof made) != 0)
-        complain(n, "another result of the conv3d, or another picture", "");
+        complain(n, "another result of the conv3d, or another image", "");
     if (!status && call && !call->absorbed)
         complain(n, "nobody noticed", "");
     if (status && (!call || (status != call->status && status != call->also) ||
@@ -548,7 +548,7 @@ make_cut(AVCodecContext *c, AVPacket *packet)
 
 /* A JPEG whose EXIF says that it is to be turned. */
 static void
-make_picture(void)
+make_image(void)
 {
     static const uint8_t exif[] = { 0xff, 0xe1, 0, 34, 'E', 'x', 'i', 'f', 0, 0,  'M', 'M',
                                     0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
@@ -598,7 +598,7 @@ main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0); /* what is said comes before a crash */
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
-    make_picture();
+    make_image();
     const char *backend = argv[2];
     qv_error err;
     bool isolated = class == PROCESS;
@@ -607,7 +607,7 @@ main(int argc, char **argv)
         return 1;
     }
     load(tokens_file, &tokens);
-    load(picture_file, &picture);
+    load(image_file, &is_image);
     log_size = fields(0, log_file);
     if (argc > 3) {
         show_where = true;

@@ -305,11 +305,11 @@ lie_about_numbers(qv_clip_info *info)
         { "duration nan", offsetof(qv_clip_info, duration_s), NAN },
         { "duration below", offsetof(qv_clip_info, duration_s), -1 },
         { "duration huge", offsetof(qv_clip_info, duration_s), 1e308 },
-        { "picture rate", offsetof(qv_clip_info, source_fps), NAN },
-        { "picture time", offsetof(qv_clip_info, duration_s), NAN },
+        { "image rate", offsetof(qv_clip_info, source_fps), NAN },
+        { "image time", offsetof(qv_clip_info, duration_s), NAN },
     };
-    if (!strncmp(fault, "picture ", 8)) {
-        info->picture = true;
+    if (!strncmp(fault, "image ", 6)) {
+        info->is_image = true;
         info->source_frames = 1;
         info->source_fps = info->duration_s = 0;
     }
@@ -322,10 +322,10 @@ static void
 lie_about(qv_clip_info *info)
 {
     lie_about_numbers(info);
-    if (is("picture frames"))
+    if (is("image frames"))
         info->source_frames = 2;
     if (is("bool"))
-        memset(&info->picture, 0x55, 1);
+        memset(&info->is_image, 0x55, 1);
     if (is("width"))
         info->source_width = 1 << 30;
     if (is("height"))

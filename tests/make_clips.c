@@ -430,7 +430,7 @@ make_audio_only(void)
 static clip_bytes
 make_cover_only(void)
 {
-    return make_audio("cover.mkv", clip_make("picture.mp4"));
+    return make_audio("cover.mkv", clip_make("image.mp4"));
 }
 
 /* ---- T17, T18: damaged, and counts that are not so ------------------------------------------- */
@@ -822,7 +822,7 @@ static const recipe recipes[] = {
     { .name = "text.mp4", .make = make_text },
     { .name = "audio.mov", .make = make_audio_only },
     { .name = "cover.mkv", .make = make_cover_only },
-    { .name = "picture.mp4",
+    { .name = "image.mp4",
       .frames = 1,
       .muxer = "image2pipe",
       .encoder = "png",

@@ -133,7 +133,7 @@ main(int argc, char **argv)
            "\"source_frames\": %" PRId64 ", "
            "\"n_frames\": %" PRId64 ", \"width\": %d, \"height\": %d, "
            "\"grid_thw\": [%" PRId64 ", %" PRId64 ", %" PRId64 "], \"damaged\": %" PRId64 "}\n",
-           status, total, i.picture ? "true" : "false", i.codec, i.format, i.source_width,
+           status, total, i.is_image ? "true" : "false", i.codec, i.format, i.source_width,
            i.source_height, i.rotation, i.source_fps, i.duration_s, i.sampled_fps, i.source_frames,
            i.n_frames, i.width, i.height, i.grid_thw[0], i.grid_thw[1], i.grid_thw[2],
            qv_clip_damaged(clip));

@@ -39,7 +39,7 @@ encode="$qwenvit encode grey.ppm --model $model --quiet"
 if [ -n "${QV_OWN_MOUNTS:-}" ] && mount -t tmpfs -o size=8k none disk; then
     for file in o.safetensors p.png; do
         write="-o disk/$file"
-        [ $file = o.safetensors ] || write="-o /dev/null --picture disk/$file"
+        [ $file = o.safetensors ] || write="-o /dev/null --drawing disk/$file"
         fill 0
         whole 3 "disk/$file: cannot" $encode $write
         [ "$(ls disk)" = fill ] || fail "left $(ls disk)"
@@ -62,7 +62,7 @@ fails 3 'model.safetensors: cannot' s/model.safetensors sh -c 'mkdir -p s; ulimi
 if [ -e /dev/full ]; then
     whole 3 '/dev/full: cannot write: No space' $encode -o /dev/full
     fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
-        --picture /dev/full
+        --drawing /dev/full
     whole 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
     whole 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
     [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'
@@ -72,7 +72,7 @@ fi
 mkdir -p folder.png many/grey.ppm.safetensors
 whole 3 'no/o: cannot create' $encode -o no/o
 whole 3 '/proc/o: cannot create' $encode -o /proc/o
-whole 3 'folder.png: is a folder' $encode -o /dev/null --picture folder.png
+whole 3 'folder.png: is a folder' $encode -o /dev/null --drawing folder.png
 whole 3 'grey.ppm.safetensors: is a folder' $encode -o many
 if [ "$(id -u)" != 0 ]; then
     mkdir -p locked && chmod 555 locked
@@ -86,7 +86,7 @@ whole 0 tokens $encode -o link.safetensors
 # a pipe gets the same bytes
 mkfifo pipe.png
 cat pipe.png > read.png &
-whole 0 tokens $encode -o /dev/null --picture whole.png
+whole 0 tokens $encode -o /dev/null --drawing whole.png
 whole 0 tokens $encode -o /dev/null --picture pipe.png
 wait $!
 cmp whole.png read.png || fail 'a pipe got other bytes'
@@ -110,11 +110,11 @@ interrupted() {
 whole 0 seconds "$qwenvit" synth --clip motion.mp4
 mkfifo nobody.png # nobody reads from it: at the latest there the command waits
 interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
-    --max-pixels 100000000 --quiet --picture nobody.png
+    --max-pixels 100000000 --quiet --drawing nobody.png
 # (who runs this in the background may have it ignored, which it then must be)
 case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2> /dev/null) in
 [2367abef]) echo 'SIGINT is ignored here: not tested' ;;
-*) interrupted INT 130 $encode -o o.safetensors --picture nobody.png ;;
+*) interrupted INT 130 $encode -o o.safetensors --drawing nobody.png ;;
 esac
 
 # frames that were damaged are counted at the end, and the file says how many

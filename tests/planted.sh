@@ -42,7 +42,7 @@ rate huge
 duration nan
 busy above
 damage above
-picture rate
+image rate
 frames
 garbage
 END

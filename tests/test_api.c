@@ -32,7 +32,7 @@ same_bits_every_time(void **state)
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         uint8_t *frames = tiny_frames(&t, 8, 6, 4, 7);
         const qv_item items[] = { { .data = frames, .grid_thw = { 4, 6, 4 } },
-                                  { .data = frames, .grid_thw = { 1, 4, 6 }, .picture = true } };
+                                  { .data = frames, .grid_thw = { 1, 4, 6 }, .is_image = true } };
         size_t n, m;
         float *a = tiny_encode(&t, QV_INPUT_FRAMES, items, 2, NULL, &n);
         float *b = tiny_encode(&t, QV_INPUT_FRAMES, items, 2, NULL, &m);
@@ -203,7 +203,7 @@ assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
         fail_msg("worst distance %g", far);
 }
 
-/* A clip's odd last frame is paired with itself; a picture is two equal frames, whatever is behind it,
+/* A clip's odd last frame is paired with itself; an image is two equal frames, whatever is behind it,
  * where both are normalised alike, as they are here. */
 static void
 one_frame_is_two_equal_ones(void **state)
@@ -218,7 +218,7 @@ one_frame_is_two_equal_ones(void **state)
         const qv_item items[] = {
             { .data = three, .grid_thw = { 2, 4, 4 }, .n_frames = 3 },
             { .data = three + frame, .grid_thw = { 1, 4, 4 }, .n_frames = 1 },
-            { .data = three + 2 * frame, .grid_thw = { 1, 4, 4 }, .picture = true },
+            { .data = three + 2 * frame, .grid_thw = { 1, 4, 4 }, .is_image = true },
             { .data = four, .grid_thw = { 2, 4, 4 } },
         };
         float *a = tiny_encode(&t, QV_INPUT_FRAMES, &items[0], 1, NULL, &n);
@@ -276,9 +276,9 @@ several_sizes_through_one_model(void **state)
     }
 }
 
-/* A picture of more rows than a chunk has one of its own, dense; that is what it is in a chunk asked for. */
+/* An image of more rows than a chunk has one of its own, dense; that is what it is in a chunk asked for. */
 static void
-a_picture_larger_than_a_chunk(void **state)
+an_image_larger_than_a_chunk(void **state)
 {
     (void)state;
     FOR_EACH_RUN(on, type)
@@ -291,8 +291,8 @@ a_picture_larger_than_a_chunk(void **state)
         }
         uint8_t *frames = tiny_frames(&t, 1, side, side, 3);
         const qv_item items[] = {
-            { .data = frames, .grid_thw = { 1, side, side }, .picture = true },
-            { .data = frames, .grid_thw = { 1, 2, 2 }, .picture = true },
+            { .data = frames, .grid_thw = { 1, side, side }, .is_image = true },
+            { .data = frames, .grid_thw = { 1, 2, 2 }, .is_image = true },
         };
         const qv_plan_options asked = { .rows = side * side };
         qv_plan_options o = { 0 };
@@ -500,8 +500,8 @@ wrong_items_are_refused_with_words(void **state)
           { .data = data, .grid_thw = { 1, 2, 2 }, .n_frames = -1 },
           "n_frames is -1" },
         { QV_INPUT_FRAMES,
-          { .data = data, .grid_thw = { 1, 2, 2 }, .n_frames = 2, .picture = true },
-          "of a picture take 1" },
+          { .data = data, .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
+          "of an image take 1" },
         { QV_INPUT_PATCHES,
           { .data = data, .grid_thw = { 1, 2, 2 }, .n_frames = 2 },
           "n_frames is 2; rows have none" },
@@ -662,7 +662,7 @@ main(void)
         cmocka_unit_test(a_nan_is_the_worst_distance),
         cmocka_unit_test(one_frame_is_two_equal_ones),
         cmocka_unit_test(several_sizes_through_one_model),
-        cmocka_unit_test(a_picture_larger_than_a_chunk),
+        cmocka_unit_test(an_image_larger_than_a_chunk),
         cmocka_unit_test(patches_are_frames_where_pixels_are_exact),
         cmocka_unit_test(bf16_output_is_rounded_f32_output),
         cmocka_unit_test(wrong_calls_are_refused_with_words),

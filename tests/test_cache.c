@@ -470,20 +470,20 @@ test_source_of(void **state)
     assert_null(none.options);
 }
 
-/* A record says what its clip is: a rate to the bit, a picture without one. */
+/* A record says what its clip is: a rate to the bit, an image without one. */
 static void
 test_kinds(void **state)
 {
     (void)state;
     const char *dir = temp_path("cache");
-    const qv_cache_result picture = { .picture = true, .frames = 1, .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result is_image = { .is_image = true, .frames = 1, .grid_thw = { 1, 2, 2 } };
     qv_cache_entry *e = NULL;
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     write_key(w, &tiny, "clip", 3);
     assert_int_equal(qv_cache_begin(w, "picture", &some_source, 1, &e, &err), QV_OK);
     put_rows(e, &tiny, "picture", 0, 1);
-    assert_int_equal(qv_cache_finish(&e, &picture, &err), QV_OK);
+    assert_int_equal(qv_cache_finish(&e, &is_image, &err), QV_OK);
     write_source(w, &tiny, "failed", &some_source, QV_EFORMAT);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
@@ -801,7 +801,7 @@ test_wrong_calls(void **state)
     const qv_cache_result rates[] = { { .sampled_fps = -1 },
                                       { .sampled_fps = NAN },
                                       { .sampled_fps = INFINITY },
-                                      { .sampled_fps = 2, .picture = true } };
+                                      { .sampled_fps = 2, .is_image = true } };
     for (int i = 0; i < 4; i++) {
         assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
         assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);

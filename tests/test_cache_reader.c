@@ -278,7 +278,7 @@ test_some_parts(void **state)
     assert_int_equal(info.n_damaged, 1); /* it is not there */
     assert_string_equal(qv_cache_part(c, qv_cache_damaged_part(c, 0)), names[2]);
     hold_key(c, 3, &item);
-    assert_true(item.sampled_fps == 2.5 && item.picture == 0);
+    assert_true(item.sampled_fps == 2.5 && item.is_image == 0);
     qv_cache_close(&c);
     for (int i = 0; i < 2; i++) {
         how = (struct qv_cache_reading){ .parts = &odd[i], .n_parts = 1 };
@@ -313,9 +313,9 @@ static const struct {
     { "[32,40]", "[32,40]", 1, "bytes follow the data" },
     { ",\\\"xxh3\\\":\\\"0123456789abcdef\\\"", "", 0, "has an xxh3" },
     { "0123456789abcdef", "0123456789abcdeg", 0, "16 hexadecimal digits" },
-    { "false", "1", 0, "picture is true or false" },
-    { "false", Q "false" Q, 0, "picture is true or false" },
-    { "false", "null", 0, "picture is true or false" },
+    { "false", "1", 0, "image is true or false" },
+    { "false", Q "false" Q, 0, "image is true or false" },
+    { "false", "null", 0, "image is true or false" },
     { "2.5", "0", 0, "sampled_fps is no number above 0" },
     { "2.5", "-2", 0, "sampled_fps is no number above 0" },
     { "2.5", "NaN", 0, "a number is needed" },

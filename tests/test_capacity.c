@@ -13,39 +13,39 @@
 
 /* Of backends as they are, and what could be. */
 static const struct qv_caps devices[] = {
-    { .chunk_rows = 64, .rung_rows = 4, .least_rows = 4 },
-    { .chunk_rows = 640, .rung_rows = 16, .least_rows = 16 },
-    { .chunk_rows = 2048, .rung_rows = 32, .least_rows = 32 },
-    { .chunk_rows = 6144, .rung_rows = 128, .least_rows = 512 },
-    { .chunk_rows = 6144, .pack_rows = 12288, .rung_rows = 128, .least_rows = 512 },
-    { .chunk_rows = 24576, .rung_rows = 128, .least_rows = 512 },
-    { .chunk_rows = 640, .rung_rows = 16, .least_rows = 16, .free_segments = true },
+    { .chunk_rows = 64, .bucket_rows = 4, .least_rows = 4 },
+    { .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16 },
+    { .chunk_rows = 2048, .bucket_rows = 32, .least_rows = 32 },
+    { .chunk_rows = 6144, .bucket_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 6144, .pack_rows = 12288, .bucket_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 24576, .bucket_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16, .free_segments = true },
 };
 static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 static const int64_t merges[] = { 1, 2, 3 };
 
 static void
-rungs_are_a_ladder(void **state)
+buckets_are_a_ladder(void **state)
 {
     (void)state;
     for (int d = 0; d < N_DEVICES; d++)
         for (int m = 0; m < 3; m++) {
             const struct qv_caps *caps = &devices[d];
             int64_t area = merges[m] * merges[m], before = 0, n = 0;
-            int64_t step = (caps->rung_rows + area - 1) / area * area;
+            int64_t step = (caps->bucket_rows + area - 1) / area * area;
             for (int64_t rows = 1; rows <= 70000; rows++) {
-                int64_t rung = qv_capacity_rung(caps, merges[m], rows);
-                assert_true(rung >= rows && rung >= caps->least_rows && rung >= before);
-                assert_true(rung % area == 0 && rung % step == 0);
-                assert_int_equal(qv_capacity_rung(caps, merges[m], rung), rung);
-                if (before && rung != before) /* the next one: an eighth, or the least step */
-                    assert_true((rung - before) * 8 <= before || rung - before == step);
-                n += rung != before;
-                before = rung;
+                int64_t bucket = qv_capacity_bucket(caps, merges[m], rows);
+                assert_true(bucket >= rows && bucket >= caps->least_rows && bucket >= before);
+                assert_true(bucket % area == 0 && bucket % step == 0);
+                assert_int_equal(qv_capacity_bucket(caps, merges[m], bucket), bucket);
+                if (before && bucket != before) /* the next one: an eighth, or the least step */
+                    assert_true((bucket - before) * 8 <= before || bucket - before == step);
+                n += bucket != before;
+                before = bucket;
             }
             assert_true(n <= 120); /* a handful of plans for a device's chunk, and few beyond */
-            assert_true(qv_capacity_rung(caps, merges[m], 1 << 22) >= 1 << 22);
+            assert_true(qv_capacity_bucket(caps, merges[m], 1 << 22) >= 1 << 22);
         }
 }
 
@@ -61,16 +61,16 @@ packs_have_room_for_usual_segments(void **state)
         assert_int_equal(own.segment_rows, 0);
         for (int64_t rows = 1; rows < 40000; rows += 37) {
             struct qv_capacity c = qv_capacity_pack(caps, &plain, rows);
-            assert_int_equal(c.rows, qv_capacity_rung(caps, 2, rows));
+            assert_int_equal(c.rows, qv_capacity_bucket(caps, 2, rows));
             assert_true(c.segments >= 8 && c.segments * 256 >= c.rows);
         }
     }
 }
 
-/* The smallest rung that serves, for an item that no other shares it with: it fits, in as many chunks
+/* The smallest bucket that serves, for an item that no other shares it with: it fits, in as many chunks
  * as there must be. */
 static void
-an_item_alone_has_its_own_rung(void **state)
+an_item_alone_has_its_own_bucket(void **state)
 {
     (void)state;
     static const int64_t sides[] = { 2, 4, 14, 38, 96, 200 }, pairs[] = { 1, 2, 7, 64, 384 };
@@ -80,10 +80,10 @@ an_item_alone_has_its_own_rung(void **state)
             const struct qv_caps *caps = &devices[d];
             struct qv_capacity c = qv_capacity_alone(caps, &plain, g);
             int64_t segment = g[1] * g[2], rows = g[0] * segment;
-            int64_t chunk = qv_capacity_rung(caps, 2, caps->chunk_rows);
+            int64_t chunk = qv_capacity_bucket(caps, 2, caps->chunk_rows);
             assert_true(c.segments >= 1 && c.rows >= segment);
             if (rows <= chunk) {
-                assert_int_equal(c.rows, qv_capacity_rung(caps, 2, rows));
+                assert_int_equal(c.rows, qv_capacity_bucket(caps, 2, rows));
                 assert_int_equal(c.segment_rows, 0);
                 assert_true(c.segments >= g[0] && qv_capacity_is_small(&c, &plain, g));
             } else {
@@ -100,7 +100,7 @@ capacities_that_agree_are_known(void **state)
 {
     (void)state;
     struct qv_caps caps = { .chunk_rows = 6144,
-                            .rung_rows = 128,
+                            .bucket_rows = 128,
                             .least_rows = 512,
                             .same_f32 = { QV_NOT_SEEN, 0 },
                             .same_bf16 = { 512, 64 } };
@@ -123,7 +123,7 @@ capacities_that_agree_are_known(void **state)
     assert_false(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_true(qv_capacity_same_bits(&bits, &pack,
                                       &(struct qv_capacity){ .rows = 6144, .segments = 512 }));
-    caps.same_bf16.gemm_rows = 128; /* of which the least rung has as many */
+    caps.same_bf16.gemm_rows = 128; /* of which the least bucket has as many */
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
     caps.bits_by_place = true;
@@ -145,7 +145,7 @@ small_is_what_fits(void **state)
 /* ---- packing --------------------------------------------------------------------------------- */
 
 /* Python's random.seed(0), (randrange(8, 40) * 2, randrange(8, 40) * 2), 64 times. */
-static const int64_t pictures[64][2] = {
+static const int64_t images[64][2] = {
     { 64, 68 }, { 20, 48 }, { 78, 66 }, { 54, 76 }, { 60, 42 }, { 32, 52 }, { 32, 28 }, { 48, 34 },
     { 54, 28 }, { 24, 58 }, { 76, 28 }, { 60, 70 }, { 56, 42 }, { 76, 72 }, { 48, 22 }, { 16, 26 },
     { 66, 16 }, { 78, 58 }, { 46, 56 }, { 24, 40 }, { 44, 46 }, { 34, 72 }, { 26, 26 }, { 56, 78 },
@@ -195,7 +195,7 @@ fill_of(const struct qv_capacity *capacity, const struct qv_waiting *items, size
 }
 
 static void
-pictures_of_many_sizes_fill_chunks(void **state)
+images_of_many_sizes_fill_chunks(void **state)
 {
     (void)state;
     static const struct {
@@ -204,7 +204,7 @@ pictures_of_many_sizes_fill_chunks(void **state)
     } cases[] = { { 6144, 0.97 }, { 24576, 0.99 }, { 32768, 0.99 } };
     struct qv_waiting waiting[64];
     for (size_t i = 0; i < 64; i++)
-        waiting[i] = (struct qv_waiting){ pictures[i][0] * pictures[i][1], 1, 0, i };
+        waiting[i] = (struct qv_waiting){ images[i][0] * images[i][1], 1, 0, i };
     for (size_t i = 0; i < 3; i++) {
         struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
         assert_int_equal(c.rows, cases[i].rows);
@@ -216,7 +216,7 @@ pictures_of_many_sizes_fill_chunks(void **state)
 
 /* As many as there is room for, which are more in a larger chunk. */
 static void
-small_pictures_fill_large_chunks(void **state)
+small_images_fill_large_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
@@ -264,9 +264,9 @@ free_segments_fill_chunks(void **state)
     }
 }
 
-/* A pack that is not full: the smallest rung that holds what is in it and has the pack's bits. */
+/* A pack that is not full: the smallest bucket that holds what is in it and has the pack's bits. */
 static void
-a_part_of_a_pack_has_a_smaller_rung(void **state)
+a_part_of_a_pack_has_a_smaller_bucket(void **state)
 {
     (void)state;
     const struct qv_caps *caps = &devices[N_DEVICES - 1];
@@ -276,11 +276,11 @@ a_part_of_a_pack_has_a_smaller_rung(void **state)
         const struct qv_capacity used = { .rows = rows, .segments = 1 + rows / 64 };
         bits.rows = 0;
         const struct qv_capacity part = qv_capacity_for_part(caps, &plain, &bits, &pack, &used);
-        assert_int_equal(part.rows, qv_capacity_rung(caps, 2, rows));
+        assert_int_equal(part.rows, qv_capacity_bucket(caps, 2, rows));
         assert_true(part.segments >= used.segments);
         bits.rows = 300;
         assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows,
-                         part.rows < 300 ? qv_capacity_rung(caps, 2, 300) : part.rows);
+                         part.rows < 300 ? qv_capacity_bucket(caps, 2, 300) : part.rows);
         bits.rows = QV_NOT_SEEN;
         assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows, pack.rows);
         assert_int_equal(qv_capacity_for_part(caps, &plain, NULL, &pack, &used).rows, part.rows);
@@ -360,15 +360,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rungs_are_a_ladder),
+        cmocka_unit_test(buckets_are_a_ladder),
         cmocka_unit_test(packs_have_room_for_usual_segments),
-        cmocka_unit_test(an_item_alone_has_its_own_rung),
+        cmocka_unit_test(an_item_alone_has_its_own_bucket),
         cmocka_unit_test(capacities_that_agree_are_known),
         cmocka_unit_test(small_is_what_fits),
-        cmocka_unit_test(pictures_of_many_sizes_fill_chunks),
-        cmocka_unit_test(small_pictures_fill_large_chunks),
+        cmocka_unit_test(images_of_many_sizes_fill_chunks),
+        cmocka_unit_test(small_images_fill_large_chunks),
         cmocka_unit_test(free_segments_fill_chunks),
-        cmocka_unit_test(a_part_of_a_pack_has_a_smaller_rung),
+        cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

@@ -193,14 +193,14 @@ test_hardly_clips(void **state)
     (void)state;
     static const expected clips[] = {
         { .name = "empty.mp4", .error = "is empty" },
-        { .name = "text.mp4", .error = "not a clip or picture of a known format" },
+        { .name = "text.mp4", .error = "not a clip or image of a known format" },
         { .name = "audio.mov", .error = "no video stream among 1 streams" },
         { .name = "cover.mkv", .error = "but an attached cover picture" },
         { .name = "nothing.mp4", .error = "no frame in the 'mpeg4' video" },
         { .name = "nothing.avi", .error = "no frame in the 'mpeg4' video" },
         { .name = "no-moov.mp4", .error = "opening the container failed" },
         { .name = "encrypted.mp4", .error = "the video is encrypted" },
-        { .name = "picture.mp4", .frames = 1 },
+        { .name = "image.mp4", .frames = 1 },
         { .name = "one.mp4", .frames = 1 },
         { .name = "two.mp4", .frames = 2 },
         { .name = "three.mp4", .frames = 3 },

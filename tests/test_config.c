@@ -438,7 +438,7 @@ files_come_in_the_order_of_transformers(void **state)
 }
 
 static void
-old_names_of_picture_sizes_win(void **state)
+old_names_of_image_sizes_win(void **state)
 {
     (void)state;
     temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056}");
@@ -536,7 +536,7 @@ bad_preprocessing_is_refused(void **state)
         qv_status status;
         const char *words;
     } both[] = {
-        /* read as a picture's file and as a clip's */
+        /* read as an image's file and as a clip's */
         { "[]", QV_EFORMAT, "object" },
         { "{\"patch_size\":14}", QV_EFORMAT, "patch_size is 14|config.json's patch_size is 16" },
         { "{\"temporal_patch_size\":1}", QV_EFORMAT, "temporal_patch_size is 1|is 2" },
@@ -595,7 +595,7 @@ bad_preprocessing_is_refused(void **state)
         snprintf(words, sizeof words, "/" IMAGE "|%s", both[i].words);
         expect_read_failure(both[i].text, both[i].status, words);
     }
-    temp_text(IMAGE, clips[0].text); /* no business of pictures */
+    temp_text(IMAGE, clips[0].text); /* no business of images */
     read_ok();
     assert_int_equal(unlink(temp_path(VIDEO)), 0);
     assert_int_equal(symlink("gone", temp_path(VIDEO)), 0);
@@ -618,7 +618,7 @@ main(void)
         TEST(bad_files_are_refused),
         TEST(preprocessing_is_read),
         TEST(files_come_in_the_order_of_transformers),
-        TEST(old_names_of_picture_sizes_win),
+        TEST(old_names_of_image_sizes_win),
         TEST(processors_differ_by_family),
         TEST(glm_processors_are_read),
         TEST(bad_preprocessing_is_refused),

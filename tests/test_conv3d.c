@@ -180,7 +180,7 @@ still_needs_a_promise_depth_and_rows_to_make(void **state)
     d.d = 4; /* two pairs: channels-first rows are a copy */
     expect(&d, QV_LOWERING_STILL, false, "no promise");
     d.frames_equal = true;
-    expect(&d, QV_LOWERING_STILL, true, "the 2 frames are one picture");
+    expect(&d, QV_LOWERING_STILL, true, "the 2 frames are one image");
     d.layout = QV_LAYOUT_PATCH_ROWS;
     expect(&d, QV_LOWERING_STILL, false, "rows already hold all 2 frames");
     d.layout = QV_LAYOUT_FRAMES_U8;
@@ -194,7 +194,7 @@ pointwise_guards(void **state)
 {
     (void)state;
     qv_conv3d_desc d = pointwise();
-    expect(&d, QV_LOWERING_POINTWISE, true, "product over channels [131040, 96]");
+    expect(&d, QV_LOWERING_POINTWISE, true, "GEMM over channels [131040, 96]");
     for (int a = 0; a < 3; a++) {
         qv_conv3d_desc strided = d, wider = d, front = d, back = d;
         strided.stride[a] = 2;
@@ -321,7 +321,7 @@ sparse_strides_may_be_wrong(void **state)
     d.pad_front[0] = 0;
     qv_conv3d_lower(&d, QV_LOWERING_DIRECT, &list);
     assert_int_equal(list.n, 2);
-    assert_int_equal(list.steps[0].op.u.unfold.sh, 3);
+    assert_int_equal(list.steps[0].op.u.im2col.sh, 3);
     assert_int_equal(list.steps[1].op.u.conv.h, 20);
     assert_int_equal(list.steps[1].op.u.conv.sh, 1);
     d = vae();
@@ -382,8 +382,8 @@ sizes_are_checked(void **state)
         { AT(pad_back[2]), -1, "pad_back on axis width is -1" },
         { AT(groups), 0, "groups is 0" },
         { AT(groups), 5, "groups 5 must divide c 96" },
-        { AT(addend_rows), -1, "addend_rows is -1" },
-        { AT(addend_rows), 7 * 131040, "addend_rows 917280 does not divide 131040" },
+        { AT(residual_rows), -1, "residual_rows is -1" },
+        { AT(residual_rows), 7 * 131040, "residual_rows 917280 does not divide 131040" },
         { AT(n), INT64_MAX, "the size of the input is beyond 63 bits" },
         { AT(h), INT64_MAX, "height 9223372036854775807 with padding 1 and 1" },
         { AT(pad_back[1]), INT64_MAX, "with padding 1 and 9223372036854775807" },

@@ -162,8 +162,8 @@ mistakes_are_named(void **state)
     d.kernel[1] = 0;
     refused(ctx, &d, NULL, "kernel on axis height is 0");
     d = causal();
-    d.addend_rows = 64;
-    refused(ctx, &d, NULL, "weights.addend is NULL");
+    d.residual_rows = 64;
+    refused(ctx, &d, NULL, "weights.residual is NULL");
     d = causal();
     qv_conv3d *conv = NULL;
     qv_conv3d_weights u8 = { .weight = weight, .bias = bias, .dtype = QV_U8 };

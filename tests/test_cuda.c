@@ -334,7 +334,7 @@ recorded_is_step_by_step(void **state)
     struct tiny t = open_on(NULL);
     uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
     const qv_item items[] = { clip_of(frames, FRAMES),
-                              { .data = frames, .grid_thw = { 1, 2, 4 }, .picture = true } };
+                              { .data = frames, .grid_thw = { 1, 2, 4 }, .is_image = true } };
     qv_plan_options o = { .rows = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
     size_t n, m;
     int layers = 0;
@@ -378,7 +378,7 @@ extreme_frames_stay_finite(void **state)
 
 /* What runs an operation, by name, and why where it is a fallback. */
 static void
-routines_have_names(void **state)
+kernels_have_names(void **state)
 {
     (void)state;
     static const struct {
@@ -411,7 +411,7 @@ routines_have_names(void **state)
         struct qv_kernel *kernel = NULL;
         struct qv_op op;
         size_t scratch;
-        char text[QV_ROUTINE_BYTES];
+        char text[QV_KERNEL_BYTES];
         if (qv_op_parse(cases[i].op, &op, &err) ||
             be->prepare(dev, &op, 0, &kernel, &scratch, &err))
             fail_msg("%s", err.text);
@@ -640,7 +640,7 @@ main(void)
         cmocka_unit_test(chunks_under_way_at_once),
         cmocka_unit_test(recorded_is_step_by_step),
         cmocka_unit_test(extreme_frames_stay_finite),
-        cmocka_unit_test(routines_have_names),
+        cmocka_unit_test(kernels_have_names),
         cmocka_unit_test(memory_is_as_foretold),
         cmocka_unit_test_setup_teardown(kept_kernels_give_the_same_bits, tempdir_make,
                                         tempdir_remove),

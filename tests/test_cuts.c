@@ -328,8 +328,8 @@ words_say_what_is_wrong(void **state)
     unlink("back.mp4");
     const uint8_t rgb[3] = { 1, 2, 3 };
     assert_int_equal(qv_write_png("dot.png", rgb, 1, 1, NULL), QV_OK);
-    refused("dot.png", (qv_clip_options){ .start_s = 1 }, "start 1, end 0; a picture has no sec");
-    refused("dot.png", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; a picture has no sec");
+    refused("dot.png", (qv_clip_options){ .start_s = 1 }, "start 1, end 0; an image has no sec");
+    refused("dot.png", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; an image has no sec");
     unlink("dot.png");
 }
 

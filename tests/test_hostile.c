@@ -231,7 +231,7 @@ a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
     assert_string_equal(digest, expected);
 }
 
-/* GLM's Conv2d has the sides of a token, and positions those of a picture. */
+/* GLM's Conv2d has the sides of a token, and positions those of an image. */
 static void
 what_config_json_sizes_otherwise_is_refused(void **state)
 {

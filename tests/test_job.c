@@ -198,7 +198,7 @@ job_end(qv_job **job)
 /* Small ones, and some that fill chunks of 64 patches, or are larger than one by themselves. */
 static const struct {
     int64_t grid_thw[3];
-    bool picture;
+    bool is_image;
 } mix[] = {
     { { 1, 2, 2 }, false },  { { 3, 2, 4 }, false },  { { 1, 4, 6 }, true },
     { { 2, 4, 2 }, false },  { { 9, 4, 4 }, false },  { { 1, 6, 6 }, true },
@@ -295,11 +295,11 @@ mixed_make(const struct tiny *t, qv_dtype output)
         snprintf(m->keys[i], sizeof m->keys[i], "item %d", i);
         s->key = m->keys[i];
         s->kind = kinds[of].kind;
-        s->item.picture = mix[i].picture;
+        s->item.is_image = mix[i].is_image;
         memcpy(s->item.grid_thw, g, sizeof s->item.grid_thw);
         s->item.data =
             of ? patches(rows_of(&s->item) * t->info.row_dim, kinds[of].dtype, (uint32_t)i)
-               : tiny_frames(t, mix[i].picture ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i);
+               : tiny_frames(t, mix[i].is_image ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i);
         m->alone[i] = encode_alone(t, kinds[of].input, &s->item, output, &m->bytes[i]);
     }
     return m;
@@ -809,7 +809,7 @@ clip_write(const char *name, int n_frames, int width, int height, unsigned seed)
 
 enum { CLIPS = 12 };
 
-/* Small ones, ones that are streamed, and a picture. */
+/* Small ones, ones that are streamed, and an image. */
 static const struct {
     const char *name;
     int frames, width, height, sampled;

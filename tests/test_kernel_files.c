@@ -178,7 +178,7 @@ warm(void *p)
     struct warming *w = p;
     do {
         size_t bytes = 0;
-        free(w->ctx->keeper.find(w->ctx->keeper.files, w->key, &bytes));
+        free(w->ctx->plan_cache.find(w->ctx->plan_cache.files, w->key, &bytes));
     } while (!atomic_load(&w->enough));
     return NULL;
 }

@@ -24,7 +24,7 @@ struct clip_row {
     int64_t hash;
 };
 
-struct picture_row {
+struct image_row {
     int patch, source_height, source_width;
     int64_t min_pixels, max_pixels;
     int height, width; /* 0: refused */
@@ -43,7 +43,7 @@ struct resize_row {
     uint64_t hash;
 };
 
-#define PICTURE(...)
+#define IMAGE(...)
 #define CUT(...)
 #define RESIZE(...)
 #define CLIP(...) { __VA_ARGS__ },
@@ -52,13 +52,13 @@ static const struct clip_row clips[] = {
 };
 #undef CLIP
 #define CLIP(...)
-#undef PICTURE
-#define PICTURE(...) { __VA_ARGS__ },
-static const struct picture_row pictures[] = {
+#undef IMAGE
+#define IMAGE(...) { __VA_ARGS__ },
+static const struct image_row images[] = {
 #include "qwen_vl_utils.inc"
 };
-#undef PICTURE
-#define PICTURE(...)
+#undef IMAGE
+#define IMAGE(...)
 #undef CUT
 #define CUT(...) { __VA_ARGS__ },
 static const struct cut_row cuts[] = {
@@ -165,12 +165,12 @@ cuts_are_the_packages(void **state)
 }
 
 static void
-pictures_are_the_packages(void **state)
+images_are_the_packages(void **state)
 {
     (void)state;
-    for (size_t c = 0; c < COUNT(pictures); c++) {
-        const struct picture_row *row = &pictures[c];
-        qv_clip_info info = { .picture = true,
+    for (size_t c = 0; c < COUNT(images); c++) {
+        const struct image_row *row = &images[c];
+        qv_clip_info info = { .is_image = true,
                               .source_frames = 1,
                               .source_height = row->source_height,
                               .source_width = row->source_width };
@@ -281,9 +281,9 @@ names_go_both_ways(void **state)
     assert_false(qv_like_parse("", &like));
 }
 
-/* A picture's least and most are tokens, 4 and 16384: at the bound nothing is resized. */
+/* An image's least and most are tokens, 4 and 16384: at the bound nothing is resized. */
 static void
-pictures_have_their_own_bounds(void **state)
+images_have_their_own_bounds(void **state)
 {
     static const int64_t sizes[][4] = { { 3584, 3584, 3584, 3584 },
                                         { 3584, 3612, 3556, 3584 },
@@ -292,7 +292,7 @@ pictures_have_their_own_bounds(void **state)
     (void)state;
     const qv_preprocess p = preset(14);
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        const qv_clip_info info = { .picture = true,
+        const qv_clip_info info = { .is_image = true,
                                     .n_frames = 1,
                                     .source_height = (int)sizes[i][0],
                                     .source_width = (int)sizes[i][1] };
@@ -308,13 +308,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways),
-        cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(cuts_are_the_packages),
-        cmocka_unit_test(pictures_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong),
-        cmocka_unit_test(pixels_are_the_packages),
-        cmocka_unit_test(pictures_have_their_own_bounds),
+        cmocka_unit_test(names_go_both_ways),           cmocka_unit_test(clips_are_the_packages),
+        cmocka_unit_test(cuts_are_the_packages),        cmocka_unit_test(images_are_the_packages),
+        cmocka_unit_test(words_say_what_is_wrong),      cmocka_unit_test(pixels_are_the_packages),
+        cmocka_unit_test(images_have_their_own_bounds),
     };
     return cmocka_run_group_tests_name("like", tests, NULL, NULL);
 }

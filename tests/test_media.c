@@ -243,7 +243,7 @@ test_smart_resize(void **state)
         { 100, 90, 5000, 32, 640 }, { 9, 48, 80, 96, 160 },      { 2, 4000, 20, 6400, 32 },
         { 2, 144, 176, 256, 288 },
     };
-    static const size_case pictures[] = {
+    static const size_case images[] = {
         { 0, 200, 200, 256, 256 }, { 0, 1, 1, 256, 256 },     { 0, 1080, 1920, 1088, 1920 },
         { 0, 48, 80, 224, 352 },   { 0, 4000, 20, 4000, 32 }, { 0, 5000, 7000, 3456, 4832 },
         { 0, 256, 256, 256, 256 }, { 0, 1, 200, 32, 3648 },   { 0, 16, 16, 256, 256 },
@@ -251,7 +251,7 @@ test_smart_resize(void **state)
     const qv_preprocess p = qv_preprocess_default(false);
     check_sizes(clips, sizeof clips / sizeof clips[0], p, 4096, 25165824);
     check_sizes(tight, sizeof tight / sizeof tight[0], p, 131072, 786432);
-    check_sizes(pictures, sizeof pictures / sizeof pictures[0], p, 65536, 16777216);
+    check_sizes(images, sizeof images / sizeof images[0], p, 65536, 16777216);
 }
 
 /* Patch 14, limits of each frame: of the published files, and of the class. */
@@ -278,7 +278,7 @@ test_smart_resize_of_frames(void **state)
     check_sizes(class, sizeof class / sizeof class[0], p, 128 * 28 * 28, 768 * 28 * 28);
 }
 
-/* GLM's: all frames of a clip count, and a picture as a pair. */
+/* GLM's: all frames of a clip count, and an image as a pair. */
 static void
 test_smart_resize_of_glm(void **state)
 {
@@ -289,7 +289,7 @@ test_smart_resize_of_glm(void **state)
         { 5, 20, 700, 28, 980 },    { 7, 13, 27, 28, 56 },         { 2, 4000, 20, 5600, 28 },
         { 2, 144, 176, 140, 168 },
     };
-    static const size_case pictures[] = {
+    static const size_case images[] = {
         { 0, 1080, 1920, 1092, 1932 }, { 0, 50, 50, 84, 84 }, { 0, 3000, 4000, 2100, 2800 },
         { 0, 10, 300, 28, 840 },       { 0, 7, 13, 84, 112 }, { 0, 112, 56, 112, 56 },
         { 0, 4001, 2003, 3416, 1708 },
@@ -298,7 +298,7 @@ test_smart_resize_of_glm(void **state)
     p.patch_size = 14;
     p.processor = QV_PROCESSOR_GLM4V;
     check_sizes(clips, sizeof clips / sizeof clips[0], p, 112 * 112, 28 * 28 * 2 * 30000);
-    check_sizes(pictures, sizeof pictures / sizeof pictures[0], p, 112 * 112, 28 * 28 * 15000);
+    check_sizes(images, sizeof images / sizeof images[0], p, 112 * 112, 28 * 28 * 15000);
 }
 
 /* resize(cap_pixels_per_frame=True) of the two classes: shares of the clip's pixels, and what
@@ -644,7 +644,7 @@ test_clip(void **state)
         qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames, 0), NULL);
         qv_clip_info info;
         qv_clip_get_info(clip, &info);
-        assert_false(info.picture);
+        assert_false(info.is_image);
         assert_string_equal(info.codec, "mpeg4");
         assert_int_equal(info.source_frames, cases[c].frames);
         assert_int_equal(info.n_frames, cases[c].sampled);
@@ -783,9 +783,9 @@ test_like_qwen_vl_utils_is_qwens(void **state)
     qv_clip_close(&clip);
 }
 
-/* A transparent picture lies on white there, and is taken as if it were not here. */
+/* A transparent image lies on white there, and is taken as if it were not here. */
 static void
-test_transparent_picture(void **state)
+test_transparent_image(void **state)
 {
     (void)state;
     static const char header[] = "P7\n#\nWIDTH 64\nHEIGHT 64\nDEPTH 4\nMAXVAL 255\n"
@@ -805,7 +805,7 @@ test_transparent_picture(void **state)
         qv_clip_info info;
         int64_t n = 0;
         qv_clip_get_info(clip, &info);
-        assert_true(info.picture && info.width == cases[i].side && info.height == cases[i].side);
+        assert_true(info.is_image && info.width == cases[i].side && info.height == cases[i].side);
         assert_true(info.sampled_fps == 0.0);
         assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
         for (int j = 0; j < 3 * cases[i].side * cases[i].side; j++)
@@ -953,7 +953,7 @@ test_rotation(void **state)
         int64_t n;
         qv_clip_read(flat, a, 1, &n, NULL, NULL);
         qv_clip_read(clip, b, 1, &n, NULL, NULL);
-        /* where the picture's first pixel has gone */
+        /* where the image's first pixel has gone */
         const int at[] = { CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1) };
         assert_memory_equal(a, b + 3 * at[i], 3);
         qv_clip_close(&clip);
@@ -966,7 +966,7 @@ test_rotation(void **state)
     qv_clip_close(&tilted);
 }
 
-/* ---- pictures -------------------------------------------------------------------------------- */
+/* ---- images -------------------------------------------------------------------------------- */
 
 static void
 test_png_round_trip(void **state)
@@ -974,12 +974,12 @@ test_png_round_trip(void **state)
     (void)state;
     const int h = 256, w = 288; /* a size that smart_resize keeps */
     uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
-    const char *path = in_folder("picture.png");
+    const char *path = in_folder("image.png");
     assert_int_equal(qv_write_png(path, rgb, h, w, NULL), QV_OK);
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
     qv_clip_info info;
     qv_clip_get_info(clip, &info);
-    assert_true(info.picture);
+    assert_true(info.is_image);
     assert_string_equal(info.codec, "png");
     assert_int_equal(info.n_frames, 1);
     assert_int_equal(info.grid_thw[0], 1);
@@ -993,12 +993,12 @@ test_png_round_trip(void **state)
     assert_int_equal(n, 0);
     qv_clip_close(&clip);
 
-    /* small: the picture's rules, not the clip's; the name says nothing */
-    const char *renamed = in_folder("picture.mp4");
+    /* small: the image's rules, not the clip's; the name says nothing */
+    const char *renamed = in_folder("image.mp4");
     assert_int_equal(qv_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
     clip = open_clip(renamed, NULL);
     qv_clip_get_info(clip, &info);
-    assert_true(info.picture);
+    assert_true(info.is_image);
     assert_int_equal(info.width, 256);
     qv_clip_close(&clip);
 
@@ -1118,7 +1118,7 @@ remove_folder(void **state)
     static const char *const names[] = {
         "one.mp4",        "two.mp4",     "odd.mp4",     "long.mp4",   "a.avi",        "a.mkv",
         "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov", "flat.mov",     "tilted.mov",
-        "picture.png",    "picture.mp4", "thin.png",    "text.mp4",   "playlist.mp4", "concat.mp4",
+        "image.png",      "image.mp4",   "thin.png",    "text.mp4",   "playlist.mp4", "concat.mp4",
         "sdp.mp4",        "empty.mp4",   "bomb.png",    "whole.avi",  "damaged.avi",  "like.mp4",
         "like_glm.mp4",   "clear.pam",   "changes.mp4",
     };
@@ -1166,7 +1166,7 @@ main(void)
         cmocka_unit_test(test_clip_options),
         cmocka_unit_test(test_like_qwen_vl_utils),
         cmocka_unit_test(test_like_qwen_vl_utils_is_qwens),
-        cmocka_unit_test(test_transparent_picture),
+        cmocka_unit_test(test_transparent_image),
         cmocka_unit_test(test_file_changes),
         cmocka_unit_test(test_file_changes_at_once),
         cmocka_unit_test(test_close_any_time),

@@ -130,7 +130,7 @@ marks_measure_the_work_between(void **state)
 
 /* The kernel's name, and where it is a simple one, why. */
 static void
-routines_have_names(void **state)
+kernels_have_names(void **state)
 {
     (void)state;
     static const struct {
@@ -157,7 +157,7 @@ routines_have_names(void **state)
         struct qv_kernel *kernel = NULL;
         struct qv_op op;
         size_t scratch, n = strlen(cases[i].said);
-        char text[QV_ROUTINE_BYTES];
+        char text[QV_KERNEL_BYTES];
         const struct qv_device_options o = { .naive = cases[i].naive ? UINT32_MAX : 0 };
         assert_int_equal(be->open(&o, &dev, &err), QV_OK);
         if (qv_op_parse(cases[i].op, &op, &err) ||
@@ -365,7 +365,7 @@ main(void)
         cmocka_unit_test(every_call_may_fail), /* first: its processes find no kernel compiled */
         cmocka_unit_test(pages_are_used_in_place),
         cmocka_unit_test(marks_measure_the_work_between),
-        cmocka_unit_test(routines_have_names),
+        cmocka_unit_test(kernels_have_names),
         cmocka_unit_test(rows_beyond_the_fill_read_what_is_there),
         cmocka_unit_test(tuning_takes_from_its_file),
         cmocka_unit_test(without_bfloat_f32_says_so),

@@ -14,10 +14,11 @@
 
 /* One legal operation of each kind, as qv_op_print writes it. */
 static const char *const legal[QV_OP_COUNT] = {
-    [QV_OP_rows] = "rows rows=48 patch=16 temporal=2 channels=3 items=5 patches=72 dtype=bf16",
+    [QV_OP_patchify] =
+        "patchify rows=48 patch=16 temporal=2 channels=3 items=5 patches=72 dtype=bf16",
     [QV_OP_convert] = "convert n=7 x=f32 dtype=bf16",
     [QV_OP_gemm] = ("gemm m=760 n=1024 k=1536 alpha=0.00392156862745098 bias=1 act=gelu_erf "
-                    "addend_rows=380 dtype=bf16"),
+                    "residual_rows=380 dtype=bf16"),
     [QV_OP_norm] = "norm rows=3 cols=5 eps=1e-06 rms=1 dtype=f32",
     [QV_OP_rope] = "rope rows=12 heads=4 head_dim=72 positions=20 x_stride=432 dtype=bf16",
     [QV_OP_attention] = ("attention rows=10 segments=3 heads=3 head_dim=16 scale=0.25 "
@@ -25,12 +26,12 @@ static const char *const legal[QV_OP_COUNT] = {
     [QV_OP_gate] = "gate rows=6 cols=8 act=silu a_stride=16 b_stride=16 dtype=bf16",
     [QV_OP_gather] = "gather rows=12 cols=8 x_rows=20 x=f32 dtype=bf16",
     [QV_OP_interpolate] = "interpolate rows=12 cols=8 taps=4 table_rows=2304 dtype=f32",
-    [QV_OP_unfold] = ("unfold n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 "
+    [QV_OP_im2col] = ("im2col n=2 d=4 h=6 w=9 c=5 kd=2 kh=3 kw=3 sd=2 sh=1 sw=2 channels_first=1 "
                       "dtype=bf16"),
     [QV_OP_conv] = ("conv n=2 d=4 h=5 w=7 c=6 o=9 kd=3 kh=3 kw=3 sd=1 sh=2 sw=1 dd=1 dh=1 dw=1 "
                     "top=1 bottom=1 left=2 right=1 groups=3 x_depth=5 alpha=0.5 bias=1 "
-                    "act=gelu_erf addend_rows=12 dtype=bf16"),
-    [QV_OP_epilogue] = ("epilogue rows=24 cols=33 alpha=0.5 bias=1 act=gelu_tanh addend_rows=8 "
+                    "act=gelu_erf residual_rows=12 dtype=bf16"),
+    [QV_OP_epilogue] = ("epilogue rows=24 cols=33 alpha=0.5 bias=1 act=gelu_tanh residual_rows=8 "
                         "dtype=bf16"),
 };
 
@@ -79,7 +80,7 @@ test_dtypes_of_operands(void **state)
         { "gemm bias=1 bias=f32 dtype=bf16", "gemm bias=1 bias=f32 dtype=bf16" },
         { "gemm bias=f32 bias=1 dtype=bf16", "gemm bias=1 bias=f32 dtype=bf16" },
         { "conv w=3 w=bf16 dtype=f32", "conv w=3 w=bf16 dtype=f32" },
-        { "gemm x=bf16 w=bf16 bias=bf16 addend=f32 y=f32", "gemm addend=f32 y=f32 dtype=bf16" },
+        { "gemm x=bf16 w=bf16 bias=bf16 residual=f32 y=f32", "gemm residual=f32 y=f32 dtype=bf16" },
         { "gemm x=bf16", "gemm x=bf16 dtype=auto" },
         { "norm x=bf16 y=f32", "norm x=bf16 dtype=f32" }, /* of two the output's */
         { "norm dtype=i32", "norm dtype=i32" },
@@ -160,14 +161,14 @@ static void
 test_print_is_always_terminated(void **state)
 {
     (void)state;
-    struct qv_op op = parsed(legal[QV_OP_rows]);
+    struct qv_op op = parsed(legal[QV_OP_patchify]);
     for (size_t size = 1; size < 200; size++) {
         char text[200];
         memset(text, 'x', sizeof text);
         assert_true(strlen(qv_op_print(&op, text, size)) < size);
         for (size_t i = size; i < sizeof text; i++)
             assert_int_equal(text[i], 'x');
-        assert_memory_equal(text, legal[QV_OP_rows], strlen(text));
+        assert_memory_equal(text, legal[QV_OP_patchify], strlen(text));
     }
     char text[64];
     op.kind = QV_OP_COUNT;
@@ -248,9 +249,9 @@ static const struct refusal illegal[] = {
     { "rope rows=4 heads=2 head_dim=4 positions=2 x_stride=-1 dtype=f32", "x_stride=-1" },
     { "rope rows=2147483648 heads=1 head_dim=4 positions=1 x_stride=4294967296 dtype=f32",
       "operand x" },
-    { "gemm m=6 n=1 k=1 addend_rows=4 dtype=f32", "addend_rows=4" },
-    { "gemm m=6 n=1 k=1 addend_rows=12 dtype=f32", "addend_rows=12" },
-    { "gemm m=6 n=1 k=1 addend_rows=-1 dtype=f32", "addend_rows=-1" },
+    { "gemm m=6 n=1 k=1 residual_rows=4 dtype=f32", "residual_rows=4" },
+    { "gemm m=6 n=1 k=1 residual_rows=12 dtype=f32", "residual_rows=12" },
+    { "gemm m=6 n=1 k=1 residual_rows=-1 dtype=f32", "residual_rows=-1" },
     { "gemm m=6 n=1 k=1 bias=2 dtype=f32", "bias=2" },
     { "gemm m=6 n=1 k=1 alpha=1e39 dtype=f32", "alpha=1e+39" },
     { "gemm m=4294967296 n=4294967296 k=1 dtype=f32", "operand y" },
@@ -290,23 +291,23 @@ static const struct refusal illegal[] = {
     { "gather rows=4 cols=8 x_rows=2147483648 dtype=f32", "x_rows=2147483648" },
     { "interpolate rows=1 cols=1 taps=4 table_rows=2147483648 dtype=f32", "table_rows=2147483648" },
     { "interpolate rows=1 cols=1 taps=6 table_rows=9 dtype=f32", "taps=6" },
-    { "rows rows=4 patch=1 temporal=2 channels=4 items=1 patches=8 dtype=f32", "channels=4" },
-    { "rows rows=4 patch=1 temporal=2 channels=3 items=0 patches=8 dtype=f32", "items=0" },
-    { "rows rows=4294967296 patch=1 temporal=2 channels=3 items=1 patches=8 dtype=f32",
+    { "patchify rows=4 patch=1 temporal=2 channels=4 items=1 patches=8 dtype=f32", "channels=4" },
+    { "patchify rows=4 patch=1 temporal=2 channels=3 items=0 patches=8 dtype=f32", "items=0" },
+    { "patchify rows=4294967296 patch=1 temporal=2 channels=3 items=1 patches=8 dtype=f32",
       "rows=4294967296" },
-    { "rows rows=4 patch=1 temporal=2 channels=3 items=4294967296 patches=8 dtype=f32",
+    { "patchify rows=4 patch=1 temporal=2 channels=3 items=4294967296 patches=8 dtype=f32",
       "items=4294967296" },
-    { "rows rows=4 patch=1 temporal=2 channels=3 items=1 patches=4294967296 dtype=f32",
+    { "patchify rows=4 patch=1 temporal=2 channels=3 items=1 patches=4294967296 dtype=f32",
       "patches=4294967296" },
-    { "rows rows=4 patch=4294967296 temporal=2 channels=3 items=1 patches=8 dtype=f32",
+    { "patchify rows=4 patch=4294967296 temporal=2 channels=3 items=1 patches=8 dtype=f32",
       "operand frames" },
-    { "unfold n=1 d=1 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kd=2" },
-    { "unfold n=1 d=2 h=2 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kh=3" },
-    { "unfold n=1 d=2 h=3 w=2 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kw=3" },
-    { "unfold n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=0 sh=1 sw=1 dtype=f32", "sd=0" },
-    { "unfold n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 channels_first=2 dtype=f32",
+    { "im2col n=1 d=1 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kd=2" },
+    { "im2col n=1 d=2 h=2 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kh=3" },
+    { "im2col n=1 d=2 h=3 w=2 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 dtype=f32", "kw=3" },
+    { "im2col n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=0 sh=1 sw=1 dtype=f32", "sd=0" },
+    { "im2col n=1 d=2 h=3 w=3 c=1 kd=2 kh=3 kw=3 sd=1 sh=1 sw=1 channels_first=2 dtype=f32",
       "channels_first=2" },
-    { "unfold n=1 d=2147483648 h=2147483648 w=2147483648 c=1 kd=1 kh=1 kw=1 sd=1 sh=1 sw=1 "
+    { "im2col n=1 d=2147483648 h=2147483648 w=2147483648 c=1 kd=1 kh=1 kw=1 sd=1 sh=1 sw=1 "
       "dtype=f32",
       "operand x" },
     { CONV_3 "dd=1 x_depth=3 groups=3", "c=4" },
@@ -323,13 +324,13 @@ static const struct refusal illegal[] = {
     { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "bare sums" }, /* alpha is 0 */
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2 bias=1", "bare sums" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 act=gelu_erf", "bare sums" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 addend_rows=8", "bare sums" },
+    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 residual_rows=8", "bare sums" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 y=bf16", "y=bf16" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 addend_rows=3", "addend_rows=3" },
+    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 residual_rows=3", "residual_rows=3" },
     { CONV("3", "9223372036854775807", "4", "dd=1 x_depth=3 groups=2 top=9223372036854775807"),
       "operand x" },
     { CONV("3", "4", "4", "dd=1 x_depth=3 groups=2 right=9223372036854775807"), "operand y" },
-    { "epilogue rows=6 cols=1 addend_rows=4 dtype=f32", "addend_rows=4" },
+    { "epilogue rows=6 cols=1 residual_rows=4 dtype=f32", "residual_rows=4" },
     { "epilogue rows=6 cols=1 bias=2 dtype=f32", "bias=2" },
     { "epilogue rows=6 cols=0 dtype=f32", "cols=0" },
 };
@@ -401,28 +402,28 @@ test_operands(void **state)
 {
     (void)state;
     static const int n[QV_OP_COUNT] = {
-        [QV_OP_rows] = 5, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5,        [QV_OP_norm] = 4,
-        [QV_OP_rope] = 4, [QV_OP_attention] = 5, [QV_OP_interpolate] = 4, [QV_OP_unfold] = 2,
-        [QV_OP_conv] = 5, [QV_OP_epilogue] = 4,  [QV_OP_gate] = 3,        [QV_OP_gather] = 3
+        [QV_OP_patchify] = 5, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5,        [QV_OP_norm] = 4,
+        [QV_OP_rope] = 4,     [QV_OP_attention] = 5, [QV_OP_interpolate] = 4, [QV_OP_im2col] = 2,
+        [QV_OP_conv] = 5,     [QV_OP_epilogue] = 4,  [QV_OP_gate] = 3,        [QV_OP_gather] = 3
     };
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);
     assert_int_equal(qv_op_n_operands(QV_OP_COUNT), 0);
-    assert_operand(legal[QV_OP_rows], 0, "frames", 72, 16 * 16 * 3, QV_U8, 72 * 768);
-    assert_operand(legal[QV_OP_rows], 1, "places", 5, 4, QV_I32, 80);
-    assert_operand(legal[QV_OP_rows], 2, "norms", 5, 6, QV_F32, 120);
-    assert_operand(legal[QV_OP_rows], 3, "coords", 48, 4, QV_I32, 768);
-    assert_operand(legal[QV_OP_rows], 4, "y", 48, 1536, QV_BF16, 48 * 1536 * 2);
+    assert_operand(legal[QV_OP_patchify], 0, "frames", 72, 16 * 16 * 3, QV_U8, 72 * 768);
+    assert_operand(legal[QV_OP_patchify], 1, "places", 5, 4, QV_I32, 80);
+    assert_operand(legal[QV_OP_patchify], 2, "norms", 5, 6, QV_F32, 120);
+    assert_operand(legal[QV_OP_patchify], 3, "coords", 48, 4, QV_I32, 768);
+    assert_operand(legal[QV_OP_patchify], 4, "y", 48, 1536, QV_BF16, 48 * 1536 * 2);
     assert_operand(legal[QV_OP_convert], 0, "x", 1, 7, QV_F32, 28);
     assert_operand(legal[QV_OP_convert], 1, "y", 1, 7, QV_BF16, 14);
     const char *gemm = legal[QV_OP_gemm];
     assert_operand(gemm, 0, "x", 760, 1536, QV_BF16, 760 * 1536 * 2);
     assert_operand(gemm, 1, "w", 1024, 1536, QV_BF16, 1024 * 1536 * 2);
     assert_operand(gemm, 2, "bias", 1, 1024, QV_BF16, 2048);
-    assert_operand(gemm, 3, "addend", 380, 1024, QV_BF16, 380 * 1024 * 2);
+    assert_operand(gemm, 3, "residual", 380, 1024, QV_BF16, 380 * 1024 * 2);
     assert_operand(gemm, 4, "y", 760, 1024, QV_BF16, 760 * 1024 * 2);
     assert_operand("gemm m=1 n=1 k=1 dtype=f32", 2, "bias", 0, 0, QV_F32, 0);
-    assert_operand("gemm m=1 n=1 k=1 dtype=f32", 3, "addend", 0, 0, QV_F32, 0);
+    assert_operand("gemm m=1 n=1 k=1 dtype=f32", 3, "residual", 0, 0, QV_F32, 0);
     assert_operand(legal[QV_OP_norm], 1, "weight", 1, 5, QV_F32, 20);
     assert_operand(legal[QV_OP_norm], 2, "bias", 0, 0, QV_F32, 0);
     assert_operand(legal[QV_OP_norm], 3, "y", 3, 5, QV_F32, 60);
@@ -448,20 +449,20 @@ test_operands(void **state)
     assert_operand(legal[QV_OP_interpolate], 1, "index", 12, 4, QV_I32, 192);
     assert_operand(legal[QV_OP_interpolate], 2, "weight", 12, 4, QV_F32, 192);
     assert_operand(legal[QV_OP_interpolate], 3, "y", 12, 8, QV_F32, 384);
-    assert_operand(legal[QV_OP_unfold], 0, "x", 8, 270, QV_BF16, 8 * 270 * 2);
-    assert_operand(legal[QV_OP_unfold], 1, "y", 64, 90, QV_BF16, 64 * 90 * 2);
+    assert_operand(legal[QV_OP_im2col], 0, "x", 8, 270, QV_BF16, 8 * 270 * 2);
+    assert_operand(legal[QV_OP_im2col], 1, "y", 64, 90, QV_BF16, 64 * 90 * 2);
     const char *conv = legal[QV_OP_conv];
     assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2); /* 5 frames apart, the last 4 */
     assert_operand(conv, 1, "w", 9, 54, QV_BF16, 9 * 54 * 2);
     assert_operand(conv, 2, "bias", 1, 9, QV_BF16, 18);
-    assert_operand(conv, 3, "addend", 12, 9, QV_BF16, 12 * 9 * 2);
+    assert_operand(conv, 3, "residual", 12, 9, QV_BF16, 12 * 9 * 2);
     assert_operand(conv, 4, "y", 96, 9, QV_BF16, 96 * 9 * 2);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 left=1 right=1 alpha=1 sums=1", 4, "y", 8, 6,
                    QV_F32, 8 * 6 * 4);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 alpha=1 sums=1", 2, "bias", 0, 0, QV_F32, 0);
     assert_operand(legal[QV_OP_epilogue], 0, "x", 24, 33, QV_F32, 24 * 33 * 4);
     assert_operand(legal[QV_OP_epilogue], 1, "bias", 1, 33, QV_BF16, 66);
-    assert_operand(legal[QV_OP_epilogue], 2, "addend", 8, 33, QV_BF16, 8 * 33 * 2);
+    assert_operand(legal[QV_OP_epilogue], 2, "residual", 8, 33, QV_BF16, 8 * 33 * 2);
     assert_operand(legal[QV_OP_epilogue], 3, "y", 24, 33, QV_BF16, 24 * 33 * 2);
     struct qv_op op = parsed(legal[QV_OP_interpolate]);
     assert_int_equal(qv_op_view(&op, 4).bytes, 0);
@@ -477,7 +478,7 @@ test_costs(void **state)
         double flops, bytes;
     } cases[] = {
         { "gemm m=3 n=5 k=7 dtype=f32", 210, 4 * (21 + 35 + 15) },
-        { "gemm m=4 n=5 k=7 bias=1 addend_rows=2 dtype=bf16", 280, 2 * (28 + 35 + 10 + 20) + 10 },
+        { "gemm m=4 n=5 k=7 bias=1 residual_rows=2 dtype=bf16", 280, 2 * (28 + 35 + 10 + 20) + 10 },
         { "attention rows=10 segments=2 segment_rows=5 heads=3 head_dim=16 dtype=f32",
           4. * 2 * 3 * 25 * 16, 7680 },
         { "attention rows=10 segments=2 heads=3 head_dim=16 dtype=f32", 4. * 2 * 3 * 25 * 16,
@@ -494,9 +495,9 @@ test_costs(void **state)
         { "gather rows=12 cols=8 x_rows=2 dtype=f32", 0, 4 * (16 + 12 + 96) },
         { "interpolate rows=2 cols=3 taps=4 table_rows=4 dtype=f32", 48, 4 * (12 + 8 + 8 + 6) },
         { "interpolate rows=2 cols=3 taps=16 table_rows=4 dtype=f32", 192, 4 * (12 + 32 + 32 + 6) },
-        { "rows rows=4 patch=2 temporal=2 channels=3 items=3 patches=8 dtype=bf16", 192,
+        { "patchify rows=4 patch=2 temporal=2 channels=3 items=3 patches=8 dtype=bf16", 192,
           96 + 192 + 3 * 40 + 4 * 16 },
-        { legal[QV_OP_unfold], 0, 2 * (8 * 270 + 64 * 90) },
+        { legal[QV_OP_im2col], 0, 2 * (8 * 270 + 64 * 90) },
         { legal[QV_OP_conv], 2. * 96 * 9 * 54, 2 * (9 * 210 + 9 * 54 + 12 * 9 + 96 * 9) + 18 },
         { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1", 2. * 8 * 6 * 36,
           4 * (3 * 64 + 6 * 36 + 8 * 6) },
@@ -530,7 +531,7 @@ test_tolerance(void **state)
     for (int kind = 0; kind < QV_OP_COUNT; kind++) {
         op = parsed(legal[kind]);
         tol = op_tolerance(&op, 0, 1, 1);
-        assert_true(kind == QV_OP_unfold ? tol == 0 : tol > 0 && tol < 1);
+        assert_true(kind == QV_OP_im2col ? tol == 0 : tol > 0 && tol < 1);
         assert_true(op_tolerance(&op, 100, 1, 1) >= tol);
     }
 }

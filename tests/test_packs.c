@@ -17,7 +17,7 @@
 
 static const struct {
     int64_t grid_thw[3];
-    bool picture;
+    bool is_image;
 } mix[] = {
     { { 1, 2, 2 }, false },  { { 3, 2, 4 }, false }, { { 1, 4, 6 }, true },  { { 2, 4, 2 }, false },
     { { 1, 6, 6 }, true },   { { 2, 2, 6 }, true },  { { 1, 8, 2 }, true },  { { 2, 2, 2 }, false },
@@ -80,10 +80,10 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
     for (int i = 0; i < N; i++) {
         const int64_t *g = mix[i].grid_thw;
         qv_item *item = &p.items[i];
-        item->picture = mix[i].picture;
+        item->is_image = mix[i].is_image;
         memcpy(item->grid_thw, g, sizeof item->grid_thw);
         item->data = input == QV_INPUT_FRAMES
-                         ? tiny_frames(&p.t, item->picture ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i)
+                         ? tiny_frames(&p.t, item->is_image ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i)
                          : patches(rows_of(item) * p.t.info.row_dim, (uint32_t)i);
         p.spoilt[i] = *item;
         p.spoilt[i].data = spoilt_data(&p, input, i);
@@ -309,11 +309,11 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
         rows += rows_of(&p->items[i]);
         segments += p->items[i].grid_thw[0];
     }
-    const struct qv_capacity rung = qv_capacity_pack(caps, &p->t.model->config, rows);
-    assert_true(rung.rows < full.rows && segments <= rung.segments);
-    const bool small = qv_capacity_same_bits(bits, &rung, &full);
+    const struct qv_capacity bucket = qv_capacity_pack(caps, &p->t.model->config, rows);
+    assert_true(bucket.rows < full.rows && segments <= bucket.segments);
+    const bool small = qv_capacity_same_bits(bits, &bucket, &full);
     char *few = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW, NULL, &n);
-    assert_int_equal(p->t.model->idle[0]->capacity.rows, small ? rung.rows : full.rows);
+    assert_int_equal(p->t.model->idle[0]->capacity.rows, small ? bucket.rows : full.rows);
     char *in_full = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW,
                                 &(qv_plan_options){ .rows = full.rows }, &n_full);
     assert_int_equal(p->t.model->idle[0]->capacity.rows, full.rows);
@@ -326,7 +326,7 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
 
 /* Items that fit into one chunk do not pay for a full one, where that changes no bit; where it would, they do. */
 static void
-few_take_the_smallest_rung(void **state)
+few_take_the_smallest_bucket(void **state)
 {
     (void)state;
     for_each_pack(check_few);
@@ -408,7 +408,7 @@ static void
 rows_beyond_the_fill_stay_inside(void **state)
 {
     (void)state;
-    static const qv_item items[] = { { .grid_thw = { 1, 126, 2 }, .picture = true },
+    static const qv_item items[] = { { .grid_thw = { 1, 126, 2 }, .is_image = true },
                                      { .grid_thw = { 1, 2, 60 } },
                                      { .grid_thw = { 24, 2, 2 } },
                                      { .grid_thw = { 2, 8, 6 } } };
@@ -506,7 +506,7 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     char *after = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_memory_equal(before, after, bytes);
     qv_plan_free(&first);
-    for (int64_t rows = 4; rows <= 64; rows += 4) { /* every rung of the device's own chunk */
+    for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket of the device's own chunk */
         qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = rows });
         assert_ptr_equal(plan->arena, arena);
         qv_plan_free(&plan);
@@ -575,7 +575,7 @@ main(void)
         cmocka_unit_test(neighbours_change_no_bit_with_windows),
         cmocka_unit_test(neighbours_change_no_bit_of_glm),
         cmocka_unit_test(several_are_each_alone),
-        cmocka_unit_test(few_take_the_smallest_rung),
+        cmocka_unit_test(few_take_the_smallest_bucket),
         cmocka_unit_test(room_for_segments_changes_no_bit),
         cmocka_unit_test(capacities_change_no_bit_unsaid),
         cmocka_unit_test(rows_beyond_the_fill_stay_inside),

@@ -50,7 +50,7 @@ first_frame(const char *path, qv_clip_options o, qv_clip_info *info)
 
 /* ---- colours --------------------------------------------------------------------------------- */
 
-/* A picture of one colour, whose blocks are multiples of what the finest quantiser keeps. */
+/* An image of one colour, whose blocks are multiples of what the finest quantiser keeps. */
 static void
 write_jpeg(const char *path, const uint8_t yuv[3])
 {
@@ -91,7 +91,7 @@ a_jpeg_has_libjpegs_colours(void **state)
         qv_clip_info info;
         write_jpeg("colour.jpg", cases[i].yuv);
         uint8_t *rgb = first_frame(temp_path("colour.jpg"), (qv_clip_options){ 0 }, &info);
-        assert_true(info.picture && info.width == SIDE && info.height == SIDE);
+        assert_true(info.is_image && info.width == SIDE && info.height == SIDE);
         for (int k = 0; k < SIDE * SIDE * 3; k++)
             if (rgb[k] != cases[i].rgb[k % 3])
                 fail_msg("colour %d: channel %d is %d, not %d", (int)i, k % 3, rgb[k],
@@ -176,7 +176,7 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 /* Where the corner of the first row and column comes to be seen, and where the first row runs to from
  * there: what EXIF says of each orientation. */
 static void
-exif_turns_a_picture(void **state)
+exif_turns_a_image(void **state)
 {
     enum { W = 8, H = 4 };
     static const struct {
@@ -195,7 +195,7 @@ exif_turns_a_picture(void **state)
         const int dx = transposed ? 0 : seen[orientation].right ? -1 : 1;
         const int dy = !transposed ? 0 : seen[orientation].below ? -1 : 1;
         char number[2] = { (char)('0' + orientation), 0 };
-        qvm_converter converter = { .colour = QVM_PICTURE };
+        qvm_converter converter = { .colour = QVM_IMAGE };
         qvm_image image;
         AVStream stream = { .index = 0 };
         AVFrame *frame = av_frame_alloc();
@@ -222,7 +222,7 @@ exif_turns_a_picture(void **state)
 
 /* ---- qwen-vl-utils --------------------------------------------------------------------------- */
 
-/* Clips are resized by torch's arithmetic, pictures by PIL's. */
+/* Clips are resized by torch's arithmetic, images by PIL's. */
 static void
 each_has_the_arithmetic_of_its_kind(void **state)
 {
@@ -230,7 +230,7 @@ each_has_the_arithmetic_of_its_kind(void **state)
     const qv_clip_options whole = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SIDE * SIDE };
     const qv_clip_options half = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SMALL * SMALL };
     (void)state;
-    for (int picture = 0; picture < 2; picture++) {
+    for (int is_image = 0; is_image < 2; is_image++) {
         qv_clip_info info;
         qv_error err;
         uint8_t expected[2][SMALL * SMALL * 3];
@@ -238,17 +238,18 @@ each_has_the_arithmetic_of_its_kind(void **state)
         const char *path = temp_path("noise.y4m");
         uint8_t *from = first_frame(path, whole, &info);
         assert_true(info.width == SIDE && info.height == SIDE);
-        if (picture) {
+        if (is_image) {
             path = temp_path("noise.png");
             if (qv_write_png(path, from, SIDE, SIDE, &err))
                 fail_msg("%s", err.text);
         }
         uint8_t *found = first_frame(path, half, &info);
-        assert_true(info.width == SMALL && info.height == SMALL && info.picture == (picture == 1));
+        assert_true(info.width == SMALL && info.height == SMALL &&
+                    info.is_image == (is_image == 1));
         for (int a = 0; a < 2; a++) {
             qvm_resampler *r = NULL;
             const qvm_arithmetic arithmetic =
-                a == picture ? QVM_TORCH_FLOAT : QVM_PIL; /* [0]: its own */
+                a == is_image ? QVM_TORCH_FLOAT : QVM_PIL; /* [0]: its own */
             assert_int_equal(qvm_resampler_create(SIDE, SIDE, SMALL, SMALL, arithmetic, &r, NULL),
                              QV_OK);
             qvm_resampler_run(r, from, 3 * SIDE, expected[a]);
@@ -324,7 +325,7 @@ main(void)
         TEST(a_jpeg_has_libjpegs_colours),
         TEST(a_clips_range_is_what_it_says),
         TEST(a_clip_inside_of_a_file_ends_where_it_is_said),
-        TEST(exif_turns_a_picture),
+        TEST(exif_turns_a_image),
         TEST(each_has_the_arithmetic_of_its_kind),
         TEST(each_has_the_stream_of_its_readers),
     };

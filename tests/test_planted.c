@@ -232,9 +232,9 @@ static const struct fault faults[] = {
     { "duration nan", IMPOSSIBLE },
     { "duration below", IMPOSSIBLE },
     { "duration huge", IMPOSSIBLE },
-    { "picture rate", IMPOSSIBLE },
-    { "picture time", IMPOSSIBLE },
-    { "picture frames", IMPOSSIBLE },
+    { "image rate", IMPOSSIBLE },
+    { "image time", IMPOSSIBLE },
+    { "image frames", IMPOSSIBLE },
     { "names", QV_OK, "" },
     { "decisions", QV_OK, "" },
 };

@@ -12,7 +12,7 @@
 
 enum { SIDE = 16, MOST_VALUES = SIDE * SIDE * 256 };
 
-/* One picture of so many patches a side, through a plan of so many rows. */
+/* One image of so many patches a side, through a plan of so many rows. */
 static void
 encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float *tokens)
 {
@@ -21,9 +21,9 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
     qv_model_info info;
     qv_model_get_info(model, &info);
     const qv_plan_options o = { .rows = rows };
-    const qv_item picture = { .data = frame, .grid_thw = { 1, side, side }, .picture = true };
+    const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
     qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
-    if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &picture, 1, &err) ||
+    if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
         qv_plan_pull(plan, &out, &err))
         fail_msg("%s", err.text);
     qv_plan_free(&plan);

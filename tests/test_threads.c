@@ -17,12 +17,12 @@
 
 enum { FRAMES = 4, ROUNDS = 3 };
 
-/* A clip and a picture of it. */
+/* A clip and an image of it. */
 static void *
 encode(const struct tiny *t, const uint8_t *frames, size_t *bytes)
 {
     const qv_item items[] = { { .data = frames, .grid_thw = { FRAMES / 2, 4, 6 } },
-                              { .data = frames, .grid_thw = { 1, 4, 6 }, .picture = true } };
+                              { .data = frames, .grid_thw = { 1, 4, 6 }, .is_image = true } };
     return tiny_encode(t, QV_INPUT_FRAMES, items, 2, NULL, bytes);
 }
 

@@ -49,7 +49,7 @@ struct fault {
     enum qv_op_kind kind;      /* of the operations that before and after see */
     spoil_run *before, *after;
     const char *deepstack;  /* of config.json, instead of what is right */
-    const char *image_mean; /* of preprocessor_config.json; the input is a picture */
+    const char *image_mean; /* of preprocessor_config.json; the input is an image */
     bool exchanges;         /* the two DeepStack outputs, as they are pulled */
 };
 
@@ -136,7 +136,7 @@ swap_row_and_column(const struct qv_op *op, const struct qv_call *call)
         exchange((char *)&coords[i][2], (char *)&coords[i][3], sizeof coords[i][2]);
 }
 
-/* A picture's bytes as those of a clip, whose means are 1/2. */
+/* An image's bytes as those of a clip, whose means are 1/2. */
 static void
 normalise_as_a_clip(const struct qv_op *op, const struct qv_call *call)
 {
@@ -277,10 +277,10 @@ static const struct fault faults[] = {
       .before = swap_row_and_column, .after = swap_row_and_column },
     { "rotary halves exchanged", AGAINST_GOLDEN, QV_BF16, "against", "blocks.0", .kind = QV_OP_rope,
       .before = swap_row_and_column, .after = swap_row_and_column },
-    { "a picture normalised as a clip", ITSELF, QV_F32, "definition", "patch_embed",
-      .kind = QV_OP_rows, .before = normalise_as_a_clip, .image_mean = unequal_means },
-    { "a picture normalised as a clip", ITSELF, QV_BF16, "definition", "patch_embed",
-      .kind = QV_OP_rows, .before = normalise_as_a_clip, .image_mean = unequal_means },
+    { "an image normalised as a clip", ITSELF, QV_F32, "definition", "patch_embed",
+      .kind = QV_OP_patchify, .before = normalise_as_a_clip, .image_mean = unequal_means },
+    { "an image normalised as a clip", ITSELF, QV_BF16, "definition", "patch_embed",
+      .kind = QV_OP_patchify, .before = normalise_as_a_clip, .image_mean = unequal_means },
     { "corners not aligned", AGAINST_GOLDEN, QV_F32, "against", "patch_embed",
       .kind = QV_OP_interpolate, .before = centre_positions },
     { "DeepStack of another block", AGAINST_GOLDEN, QV_F32, "against", "deepstack_merger_list.0",
@@ -520,20 +520,21 @@ static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "
                                         "glm4v" };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
+/* `least` rows, or half of them where the backend has no bf16, which is then left out. */
 static void
-expect_green(const char *what, const struct verify_table *t, size_t least)
+expect_green(const char *what, const char *backend, const struct verify_table *t, size_t least)
 {
     const struct verify_row *bad = verify_first_failure(t);
     if (bad)
         fail_msg("%s: %s: %s in %s: %s", what, bad->check, bad->name, qv_dtype_name(bad->dtype),
                  bad->why);
-    assert_true(t->n >= least);
+    assert_true(t->n >= least / (dtype_is_here(backend, QV_BF16) ? 1 : 2));
 }
 
 static void
 check_golden(const char *family, const char *backend)
 {
-    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } }; /* the second a picture */
+    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } }; /* the second an image */
     char dir[512], file[600];
     qv_error err = { 0 };
     qv_context *ctx = open_backend(backend);
@@ -545,7 +546,7 @@ check_golden(const char *family, const char *backend)
         struct verify_input input = frames_of(dir, grids[still], still, 7);
         if (verify_model(&job, &input, &table, &err))
             fail_msg("%s on %s: %s", family, backend, err.text);
-        expect_green(dir, &table, 14);
+        expect_green(dir, backend, &table, 14);
         verify_table_free(&table);
         verify_input_free(&input);
     }
@@ -553,14 +554,14 @@ check_golden(const char *family, const char *backend)
     struct verify_input input = { 0 };
     if (verify_against_file(&job, file, &input, &table, &err))
         fail_msg("%s on %s: %s", family, backend, err.text);
-    expect_green(file, &table, 8);
+    expect_green(file, backend, &table, 8);
     verify_table_free(&table);
     verify_input_free(&input);
     qv_context_close(&ctx);
 }
 
 static void
-a_picture_of_other_means_passes(void **state)
+an_image_of_other_means_passes(void **state)
 {
     (void)state;
     static const int64_t thw[3] = { 1, 12, 16 };
@@ -573,7 +574,7 @@ a_picture_of_other_means_passes(void **state)
     struct verify_input input = frames_of(job.dir, thw, true, 7);
     if (verify_model(&job, &input, &table, &err))
         fail_msg("%s", err.text);
-    expect_green("other means", &table, 14);
+    expect_green("other means", "ref", &table, 14);
     verify_table_free(&table);
     verify_input_free(&input);
     qv_context_close(&ctx);
@@ -606,7 +607,7 @@ backends_agree(void **state)
         struct verify_input input = frames_of(dir, thw, i % 2, 7);
         if (verify_against_backend(&job, other, &input, &table, &err))
             fail_msg("%s: %s", families[i / 2], err.text);
-        expect_green(dir, &table, 8);
+        expect_green(dir, test_backends[last], &table, 8);
         verify_table_free(&table);
         verify_input_free(&input);
     }
@@ -634,7 +635,7 @@ small_inputs_pass(void **state)
             frames_of(dir, grids[i / N_FAMILIES % N_GRIDS], false, seeds[i / N_FAMILIES / N_GRIDS]);
         if (verify_model(&job, &input, &table, &err))
             fail_msg("%s: %s", dir, err.text);
-        expect_green(dir, &table, 8);
+        expect_green(dir, "ref", &table, 8);
         verify_table_free(&table);
         verify_input_free(&input);
     }
@@ -692,7 +693,7 @@ main(void)
         cmocka_unit_test(golden_towers_pass),
         cmocka_unit_test(small_inputs_pass),
         cmocka_unit_test(backends_agree),
-        cmocka_unit_test_setup_teardown(a_picture_of_other_means_passes, tempdir_make,
+        cmocka_unit_test_setup_teardown(an_image_of_other_means_passes, tempdir_make,
                                         tempdir_remove),
         cmocka_unit_test_setup_teardown(planted_faults_are_found, tempdir_make, tempdir_remove),
     };

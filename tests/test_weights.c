@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "backends.h"
 #include "dtype.h"
 #include "files/safetensors.h"
 #include "tiny.h"
@@ -197,7 +198,7 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
     struct tiny t = { 0 };
     qv_error err = { 0 };
-    if (qv_context_open(NULL, &t.ctx, &err) ||
+    if (qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx, &err) ||
         qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, &err))
         fail_msg("%s", err.text);
     qv_model_get_info(t.model, &t.info);
@@ -345,7 +346,8 @@ what_does_not_fit_is_refused_by_name(void **state)
         qv_context *ctx = NULL;
         qv_model *model = NULL;
         write_variant(&cases[i].variant, &s);
-        assert_int_equal(qv_context_open(NULL, &ctx, &err), QV_OK);
+        const qv_context_options device = { .backend = backend_for(cases[i].dtype) };
+        assert_int_equal(qv_context_open(&device, &ctx, &err), QV_OK);
         const qv_model_options options = { .dtype = cases[i].dtype };
         const qv_status status = qv_model_load(ctx, s.dir, &options, &model, &err);
         if (status != cases[i].status)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # From nothing to vision tokens on the CPU: installs what is missing, builds, makes a checkpoint
 # with the vision sizes of Qwen3-VL-2B (or takes QWENVIT_MODEL, a checkpoint folder), makes a short
-# clip with motion (or takes QWENVIT_CLIP), encodes it, and writes tokens and a picture.
+# clip with motion (or takes QWENVIT_CLIP), encodes it, and writes tokens and an image.
 # A second run finds everything made and starts in seconds.
 set -eu
 cd "$(dirname "$0")/.."
@@ -33,7 +33,7 @@ say 'What it is, and what it will cost'
 "$qwenvit" info "$clip" --model "$model"
 
 say 'Encoding'
-"$qwenvit" encode "$clip" --model "$model" -o "$out/tokens.safetensors" --picture "$out/tokens.png"
+"$qwenvit" encode "$clip" --model "$model" -o "$out/tokens.safetensors" --drawing "$out/tokens.png"
 printf '\n%s: the vision tokens, as safetensors\n' "$out/tokens.safetensors"
 printf '%s: frames above their tokens (first three principal components as colours)\n' "$out/tokens.png"
 [ -n "${QWENVIT_MODEL:-}" ] || printf 'The weights are random: the tokens are real arithmetic, but mean nothing.\nSet QWENVIT_MODEL to a downloaded Qwen3-VL folder for tokens that do.\n'

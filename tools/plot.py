@@ -3,7 +3,7 @@
 """Pictures of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
 
     plot.py lowering FILE.jsonl.. -o OUT.png    every Conv3d, each way of running it
-    plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roof
+    plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roofline
     plot.py profile  FILE.jsonl.. -o OUT.png    where the time of a tower goes
     plot.py towers   FILE.jsonl.. -o OUT.png    towers beside transformers and compiled torch
     plot.py embed    FILE.jsonl.. -o OUT.png    patch embedding, as GEMM and as Conv3d
@@ -180,11 +180,11 @@ def roof_points(records):
 
 def roofline(records, path):
     points = roof_points(records)
-    roofs = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s")]
-    if not points or not roofs:
+    rooflines = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s")]
+    if not points or not rooflines:
         return False
-    peak = max(m["roof_tflops_per_s"] for m in roofs)  # the best that any run saw
-    rate = max(m["roof_gb_per_s"] for m in roofs) / 1e3  # TB/s
+    peak = max(m["roof_tflops_per_s"] for m in rooflines)  # the best that any run saw
+    rate = max(m["roof_gb_per_s"] for m in rooflines) / 1e3  # TB/s
 
     keys = sorted(points, key=lambda k: (list(MARKS).index(k[0]), name_order(k[1])))
     lines = (len(keys) + 2) // 3
@@ -224,7 +224,7 @@ def roofline(records, path):
     plain_ticks(axes.yaxis)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_title(heading(records, "What was timed, below the measured roof"), loc="left",
+    axes.set_title(heading(records, "What was timed, below the measured roofline"), loc="left",
                    linespacing=1.4)
     handles = [Line2D([], [], linestyle="", marker=MARKS[b], color=look(n)[0], label=f"{b}: {n}",
                       markersize=10 if b == "tower" else 7, markeredgecolor="black",

@@ -19,10 +19,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- measured: made by tools/tables.py -->", "<!-- /measured -->"
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
           "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B"}  # whose vision towers
-SMALL_M = 16  # rows of a "small" matrix product
+SMALL_M = 16  # rows of a "small" GEMM
 PICTURES = {
     "lowering": "Every Conv3d, each way of running it",
-    "roofline": "Everything that was timed, below the measured roof",
+    "roofline": "Everything that was timed, below the measured roofline",
     "profile": "Where the time of a tower goes",
     "towers": "Towers beside transformers and compiled torch",
     "embed": "Patch embedding as GEMM and as Conv3d",
@@ -369,12 +369,12 @@ def profile_table(records):
         total = sum(r["median_ms"] for rs in kinds.values() for r in rs)
         times = {op: sum(r["median_ms"] for r in rs) for op, rs in kinds.items()}
         for op in sorted(times, key=lambda o: (-times[o], o)):
-            roof = [r["roof_share"] * r["median_ms"] for r in kinds[op] if "roof_share" in r]
-            share = f"{100 * sum(roof) / times[op]:.0f} %" if roof and times[op] else ""
+            roofline = [r["roof_share"] * r["median_ms"] for r in kinds[op] if "roof_share" in r]
+            share = f"{100 * sum(roofline) / times[op]:.0f} %" if roofline and times[op] else ""
             rows.append([op, dtype, machine_text(kinds[op]), str(len(kinds[op])),
                          digits(times[op]), f"{100 * times[op] / total:.1f} %", share])
     return rows and table(["operation", "dtype", "machine", "calls", "ms", "share of the time",
-                           "of the roof"], rows)
+                           "of the roofline"], rows)
 
 
 OWN_STREAM = ", own stream"  # of a way of python/bench/patched.py
@@ -665,8 +665,8 @@ PAGE = [
      "with the model that it opens; opening the folder; a random key, to its first byte.",
      "qwenvit bench cache --model DIR -o FOLDER --json=FILE.jsonl", cache_table, None),
     ("Where the time goes",
-     "Every operation of one chunk, timed alone and summed by kind. Of the roof: the least time "
-     "that the measured roof allows, over the time taken.",
+     "Every operation of one chunk, timed alone and summed by kind. Of the roofline: the least time "
+     "that the measured roofline allows, over the time taken.",
      "qwenvit profile --model DIR --json=FILE.jsonl", profile_table, "profile"),
 ]
 
@@ -688,8 +688,8 @@ def measurements_page(root, records):
             parts += ["## " + heading, what, "    " + command, made]
             parts += pictures(root, kind) if kind else []
     if records and pictures(root, "roofline"):
-        parts += ["## The roof",
-                  "Arithmetic intensity against speed, for all of the above; the roof is the best "
+        parts += ["## The roofline",
+                  "Arithmetic intensity against speed, for all of the above; the roofline is the best "
                   "GEMM and the best rate at which memory was read or copied that `qwenvit bench` "
                   "saw in the same run (in records without `copy_gb_per_s`: that of a copy).",
                   "    sh tools/docs.sh"]

@@ -123,7 +123,7 @@ if [ -n "$asan_python" ]; then
 fi
 
 check build dev
-run dev -E '^rungs$' # minutes of products, whose code others pass through
+run dev -E '^buckets$' # minutes of GEMMs, whose code others pass through
 check build release
 run release -E '^faults_(alloc|onednn)' # what these find, sanitizers show
 check build clang

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, overload
 from . import engines as engines
 from ._cache import Cache as Cache
 from ._cache_writer import CacheWriter as CacheWriter
-from ._doors import Doors
+from ._adapters import Adapters
 
 __version__: str
 _Path = str | PathLike[str]
@@ -16,7 +16,7 @@ class Error(Exception):
     status: str | None
     key: str | None
 
-class Tokens(Doors):
+class Tokens(Adapters):
     @property
     def key(self) -> str: ...
     @property

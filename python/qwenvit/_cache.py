@@ -8,7 +8,7 @@ import os
 
 from ._arrays import as_bf16, error, numpy
 from ._core import CacheReader
-from ._doors import Doors
+from ._adapters import Adapters
 
 # In the part's file: where tokens begin, how far it is from there to each DeepStack output, where grid_thw begins,
 # behind which timestamps lie.
@@ -19,7 +19,7 @@ GRID_THW, TIMESTAMPS = -1, -2  # as CacheReader.view counts
 KEYS_AT_ONCE = 4096
 
 
-class Entry(Doors):
+class Entry(Adapters):
     """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
     views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
     from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits.

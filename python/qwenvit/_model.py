@@ -10,7 +10,7 @@ import time
 
 from . import _core
 from ._arrays import current_stream, error, integers, is_torch, numpy, shareable, to_numpy
-from ._doors import Doors
+from ._adapters import Adapters
 
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
 
@@ -104,7 +104,7 @@ def _name(dtype):
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
-class Tokens(Doors):
+class Tokens(Adapters):
     """The vision tokens of a clip or a picture, or of the items of a forward().
 
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:

@@ -14,7 +14,7 @@ import warnings
 
 from ._arrays import error
 
-# the oldest release whose door is known, and the one that was tried last
+# the oldest release whose adapter is known, and the one that was tried last
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
 FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}

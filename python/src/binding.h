@@ -63,7 +63,7 @@ struct Tokens {
     std::vector<double> timestamps;
     /* qv_clip_info's, and second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0: unknown */
     double sampled_fps = 0, pair_seconds = 0;
-    bool has_timestamps = false, picture = false, cancelled = false;
+    bool has_timestamps = false, is_image = false, cancelled = false;
     std::string key, error;
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
@@ -86,7 +86,7 @@ struct Tokens {
 struct Frames {
     std::vector<uint8_t> data;
     int64_t n = 0, grid_thw[3] = {};
-    bool picture = false;
+    bool is_image = false;
 };
 
 /* A device and the weights on it. One call at a time, whatever thread; others wait. */
@@ -107,7 +107,7 @@ class Model
      * [n, out_hidden] of dtype. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
-    Frames *prepare(nb::object frames, bool picture, int64_t min_pixels, int64_t max_pixels);
+    Frames *prepare(nb::object frames, bool is_image, int64_t min_pixels, int64_t max_pixels);
     /* What stands in a cache of its tokens, of clips with these options. */
     std::string made_by(nb::dict options);
 

@@ -232,7 +232,7 @@ CacheWriter::add(const std::string &key, CacheSource &of, const Tokens &t)
     qv_cache_result done = {};
     done.damaged_frames = t.damaged_frames;
     done.sampled_fps = t.sampled_fps;
-    done.picture = t.picture;
+    done.is_image = t.is_image;
     memcpy(done.grid_thw, t.grid_thw.data(), sizeof done.grid_thw);
     done.frames = done.n_timestamps = (int64_t)t.timestamps.size();
     done.timestamps_s = t.timestamps.data();

@@ -112,12 +112,12 @@ CacheReader::place(int64_t i) const
                           t.n_timestamps);
 }
 
-/* (picture, sampled_fps), None where its record does not say. */
+/* (image, sampled_fps), None where its record does not say. */
 nb::tuple
 CacheReader::kind(int64_t i) const
 {
     const qv_cache_item t = at(i);
-    return nb::make_tuple(t.picture < 0 ? nb::object(nb::none()) : nb::cast(t.picture > 0),
+    return nb::make_tuple(t.is_image < 0 ? nb::object(nb::none()) : nb::cast(t.is_image > 0),
                           t.sampled_fps > 0 ? nb::cast(t.sampled_fps) : nb::object(nb::none()));
 }
 

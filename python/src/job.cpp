@@ -157,7 +157,7 @@ Job::take(const qv_job_result *r, qv_error *)
     t.status = r->status;
     t.error = r->error;
     t.cancelled = r->cancelled;
-    t.picture = r->picture;
+    t.is_image = r->is_image;
     t.damaged_frames = r->damaged_frames;
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
     t.file_bytes = r->clip ? r->clip->file_bytes : 0;
@@ -257,7 +257,7 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
         s.kind = QV_SOURCE_FRAMES;
         s.item.data = kept->frames->data.data();
         s.item.n_frames = kept->frames->n;
-        s.item.picture = kept->frames->picture;
+        s.item.is_image = kept->frames->is_image;
         memcpy(s.item.grid_thw, kept->frames->grid_thw, sizeof s.item.grid_thw);
     } else if (is_path) {
         nb::bytes text = nb::cast<nb::bytes>(source); /* a path may be no UTF-8 */

@@ -321,22 +321,22 @@ void
 Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
               const std::function<qv_tokens()> &allocate)
 {
-    qv_plan_options options = {}, rung = {};
+    qv_plan_options options = {}, bucket = {};
     qv_error err = {};
-    options.input = rung.input = input;
-    options.output = rung.output = output;
+    options.input = bucket.input = input;
+    options.output = bucket.output = output;
     nb::gil_scoped_release released;
     std::lock_guard<std::mutex> lock(busy);
     must_be_usable();
     const int64_t *g = items[0].grid_thw;
-    if (items.size() > 1 || qv_plan_options_for(model, g, &rung, &err) ||
-        g[0] * g[1] * g[2] > rung.rows) {
+    if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
+        g[0] * g[1] * g[2] > bucket.rows) {
         qv_tokens to = allocate();
         check(qv_encode(model, input, items.data(), items.size(), &options, &to, &err), err);
         return;
     }
     qv_plan *plan = nullptr;
-    check(qv_plan_create(model, &rung, &plan, &err), err);
+    check(qv_plan_create(model, &bucket, &plan, &err), err);
     const std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan,
                                                               [](qv_plan *p) { qv_plan_free(&p); });
     check(qv_plan_push(plan, items.data(), 1, &err), err);
@@ -368,7 +368,7 @@ Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::cal
 /* ---- frames to the tower's size -------------------------------------------------------------- */
 
 Frames *
-Model::prepare(nb::object object, bool picture, int64_t min_pixels, int64_t max_pixels)
+Model::prepare(nb::object object, bool is_image, int64_t min_pixels, int64_t max_pixels)
 {
     must_be_ours();
     nb::ndarray<> x = take_array(object, "frames", false);
@@ -376,19 +376,19 @@ Model::prepare(nb::object object, bool picture, int64_t min_pixels, int64_t max_
         x.device_type() != nb::device::cpu::value)
         fail(QV_EINVAL,
              "frames: must be bytes (uint8) [frames, height, width, 3] in the host's memory");
-    qv_preprocess p = picture ? facts.image : facts.video;
+    qv_preprocess p = is_image ? facts.image : facts.video;
     p.min_pixels = min_pixels ? min_pixels : p.min_pixels;
     p.max_pixels = max_pixels ? max_pixels : p.max_pixels;
     const int64_t n = (int64_t)x.shape(0), h = (int64_t)x.shape(1), w = (int64_t)x.shape(2);
-    if (picture && n != 1)
-        fail(QV_EINVAL, "frames: a picture is one frame, not %lld", (long long)n);
+    if (is_image && n != 1)
+        fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)n);
     int64_t to_h, to_w;
     qv_error err = {};
     nb::gil_scoped_release released;
-    check(qv_smart_resize(picture ? 0 : n, h, w, &p, &to_h, &to_w, &err), err);
+    check(qv_smart_resize(is_image ? 0 : n, h, w, &p, &to_h, &to_w, &err), err);
     auto frames = std::make_unique<Frames>();
     frames->n = n;
-    frames->picture = picture;
+    frames->is_image = is_image;
     frames->grid_thw[0] = (n + p.temporal_patch_size - 1) / p.temporal_patch_size;
     frames->grid_thw[1] = to_h / p.patch_size;
     frames->grid_thw[2] = to_w / p.patch_size;

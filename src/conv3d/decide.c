@@ -11,7 +11,7 @@
  * Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). Dense
  * layers: with AVX-512 alone direct and by depth are within 10% of each other, and direct needs no
  * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at
- * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D routine is
+ * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D kernel is
  * 5 to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor
  * with groups of more channels. Rows of patches that must be copied together pay from 256 outputs
  * on, within 10% either way. On an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by
@@ -69,7 +69,7 @@ by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresho
     return true;
 }
 
-/* A product against a convolution that sees channels-last frames as they lie. */
+/* A GEMM against a convolution that sees channels-last frames as they lie. */
 static bool
 rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
 {
@@ -78,7 +78,7 @@ rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *
         return true;
     return qv_conv3d_forbid(
         q,
-        "%lld outputs are fewer than %lld, where copying rows for a product starts "
+        "%lld outputs are fewer than %lld, where copying rows for a GEMM starts "
         "paying here",
         (long long)d->o, (long long)t->rows_min_o);
 }

@@ -13,7 +13,7 @@ struct qv_conv3d_thresholds {
     int64_t by_depth_max_kd; /* kernels deeper than this go to direct */
     int64_t by_depth_min_c;  /* dense ones of fewer channels too; depthwise goes by depth */
     int64_t rows_min_o; /* with fewer outputs, channels-last frames are not copied into rows for a
-                           product, but go to frames, by depth or direct */
+                           GEMM, but go to frames, by depth or direct */
 };
 
 /* Of a device, by its backend's name and its description; an unknown one goes direct. */

@@ -88,7 +88,7 @@ activate(qv_act act, double v)
 
 qv_status
 qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, const float *bias,
-                 const void *addend, int64_t first, int64_t count, double *y, qv_error *err)
+                 const void *residual, int64_t first, int64_t count, double *y, qv_error *err)
 {
     const qv_conv3d_desc *d = desc;
     int64_t out[3], k = d->c / d->groups * d->kernel[0] * d->kernel[1] * d->kernel[2];
@@ -105,8 +105,8 @@ qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, 
             for (int64_t i = 0; i < k; i++)
                 sum += below[i] * qv_load(weight, d->dtype, o * k + i);
             *y = activate(d->act, d->alpha * sum + (d->bias ? rounded(bias[o], d->dtype) : 0));
-            if (d->addend_rows)
-                *y += qv_load(addend, d->dtype, row % d->addend_rows * d->o + o);
+            if (d->residual_rows)
+                *y += qv_load(residual, d->dtype, row % d->residual_rows * d->o + o);
         }
     free(below);
     return QV_OK;

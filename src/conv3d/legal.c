@@ -194,7 +194,7 @@ typedef void gist(const qv_conv3d_desc *d, char *text, size_t size);
 static void
 gist_patchify(const qv_conv3d_desc *d, char *text, size_t size)
 {
-    snprintf(text, size, "kernel = stride = %lldx%lldx%lld, no padding: one product [%lld, %lld]",
+    snprintf(text, size, "kernel = stride = %lldx%lldx%lld, no padding: one GEMM [%lld, %lld]",
              (long long)d->kernel[0], (long long)d->kernel[1], (long long)d->kernel[2],
              (long long)qv_conv3d_rows(d), (long long)(d->c * qv_conv3d_kernel_volume(d)));
 }
@@ -204,7 +204,7 @@ gist_still(const qv_conv3d_desc *d, char *text, size_t size)
 {
     int64_t k = d->c * qv_conv3d_kernel_volume(d);
     snprintf(text, size,
-             "the %lld frames are one picture, weights summed: one product [%lld, %lld]"
+             "the %lld frames are one image, weights summed: one GEMM [%lld, %lld]"
              " in place of %lld columns",
              (long long)d->kernel[0], (long long)qv_conv3d_rows(d), (long long)(k / d->kernel[0]),
              (long long)k);
@@ -213,7 +213,7 @@ gist_still(const qv_conv3d_desc *d, char *text, size_t size)
 static void
 gist_pointwise(const qv_conv3d_desc *d, char *text, size_t size)
 {
-    snprintf(text, size, "kernel 1x1x1, no padding: one product over channels [%lld, %lld]",
+    snprintf(text, size, "kernel 1x1x1, no padding: one GEMM over channels [%lld, %lld]",
              (long long)qv_conv3d_rows(d), (long long)d->c);
 }
 
@@ -278,10 +278,19 @@ static const struct {
     {                                                                                              \
 #name, offsetof(qv_conv3d_desc, name), count, min                                          \
     }
-    FIELD(n, 1, 1),           FIELD(d, 1, 1),         FIELD(h, 1, 1),        FIELD(w, 1, 1),
-    FIELD(c, 1, 1),           FIELD(o, 1, 1),         FIELD(kernel, 3, 1),   FIELD(stride, 3, 1),
-    FIELD(dilation, 3, 1),    FIELD(pad_front, 3, 0), FIELD(pad_back, 3, 0), FIELD(groups, 1, 1),
-    FIELD(addend_rows, 1, 0),
+    FIELD(n, 1, 1),
+    FIELD(d, 1, 1),
+    FIELD(h, 1, 1),
+    FIELD(w, 1, 1),
+    FIELD(c, 1, 1),
+    FIELD(o, 1, 1),
+    FIELD(kernel, 3, 1),
+    FIELD(stride, 3, 1),
+    FIELD(dilation, 3, 1),
+    FIELD(pad_front, 3, 0),
+    FIELD(pad_back, 3, 0),
+    FIELD(groups, 1, 1),
+    FIELD(residual_rows, 1, 0),
 #undef FIELD
 };
 
@@ -378,9 +387,10 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
                                products[p].name);
     }
     int64_t rows = d->n * out[0] * out[1] * out[2];
-    if (d->addend_rows && rows % d->addend_rows)
-        return qv_fail(err, QV_EINVAL, "conv3d: addend_rows %lld does not divide %lld output rows",
-                       (long long)d->addend_rows, (long long)rows);
+    if (d->residual_rows && rows % d->residual_rows)
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: residual_rows %lld does not divide %lld output rows",
+                       (long long)d->residual_rows, (long long)rows);
     return QV_OK;
 }
 

@@ -39,14 +39,14 @@ add(struct lowering *l, const struct qv_op *op)
     return step;
 }
 
-/* Bias and addend, from operand `first` on. */
+/* Bias and residual, from operand `first` on. */
 static void
 take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
 {
     if (l->desc->bias)
         step->operands[first] = AT(BIAS);
-    if (l->desc->addend_rows)
-        step->operands[first + 1] = AT(ADDEND);
+    if (l->desc->residual_rows)
+        step->operands[first + 1] = AT(RESIDUAL);
 }
 
 /* ---- rows and voxels ------------------------------------------------------------------------- */
@@ -56,14 +56,14 @@ static void
 bytes_to_rows(struct lowering *l, bool still)
 {
     const qv_conv3d_desc *d = l->desc;
-    struct qv_op op = op_of(QV_OP_rows);
+    struct qv_op op = op_of(QV_OP_patchify);
     int64_t temporal = still ? 1 : d->kernel[0];
-    op.u.rows = (struct qv_op_rows){ .rows = l->rows,
-                                     .patch = d->kernel[1],
-                                     .temporal = temporal,
-                                     .channels = d->c,
-                                     .items = 1,
-                                     .patches = l->rows * temporal };
+    op.u.patchify = (struct qv_op_patchify){ .rows = l->rows,
+                                             .patch = d->kernel[1],
+                                             .temporal = temporal,
+                                             .channels = d->c,
+                                             .items = 1,
+                                             .patches = l->rows * temporal };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
     step->operands[1] = AT(PLACES);
@@ -74,7 +74,7 @@ bytes_to_rows(struct lowering *l, bool still)
 }
 
 void
-qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_rows *op,
+qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_patchify *op,
                  struct qv_item_place *place, struct qv_item_norm *norm, struct qv_coords *coords)
 {
     int64_t out[3], patches;
@@ -91,10 +91,10 @@ qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_rows *op,
 }
 
 static void
-unfold(struct lowering *l, const struct qv_op_unfold *fields, enum qv_conv3d_buffer y)
+im2col(struct lowering *l, const struct qv_op_im2col *fields, enum qv_conv3d_buffer y)
 {
-    struct qv_op op = op_of(QV_OP_unfold);
-    op.u.unfold = *fields;
+    struct qv_op op = op_of(QV_OP_im2col);
+    op.u.im2col = *fields;
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
     step->operands[1].buffer = y;
@@ -109,8 +109,8 @@ make_rows(struct lowering *l, bool still)
     if (d->layout == QV_LAYOUT_FRAMES_U8)
         bytes_to_rows(l, still);
     else if (still || !qv_conv3d_input_is_rows(d))
-        unfold(l,
-               &(struct qv_op_unfold){ .n = d->n,
+        im2col(l,
+               &(struct qv_op_im2col){ .n = d->n,
                                        .d = d->d,
                                        .h = d->h,
                                        .w = d->w,
@@ -128,7 +128,7 @@ make_rows(struct lowering *l, bool still)
 /* Strides over axes on which the kernel is 1 and nothing is padded: what they leave out need not be
  * there. */
 static bool
-thin_out(const qv_conv3d_desc *d, struct qv_op_unfold *v)
+thin_out(const qv_conv3d_desc *d, struct qv_op_im2col *v)
 {
     int64_t *const strides[3] = { &v->sd, &v->sh, &v->sw };
     bool thinner = false;
@@ -142,11 +142,11 @@ thin_out(const qv_conv3d_desc *d, struct qv_op_unfold *v)
 
 /* The sizes of the channels-last volume that a convolution sees: x, or a row as one kernel; and the
  * strides that are behind it. */
-static struct qv_op_unfold
+static struct qv_op_im2col
 make_voxels(struct lowering *l)
 {
     const qv_conv3d_desc *d = l->desc;
-    struct qv_op_unfold v = { .n = d->n,
+    struct qv_op_im2col v = { .n = d->n,
                               .d = d->d,
                               .h = d->h,
                               .w = d->w,
@@ -167,14 +167,14 @@ make_voxels(struct lowering *l)
         v.w = d->kernel[2];
     }
     if (thin_out(d, &v) || v.channels_first)
-        unfold(l, &v, QV_CONV3D_VOXELS);
+        im2col(l, &v, QV_CONV3D_VOXELS);
     v.d = (v.d - 1) / v.sd + 1;
     v.h = (v.h - 1) / v.sh + 1;
     v.w = (v.w - 1) / v.sw + 1;
     return v;
 }
 
-/* ---- products and convolutions --------------------------------------------------------------- */
+/* ---- GEMMs and convolutions ------------------------------------------------------------------ */
 
 static void
 add_gemm(struct lowering *l, bool still)
@@ -194,7 +194,7 @@ add_gemm(struct lowering *l, bool still)
                                      .alpha = d->alpha,
                                      .bias = d->bias,
                                      .act = d->act,
-                                     .addend_rows = d->addend_rows };
+                                     .residual_rows = d->residual_rows };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = X(l);
     step->operands[1] = AT(WEIGHT);
@@ -204,7 +204,7 @@ add_gemm(struct lowering *l, bool still)
 
 /* The whole kernel over the volume v, not finished. */
 static struct qv_op
-conv_over(const qv_conv3d_desc *d, const struct qv_op_unfold *v)
+conv_over(const qv_conv3d_desc *d, const struct qv_op_im2col *v)
 {
     struct qv_op op = op_of(QV_OP_conv);
     op.u.conv = (struct qv_op_conv){ .n = v->n,
@@ -269,14 +269,14 @@ static void
 convolve_at_once(struct lowering *l, bool frames)
 {
     const qv_conv3d_desc *d = l->desc;
-    struct qv_op_unfold v = make_voxels(l);
+    struct qv_op_im2col v = make_voxels(l);
     struct qv_op op = conv_over(d, &v);
     if (frames)
         take_tap(&op.u.conv);
     op.u.conv.alpha = d->alpha;
     op.u.conv.bias = d->bias;
     op.u.conv.act = d->act;
-    op.u.conv.addend_rows = d->addend_rows;
+    op.u.conv.residual_rows = d->residual_rows;
     take_epilogue(l, add_conv(l, &op), 2);
 }
 
@@ -284,7 +284,7 @@ static void
 convolve_by_depth(struct lowering *l)
 {
     const qv_conv3d_desc *d = l->desc;
-    struct qv_op_unfold v = make_voxels(l);
+    struct qv_op_im2col v = make_voxels(l);
     int64_t frame_bytes = v.h * v.w * d->c * (int64_t)qv_dtype_bytes(d->dtype);
     struct qv_op op = conv_over(d, &v);
     take_tap(&op.u.conv);
@@ -298,7 +298,7 @@ convolve_by_depth(struct lowering *l)
                                              .alpha = d->alpha,
                                              .bias = d->bias,
                                              .act = d->act,
-                                             .addend_rows = d->addend_rows };
+                                             .residual_rows = d->residual_rows };
     struct qv_conv3d_step *step = add(l, &op);
     step->operands[0] = AT(SUMS);
     take_epilogue(l, step, 1);

@@ -13,7 +13,7 @@ enum qv_conv3d_buffer {
     QV_CONV3D_INPUT, /* x; where `still` takes byte frames, the first of each kernel[0] only */
     QV_CONV3D_WEIGHT,
     QV_CONV3D_BIAS,
-    QV_CONV3D_ADDEND,
+    QV_CONV3D_RESIDUAL,
     QV_CONV3D_PLACES, /* what makes rows of byte frames looks up (qv_conv3d_tables) */
     QV_CONV3D_NORMS,
     QV_CONV3D_COORDS,
@@ -57,7 +57,7 @@ void qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv
 
 /* What the operation that makes rows of byte frames looks up, as it stands in the list: one item.
  * coords[rows]. */
-void qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_rows *op,
+void qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_patchify *op,
                       struct qv_item_place *place, struct qv_item_norm *norm,
                       struct qv_coords *coords);
 

@@ -128,15 +128,15 @@ upload_tables(qv_context *ctx, const qv_conv3d_desc *desc, const struct qv_conv3
               qv_error *err)
 {
     const struct qv_conv3d_step *step = &w->list.steps[0];
-    if (!w->list.n || step->op.kind != QV_OP_rows)
+    if (!w->list.n || step->op.kind != QV_OP_patchify)
         return QV_OK;
     struct qv_item_place place;
     struct qv_item_norm norm;
-    struct qv_coords *coords = malloc((size_t)step->op.u.rows.rows * sizeof *coords);
+    struct qv_coords *coords = malloc((size_t)step->op.u.patchify.rows * sizeof *coords);
     if (!coords)
         return qv_fail(err, QV_ENOMEM, "no memory for the coordinates of %lld rows",
-                       (long long)step->op.u.rows.rows);
-    qv_conv3d_tables(desc, &step->op.u.rows, &place, &norm, coords);
+                       (long long)step->op.u.patchify.rows);
+    qv_conv3d_tables(desc, &step->op.u.patchify, &place, &norm, coords);
     const void *const tables[] = { &place, &norm, coords };
     qv_status status = QV_OK;
     for (int i = 0; i < 3 && !status; i++)

@@ -24,7 +24,7 @@ struct qv_conv3d_ready {
 qv_status qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
                                   struct qv_conv3d_ready *out, qv_error *err);
 
-/* Memory, packed weights, bias, calls: after it `calls` can run. The input and the addend are still
+/* Memory, packed weights, bias, calls: after it `calls` can run. The input and the residual are still
  * to be uploaded, to their `places` in the arena. */
 qv_status qv_conv3d_ready_load(qv_context *ctx, const qv_conv3d_desc *desc,
                                const qv_conv3d_weights *weights, struct qv_conv3d_ready *w,

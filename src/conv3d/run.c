@@ -28,12 +28,12 @@ struct qv_conv3d {
     qv_context *ctx;
     qv_conv3d_desc desc, chunk_desc;
     int64_t out[3], chunk;
-    bool stream, begun; /* begun: `front` holds frames of the call before */
-    bool addend_varies; /* from chunk to chunk */
+    bool stream, begun;   /* begun: `front` holds frames of the call before */
+    bool residual_varies; /* from chunk to chunk */
     struct qv_conv3d_decision decision;
     struct cut cut;
     char *front, *next_front, *zeros; /* [planes, pad, frame_bytes]; one frame of zeros */
-    void *addend;
+    void *residual;
     bool weighted;
     struct qv_conv3d_ready way;
 };
@@ -163,9 +163,10 @@ check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err
                        qv_dtype_name(w->dtype));
     if (w->weight && d->bias && !w->bias)
         return qv_fail(err, QV_EINVAL, "conv3d: bias is asked for, but weights.bias is NULL");
-    if (w->weight && d->addend_rows && !w->addend)
-        return qv_fail(err, QV_EINVAL, "conv3d: addend_rows is %lld, but weights.addend is NULL",
-                       (long long)d->addend_rows);
+    if (w->weight && d->residual_rows && !w->residual)
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: residual_rows is %lld, but weights.residual is NULL",
+                       (long long)d->residual_rows);
     return QV_OK;
 }
 
@@ -205,9 +206,9 @@ describe_chunk(struct qv_conv3d *conv)
         chunk->d = INT64_MAX; /* which no check lets pass */
     chunk->pad_front[0] = chunk->pad_back[0] = 0;
     chunk->causal = QV_CAUSAL_NONE;
-    conv->addend_varies = d->addend_rows && frame_rows % d->addend_rows;
-    if (conv->addend_varies)
-        chunk->addend_rows = d->n * conv->chunk * frame_rows;
+    conv->residual_varies = d->residual_rows && frame_rows % d->residual_rows;
+    if (conv->residual_varies)
+        chunk->residual_rows = d->n * conv->chunk * frame_rows;
 }
 
 /* How its input is taken from x, for the lowering that was chosen. */
@@ -247,7 +248,7 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
 {
     const qv_conv3d_desc *d = &conv->desc;
     size_t front = (size_t)(conv->cut.planes * conv->cut.pad) * conv->cut.frame_bytes;
-    size_t addend = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
+    size_t residual = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
     if (!conv->weighted) /* described only: its frames may be larger than memory */
         return QV_OK;
     conv->zeros = calloc(1, conv->cut.frame_bytes);
@@ -255,26 +256,26 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
         conv->front = calloc(1, front + 1);
         conv->next_front = calloc(1, front + 1);
     }
-    if (addend)
-        conv->addend = malloc(addend);
+    if (residual)
+        conv->residual = malloc(residual);
     if (!conv->zeros || (conv->stream && (!conv->front || !conv->next_front)) ||
-        (addend && !conv->addend))
+        (residual && !conv->residual))
         return qv_fail(err, QV_ENOMEM, "no memory for a conv3d's frames");
-    if (conv->addend)
-        memcpy(conv->addend, weights->addend, addend);
+    if (conv->residual)
+        memcpy(conv->residual, weights->residual, residual);
     return QV_OK;
 }
 
 /* Where every chunk adds the same rows they are put there once. */
 static qv_status
-upload_addend(struct qv_conv3d *conv, qv_error *err)
+upload_residual(struct qv_conv3d *conv, qv_error *err)
 {
     const qv_conv3d_desc *d = &conv->chunk_desc;
-    if (!conv->addend || conv->addend_varies)
+    if (!conv->residual || conv->residual_varies)
         return QV_OK;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_ADDEND] };
-    return conv->ctx->backend->upload(conv->ctx->dev, dst, conv->addend,
-                                      (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype),
+    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
+    return conv->ctx->backend->upload(conv->ctx->dev, dst, conv->residual,
+                                      (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype),
                                       err);
 }
 
@@ -314,7 +315,7 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
         status = keep_host_parts(conv, weights, err);
     if (!status && conv->weighted)
         status = qv_conv3d_ready_load(ctx, d, weights, &conv->way, err);
-    return status ? status : upload_addend(conv, err);
+    return status ? status : upload_residual(conv, err);
 }
 
 qv_status
@@ -354,7 +355,7 @@ qv_conv3d_free(qv_conv3d **conv)
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
-    free((*conv)->addend);
+    free((*conv)->residual);
     free(*conv);
     *conv = NULL;
 }
@@ -486,16 +487,16 @@ download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
     return status;
 }
 
-/* The addend's rows of this chunk, where they are not the same in all. */
+/* The residual's rows of this chunk, where they are not the same in all. */
 static qv_status
-upload_addend_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
+upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
 {
     const qv_conv3d_desc *d = &conv->desc;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_ADDEND] };
+    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
     int64_t frame_rows = conv->out[1] * conv->out[2];
     size_t row = p->frame_bytes / (size_t)frame_rows;
     qv_status status = QV_OK;
-    if (!conv->addend || !conv->addend_varies)
+    if (!conv->residual || !conv->residual_varies)
         return QV_OK;
     for (int64_t n = 0; n < d->n; n++)
         for (int64_t i = 0; i < p->frames * frame_rows && !status; i++) {
@@ -503,8 +504,8 @@ upload_addend_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
             struct qv_buffer at = dst;
             at.offset += (size_t)(n * conv->chunk * frame_rows + i) * row;
             status = conv->ctx->backend->upload(conv->ctx->dev, at,
-                                                (char *)conv->addend +
-                                                    (size_t)(from % d->addend_rows) * row,
+                                                (char *)conv->residual +
+                                                    (size_t)(from % d->residual_rows) * row,
                                                 row, err);
         }
     return status;
@@ -583,7 +584,7 @@ run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
         p.frames = conv->out[0] - p.from < conv->chunk ? conv->out[0] - p.from : conv->chunk;
         status = there[0] ? QV_OK : upload_window(conv, x, p.from, err);
         if (!status)
-            status = upload_addend_part(conv, &p, err);
+            status = upload_residual_part(conv, &p, err);
         if (!status)
             status = be->run(dev, calls, (size_t)conv->way.list.n, err);
         if (!status && !(there[0] && there[1] && conv->ctx->in_order))

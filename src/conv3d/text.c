@@ -38,7 +38,7 @@ static const struct field {
     FIELD(kernel, INTEGERS, 3, NULL),   FIELD(stride, INTEGERS, 3, NULL),
     FIELD(dilation, INTEGERS, 3, NULL), FIELD(pad_front, INTEGERS, 3, NULL),
     FIELD(pad_back, INTEGERS, 3, NULL), FIELD(groups, INTEGERS, 1, NULL),
-    FIELD(merge, INTEGERS, 1, NULL),    FIELD(addend_rows, INTEGERS, 1, NULL),
+    FIELD(merge, INTEGERS, 1, NULL),    FIELD(residual_rows, INTEGERS, 1, NULL),
     FIELD(alpha, REALS, 1, NULL),       FIELD(pixel_scale, REALS, 3, NULL),
     FIELD(pixel_shift, REALS, 3, NULL), FIELD(layout, NAME, 1, layouts),
     FIELD(causal, NAME, 1, causals),    FIELD(act, NAME, 1, acts),

@@ -22,12 +22,12 @@ struct qv_buffer {
 struct qv_device; /* the backend's own; starts with its table */
 struct qv_kernel; /* one operation, ready to run */
 
-/* What plans of different capacities have the same bits in: a row of a product, a segment of an
- * attention, whatever number of rows is beside it. Seen and held by tests (test_rungs.c); libraries
+/* What plans of different capacities have the same bits in: a row of a GEMM, a segment of an
+ * attention, whatever number of rows is beside it. Seen and held by tests (test_buckets.c); libraries
  * promise nothing. QV_NOT_SEEN: in none. */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
-    int64_t gemm_rows; /* in products of so many rows and more; 0: in all */
+    int64_t gemm_rows; /* in GEMMs of so many rows and more; 0: in all */
     int64_t head_dim;  /* in attention over equal segments (dense) as over any (ragged), of heads of
                           this size; 0: of all. Ragged ones agree with one another */
 };
@@ -38,24 +38,25 @@ struct qv_caps {
     int threads;      /* 0 where it does not apply */
     qv_dtype dtype;   /* what QV_DTYPE_AUTO means */
     char dtype_reason[128];
-    int64_t chunk_rows; /* rows of work at which GEMMs are efficient: aim of a chunk */
-    int64_t pack_rows;  /* the same of a chunk into which items are packed; 0: chunk_rows */
-    int64_t rung_rows;  /* capacities are multiples of so many rows, */
-    int64_t least_rows; /* and none is below this */
-    bool free_segments; /* room for more segments and windows in a chunk costs nothing */
-    bool quick_plans;   /* making a plan costs less than the rows that a smaller one spares */
-    bool bits_by_place; /* a row of a gemm may have other bits as another row of it */
+    int64_t chunk_rows;  /* rows of work at which GEMMs are efficient: aim of a chunk */
+    int64_t pack_rows;   /* the same of a chunk into which items are packed; 0: chunk_rows */
+    int64_t bucket_rows; /* capacities are multiples of so many rows, */
+    int64_t least_rows;  /* and none is below this */
+    bool free_segments;  /* room for more segments and windows in a chunk costs nothing */
+    bool quick_plans;    /* making a plan costs less than the rows that a smaller one spares */
+    bool bits_by_place;  /* a row of a gemm may have other bits as another row of it */
     struct qv_same_bits same_f32, same_bf16; /* in plans of different capacities */
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;       /* of kernels: prepare takes more than choice 0 */
     int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
-    int64_t gated_rows; /* of a gated MLP at a time, so that a cache holds its product; 0: all */
-    bool side;          /* calls on a side stream gain by it */
-    bool addend_apart;  /* a gemm's addend must not be its y: that would be rounded twice */
-    double tanh_error;  /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool has_naive;     /* simple kernels besides: qv_device_options.naive */
-    char warning[240];  /* what is wrong with the device or its libraries, and what follows; "" */
+    int64_t
+        gated_rows; /* of a gated MLP at a time, so that a cache holds what its GEMM gives; 0: all */
+    bool side;      /* calls on a side stream gain by it */
+    bool residual_apart; /* a gemm's residual must not be its y: that would be rounded twice */
+    double tanh_error;   /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool has_naive;      /* simple kernels besides: qv_device_options.naive */
+    char warning[240];   /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
 /* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution
@@ -82,7 +83,7 @@ struct qv_call {
 /* What was compiled for an operation, kept for the next process by device and library versions, under a key
  * that says the rest. find: bytes that the caller frees; NULL: nothing is kept, or nothing whole. Verbs,
  * for a backend may be in a library of its own. */
-struct qv_keeper {
+struct qv_plan_cache {
     void *files;
     void *(*find)(void *files, const char *key, size_t *bytes);
     void (*keep)(void *files, const char *key, const void *data, size_t bytes);
@@ -90,11 +91,11 @@ struct qv_keeper {
 
 struct qv_device_options {
     int ordinal, threads;
-    bool tf32;            /* f32 products may be computed in TF32 */
+    bool tf32;            /* f32 GEMMs may be computed in TF32 */
     void *stream;         /* the caller's, for a backend that has streams; NULL: an own one */
     uint32_t naive;       /* operations, 1 << enum qv_op_kind, that run on simple kernels */
     const char *backends; /* the folder of backends in libraries of their own; NULL: usual places */
-    const struct qv_keeper *keeper; /* lives as long as the device; NULL: none */
+    const struct qv_plan_cache *plan_cache; /* lives as long as the device; NULL: none */
 };
 
 /* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */
@@ -145,7 +146,7 @@ struct qv_backend {
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
-    /* Which routine runs it ("oneDNN brg_matmul:avx512_core"), and where that is not the fast one
+    /* Which kernel runs it ("oneDNN brg_matmul:avx512_core"), and where that is not the fast one
      * it could be, why. */
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
     /* Kernels like this will be prepared soon: what takes long to start for them starts, beside what
@@ -167,7 +168,7 @@ struct qv_backend {
     qv_status (*sync)(struct qv_device *dev, qv_error *err);
 };
 
-enum { QV_MOST_CHOICES = 8, QV_ROUTINE_BYTES = 240 /* of what describe says */ };
+enum { QV_MOST_CHOICES = 8, QV_KERNEL_BYTES = 240 /* of what describe says */ };
 
 struct qv_device {
     const struct qv_backend *backend;

@@ -56,9 +56,9 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     qv_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return qv_fail(err, QV_ENOMEM, "no memory for a context");
-    ctx->keeper =
-        (struct qv_keeper){ &ctx->kernel_files, qv_kernel_files_find, qv_kernel_files_keep };
-    device.keeper = o->kernel_folder ? &ctx->keeper : NULL;
+    ctx->plan_cache =
+        (struct qv_plan_cache){ &ctx->kernel_files, qv_kernel_files_find, qv_kernel_files_keep };
+    device.plan_cache = o->kernel_folder ? &ctx->plan_cache : NULL;
     status = QV_ENODEVICE;
     qv_error failure = { 0 };
     for (const struct qv_backend *const *b = qv_backends; *b && status == QV_ENODEVICE; b++) {

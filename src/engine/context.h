@@ -14,7 +14,7 @@ struct qv_context {
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
     struct qv_kernel_files kernel_files;
-    struct qv_keeper keeper; /* over these */
+    struct qv_plan_cache plan_cache; /* over these */
     /* of the host, for what is done beside the device; 1, the caller's, where the device has several
      * of its own, which wait by spinning: in their way more would cost more than they give */
     int threads;

@@ -34,7 +34,7 @@ void qv_kernel_files_close(struct qv_kernel_files *files);
 /* Words on the last file that was not as it should be, or could not be written; "" if there is none. */
 void qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size);
 
-/* The verbs of a qv_keeper whose files these are. What is damaged, or another's, leaves a warning and is
+/* The verbs of a qv_plan_cache whose files these are. What is damaged, or another's, leaves a warning and is
  * not found; keeping the like again puts it right. Any
  * thread may call them. */
 void *qv_kernel_files_find(void *files, const char *key, size_t *bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Times the ways in which a device can run one operation, and remembers the fastest. Of products those
+ * Times the ways in which a device can run one operation, and remembers the fastest. Of GEMMs those
  * alone that give the bits of the device's own first choice: plans of different capacities share what
  * first choices share (qv_caps.same_bf16), and measuring changes nothing of it. Attention stays at its
  * first choice: timed alone, with its operands in the cache, other ways seemed faster on an H200, and

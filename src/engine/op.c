@@ -230,9 +230,9 @@ qv_op_gemm_epilogue(const struct qv_op_gemm *op)
                                     .alpha = op->alpha,
                                     .bias = op->bias,
                                     .act = op->act,
-                                    .addend_rows = op->addend_rows,
+                                    .residual_rows = op->residual_rows,
                                     .bias_dtype = op->bias_dtype,
-                                    .addend_dtype = op->addend_dtype,
+                                    .residual_dtype = op->residual_dtype,
                                     .y_dtype = op->y_dtype };
 }
 
@@ -245,9 +245,9 @@ qv_op_conv_epilogue(const struct qv_op_conv *op)
                                     .alpha = op->alpha,
                                     .bias = op->bias,
                                     .act = op->act,
-                                    .addend_rows = op->addend_rows,
+                                    .residual_rows = op->residual_rows,
                                     .bias_dtype = op->bias_dtype,
-                                    .addend_dtype = op->addend_dtype,
+                                    .residual_dtype = op->residual_dtype,
                                     .y_dtype = op->y_dtype };
 }
 
@@ -323,11 +323,12 @@ check_field(const char *op, const struct qv_field *field, const void *at, qv_err
 }
 
 static qv_status
-check_addend(const char *op, int64_t addend_rows, const char *field, int64_t rows, qv_error *err)
+check_residual(const char *op, int64_t residual_rows, const char *field, int64_t rows,
+               qv_error *err)
 {
-    if (addend_rows && rows % addend_rows)
-        return qv_fail(err, QV_EINVAL, "%s: addend_rows=%lld must divide %s%lld%s", op,
-                       (long long)addend_rows, field, (long long)rows, *field ? "" : " rows");
+    if (residual_rows && rows % residual_rows)
+        return qv_fail(err, QV_EINVAL, "%s: residual_rows=%lld must divide %s%lld%s", op,
+                       (long long)residual_rows, field, (long long)rows, *field ? "" : " rows");
     return QV_OK;
 }
 
@@ -351,14 +352,14 @@ check_conv(const struct qv_op_conv *op, qv_error *err)
     if (op->sums > 2)
         return qv_fail(err, QV_EINVAL, "conv: sums=%lld; it must be 0, 1 or 2",
                        (long long)op->sums);
-    if (op->sums && (op->alpha != 1 || op->bias || op->act || op->addend_rows))
+    if (op->sums && (op->alpha != 1 || op->bias || op->act || op->residual_rows))
         return qv_fail(err, QV_EINVAL,
-                       "conv: sums=%lld; bare sums have no alpha, bias, act or addend",
+                       "conv: sums=%lld; bare sums have no alpha, bias, act or residual",
                        (long long)op->sums);
     if (op->sums && op->y_dtype != QV_F32)
         return qv_fail(err, QV_EINVAL, "conv: sums=%lld y=%s; bare sums are f32",
                        (long long)op->sums, qv_dtype_name((qv_dtype)op->y_dtype));
-    return check_addend("conv", op->addend_rows, "", qv_op_conv_epilogue(op).rows, err);
+    return check_residual("conv", op->residual_rows, "", qv_op_conv_epilogue(op).rows, err);
 }
 
 /* Numbers of rows, items and patches are int32 in the tables. */
@@ -371,15 +372,15 @@ check_tables(const char *op, const char *field, int64_t n, qv_error *err)
 }
 
 static qv_status
-check_rows(const struct qv_op_rows *op, qv_error *err)
+check_patchify(const struct qv_op_patchify *op, qv_error *err)
 {
     if (op->channels > 3)
         return qv_fail(err, QV_EINVAL, "rows: channels=%lld; there are 3 scales",
                        (long long)op->channels);
-    qv_status status = check_tables("rows", "rows", op->rows, err);
+    qv_status status = check_tables("patchify", "rows", op->rows, err);
     if (!status)
-        status = check_tables("rows", "items", op->items, err);
-    return status ? status : check_tables("rows", "patches", op->patches, err);
+        status = check_tables("patchify", "items", op->items, err);
+    return status ? status : check_tables("patchify", "patches", op->patches, err);
 }
 
 static qv_status
@@ -413,8 +414,9 @@ static qv_status
 check_kind(const struct qv_op *op, qv_error *err)
 {
     switch (op->kind) {
-    case QV_OP_rows: return check_rows(&op->u.rows, err);
-    case QV_OP_gemm: return check_addend("gemm", op->u.gemm.addend_rows, "m=", op->u.gemm.m, err);
+    case QV_OP_patchify: return check_patchify(&op->u.patchify, err);
+    case QV_OP_gemm:
+        return check_residual("gemm", op->u.gemm.residual_rows, "m=", op->u.gemm.m, err);
     case QV_OP_norm:
         if (op->u.norm.eps < 0)
             return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative", op->u.norm.eps);
@@ -434,19 +436,19 @@ check_kind(const struct qv_op *op, qv_error *err)
             return qv_fail(err, QV_EINVAL, "interpolate: taps=%lld; it must be a multiple of 4",
                            (long long)op->u.interpolate.taps);
         break;
-    case QV_OP_unfold:
-        if (op->u.unfold.kd > op->u.unfold.d || op->u.unfold.kh > op->u.unfold.h ||
-            op->u.unfold.kw > op->u.unfold.w)
+    case QV_OP_im2col:
+        if (op->u.im2col.kd > op->u.im2col.d || op->u.im2col.kh > op->u.im2col.h ||
+            op->u.im2col.kw > op->u.im2col.w)
             return qv_fail(err, QV_EINVAL,
-                           "unfold: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
-                           (long long)op->u.unfold.kd, (long long)op->u.unfold.kh,
-                           (long long)op->u.unfold.kw, (long long)op->u.unfold.d,
-                           (long long)op->u.unfold.h, (long long)op->u.unfold.w);
+                           "im2col: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
+                           (long long)op->u.im2col.kd, (long long)op->u.im2col.kh,
+                           (long long)op->u.im2col.kw, (long long)op->u.im2col.d,
+                           (long long)op->u.im2col.h, (long long)op->u.im2col.w);
         break;
     case QV_OP_conv: return check_conv(&op->u.conv, err);
     case QV_OP_epilogue:
-        return check_addend("epilogue", op->u.epilogue.addend_rows, "rows=", op->u.epilogue.rows,
-                            err);
+        return check_residual("epilogue", op->u.epilogue.residual_rows,
+                              "rows=", op->u.epilogue.rows, err);
     case QV_OP_convert:
     case QV_OP_gate:
     case QV_OP_COUNT: break;
@@ -493,14 +495,14 @@ mixes(const struct qv_op *op, int operand)
     case QV_OP_convert:
     case QV_OP_gather: return true;
     case QV_OP_conv: return op->u.conv.sums && operand == qv_op_output(op);
-    case QV_OP_rows:
+    case QV_OP_patchify:
     case QV_OP_gemm:
     case QV_OP_norm:
     case QV_OP_rope:
     case QV_OP_attention:
     case QV_OP_gate:
     case QV_OP_interpolate:
-    case QV_OP_unfold:
+    case QV_OP_im2col:
     case QV_OP_epilogue:
     case QV_OP_COUNT: break;
     }
@@ -544,7 +546,7 @@ double
 qv_op_flops(const struct qv_op *op)
 {
     switch (op->kind) {
-    case QV_OP_rows: {
+    case QV_OP_patchify: {
         struct qv_view y = qv_op_view(op, qv_op_output(op));
         return 2.0 * (double)y.rows * (double)y.cols;
     }
@@ -567,7 +569,7 @@ qv_op_flops(const struct qv_op *op)
     case QV_OP_interpolate:
         return 2.0 * (double)op->u.interpolate.taps * (double)op->u.interpolate.rows *
                (double)op->u.interpolate.cols;
-    case QV_OP_unfold: return 0;
+    case QV_OP_im2col: return 0;
     case QV_OP_conv: {
         struct qv_view w = qv_op_view(op, 1), y = qv_op_view(op, 4);
         return 2.0 * (double)y.rows * (double)y.cols * (double)w.cols;

@@ -128,7 +128,7 @@ int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* d', h', w' */
 /* A stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
-/* What follows the sums of a product, as an operation on them. */
+/* What follows the sums of a GEMM, as an operation on them. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 

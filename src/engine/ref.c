@@ -30,7 +30,7 @@ activate(int64_t act, double x)
 }
 
 static void
-rows_ref(const struct qv_op_rows *op, void *const *p)
+patchify_ref(const struct qv_op_patchify *op, void *const *p)
 {
     const uint8_t *frames = p[0];
     const int32_t(*places)[4] = p[1], (*coords)[4] = p[3];
@@ -76,8 +76,8 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
                 sum += qv_load(p[0], op->x_dtype, i * op->k + l) *
                        qv_load(p[1], op->w_dtype, j * op->k + l);
             sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
-            if (op->addend_rows)
-                sum += qv_load(p[3], op->addend_dtype, i % op->addend_rows * op->n + j);
+            if (op->residual_rows)
+                sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
             qv_store(p[4], op->y_dtype, i * op->n + j, sum);
         }
 }
@@ -208,9 +208,9 @@ interpolate_ref(const struct qv_op_interpolate *op, void *const *p)
 }
 
 static void
-unfold_ref(const struct qv_op_unfold *op, void *const *p)
+im2col_ref(const struct qv_op_im2col *op, void *const *p)
 {
-    struct qv_view y = qv_op_view(&(struct qv_op){ QV_OP_unfold, { .unfold = *op } }, 1);
+    struct qv_view y = qv_op_view(&(struct qv_op){ QV_OP_im2col, { .im2col = *op } }, 1);
     int64_t hs = (op->h - op->kh) / op->sh + 1, ws = (op->w - op->kw) / op->sw + 1;
     int64_t ds = (op->d - op->kd) / op->sd + 1, volume = op->kd * op->kh * op->kw;
     for (int64_t i = 0; i < y.rows * y.cols; i++) {
@@ -267,8 +267,8 @@ conv_ref(const struct qv_op_conv *op, void *const *p)
                 }
                 sum =
                     activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, o));
-                if (op->addend_rows)
-                    sum += qv_load(p[3], op->addend_dtype, row % op->addend_rows * op->o + o);
+                if (op->residual_rows)
+                    sum += qv_load(p[3], op->residual_dtype, row % op->residual_rows * op->o + o);
                 qv_store(p[4], op->y_dtype, y, sum);
             }
         }
@@ -282,8 +282,8 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
         int64_t row = i / op->cols, col = i % op->cols;
         double v =
             activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->bias_dtype, col));
-        if (op->addend_rows)
-            v += qv_load(p[2], op->addend_dtype, row % op->addend_rows * op->cols + col);
+        if (op->residual_rows)
+            v += qv_load(p[2], op->residual_dtype, row % op->residual_rows * op->cols + col);
         qv_store(p[3], op->y_dtype, i, v);
     }
 }
@@ -299,7 +299,7 @@ run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *
         for (int i = 0; i < QV_MAX_OPERANDS; i++)
             p[i] = qv_host_pointer(call->operands[i]);
         switch (op->kind) {
-        case QV_OP_rows: rows_ref(&op->u.rows, p); break;
+        case QV_OP_patchify: patchify_ref(&op->u.patchify, p); break;
         case QV_OP_convert: convert_ref(&op->u.convert, p); break;
         case QV_OP_gemm: gemm_ref(&op->u.gemm, p); break;
         case QV_OP_norm: norm_ref(&op->u.norm, p); break;
@@ -310,7 +310,7 @@ run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *
         case QV_OP_gate: gate_ref(&op->u.gate, p); break;
         case QV_OP_gather: gather_ref(&op->u.gather, p); break;
         case QV_OP_interpolate: interpolate_ref(&op->u.interpolate, p); break;
-        case QV_OP_unfold: unfold_ref(&op->u.unfold, p); break;
+        case QV_OP_im2col: im2col_ref(&op->u.im2col, p); break;
         case QV_OP_conv: conv_ref(&op->u.conv, p); break;
         case QV_OP_epilogue: epilogue_ref(&op->u.epilogue, p); break;
         case QV_OP_COUNT: break;
@@ -349,7 +349,7 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .dtype = QV_F32,
                              .dtype_reason = "the reference computes in double and stores f32",
                              .chunk_rows = 64,
-                             .rung_rows = 4,
+                             .bucket_rows = 4,
                              .least_rows = 4,
                              .free_segments = true,
                              .quick_plans = true,

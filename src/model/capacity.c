@@ -3,7 +3,7 @@
 
 /* Segments in a chunk cost on some devices whether they are used or not (cuDNN's ragged attention in a
  * graph takes on an H200, for 8 segments of 760 rows, 64 us where there is room for 8, 72 for 64, 151
- * for 512), so there is room for those of usual pictures, which have 256 patches at least, and in a
+ * for 512), so there is room for those of usual images, which have 256 patches at least, and in a
  * second step for the smallest there are. Where they are free there is room for as many as can be. */
 enum { USUAL_SEGMENT_ROWS = 96, LEAST_SEGMENTS = 8 };
 
@@ -20,9 +20,9 @@ round_up(int64_t n, int64_t multiple)
 }
 
 int64_t
-qv_capacity_rung(const struct qv_caps *caps, int64_t merge, int64_t rows)
+qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
-    int64_t step = round_up(caps->rung_rows, merge * merge), eighth = step;
+    int64_t step = round_up(caps->bucket_rows, merge * merge), eighth = step;
     rows = at_least(rows, caps->least_rows);
     while (eighth * 16 <= rows)
         eighth *= 2;
@@ -55,7 +55,7 @@ struct qv_capacity
 qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
 {
     const int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
-    rows = qv_capacity_rung(caps, c->merge, rows ? rows : own);
+    rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own);
     const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
     /* which items are packed does not depend on that room, so that caches keep their bits */
@@ -69,18 +69,18 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
 struct qv_capacity
 qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c, const int64_t grid_thw[3])
 {
-    const int64_t chunk = qv_capacity_rung(caps, c->merge, caps->chunk_rows);
+    const int64_t chunk = qv_capacity_bucket(caps, c->merge, caps->chunk_rows);
     const int64_t segment = grid_thw[1] * grid_thw[2], rows = grid_thw[0] * segment;
     const int64_t windows = qv_capacity_windows(c, grid_thw);
     if (rows <= chunk) {
-        struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
-        const int64_t most = rung.rows / (c->merge * c->merge);
-        if (grid_thw[0] > rung.segments)
-            rung.segments = most;
-        if (windows > rung.windows)
-            rung.windows = most;
-        rung.item_segments = rung.item_windows = 0;
-        return rung;
+        struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
+        const int64_t most = bucket.rows / (c->merge * c->merge);
+        if (grid_thw[0] > bucket.segments)
+            bucket.segments = most;
+        if (windows > bucket.windows)
+            bucket.windows = most;
+        bucket.item_segments = bucket.item_windows = 0;
+        return bucket;
     }
     const int64_t pairs = at_least(chunk / segment, 1);
     return (struct qv_capacity){ .rows = pairs * segment,
@@ -107,10 +107,10 @@ qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge, int6
                                      .gemm_rows = same->gemm_rows,
                                      .rows = same->gemm_rows,
                                      .dense = same->head_dim && same->head_dim != head_dim };
-    if (bits.rows > 0) /* a merger's products have a row for so many patches */
+    if (bits.rows > 0) /* a merger's GEMMs have a row for so many patches */
         bits.rows *= merge * merge;
-    if (bits.rows > 0 && bits.rows <= qv_capacity_rung(caps, merge, 1))
-        bits.rows = bits.gemm_rows = 0; /* no rung is so small */
+    if (bits.rows > 0 && bits.rows <= qv_capacity_bucket(caps, merge, 1))
+        bits.rows = bits.gemm_rows = 0; /* no bucket is so small */
     return bits;
 }
 
@@ -132,11 +132,12 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
                      const struct qv_capacity *used)
 {
     for (int64_t rows = used->rows; rows < pack->rows; rows++) {
-        const struct qv_capacity rung = qv_capacity_pack(caps, c, rows);
-        rows = rung.rows;
-        if (rung.rows < pack->rows && used->segments <= rung.segments &&
-            used->windows <= rung.windows && (!bits || qv_capacity_same_bits(bits, &rung, pack)))
-            return rung;
+        const struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
+        rows = bucket.rows;
+        if (bucket.rows < pack->rows && used->segments <= bucket.segments &&
+            used->windows <= bucket.windows &&
+            (!bits || qv_capacity_same_bits(bits, &bucket, pack)))
+            return bucket;
     }
     return *pack;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a plan is made for. Capacities stand on a ladder of rungs, so that a handful of plans serve
- * every size; which rung an item goes to is a function of that item alone. Pure functions.
+ * What a plan is made for. Capacities stand on a ladder of buckets, so that a handful of plans serve
+ * every size; which bucket an item goes to is a function of that item alone. Pure functions.
  */
 #ifndef QV_MODEL_CAPACITY_H
 #define QV_MODEL_CAPACITY_H
@@ -21,22 +21,22 @@ struct qv_capacity {
 /* How many windows a grid has; 0: the family has none. */
 int64_t qv_capacity_windows(const struct qv_config *c, const int64_t grid_thw[3]);
 
-/* The smallest rung that holds so many rows: each is at most an eighth above the one before. */
-int64_t qv_capacity_rung(const struct qv_caps *caps, int64_t merge, int64_t rows);
+/* The smallest bucket that holds so many rows: each is at most an eighth above the one before. */
+int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows);
 
 /* That of a chunk into which items of any size are packed: `rows` 0 takes the device's own size. */
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
 
-/* That of an item by itself: the smallest rung that serves; one that fills chunks has its frame
- * pairs, dense; a picture above the largest rung a chunk of its own. */
+/* That of an item by itself: the smallest bucket that serves; one that fills chunks has its frame
+ * pairs, dense; an image above the largest bucket a chunk of its own. */
 struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
                                      const int64_t grid_thw[3]);
 
 /* Which capacities give a tower's tokens the same bits, by what the device says of its operations. */
 struct qv_capacity_bits {
     bool by_place;     /* not even places in one chunk do */
-    int64_t gemm_rows; /* products of fewer rows may round otherwise; 0: none does */
+    int64_t gemm_rows; /* GEMMs of fewer rows may round otherwise; 0: none does */
     int64_t rows; /* and so capacities of fewer rows than this; 0: none, QV_NOT_SEEN: any does */
     bool dense;   /* attention in chunks of equal segments may round otherwise than in packs */
 };
@@ -45,7 +45,7 @@ struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dt
 bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
                            const struct qv_capacity *b);
 
-/* Of a pack that is not full: the smallest rung that holds what `used` says and has the pack's bits
+/* Of a pack that is not full: the smallest bucket that holds what `used` says and has the pack's bits
  * (NULL: it may have others); the pack where none does. */
 struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
                                         const struct qv_capacity_bits *bits,

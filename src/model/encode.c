@@ -94,7 +94,7 @@ encode_alone(struct encoder *e, size_t i, qv_error *err)
         qv_item piece = *item;
         int64_t left = item->grid_thw[0] - pair;
         piece.grid_thw[0] = left < at_once ? left : at_once;
-        if (!item->picture) {
+        if (!item->is_image) {
             piece.data = (const char *)item->data + (size_t)pair * pair_bytes;
             piece.n_frames =
                 left > at_once || !item->n_frames ? 0 : item->n_frames - pair * c->temporal;
@@ -148,7 +148,7 @@ encode_packed(struct encoder *e, qv_plan *plan, qv_error *err)
     return status ? status : pull_all(e, err);
 }
 
-/* Rows of the smallest rung that holds at once all that are packed, where it has the bits of the device's
+/* Rows of the smallest bucket that holds at once all that are packed, where it has the bits of the device's
  * own pack; else of that. */
 static int64_t
 rows_of_all(const struct encoder *e)

@@ -8,12 +8,12 @@
 #include "options.h"
 #include "plan.h"
 
-/* A plan will follow, and whatever its capacity is, it has products and attention of this kind. */
+/* A plan will follow, and whatever its capacity is, it has GEMMs and attention of this kind. */
 static void
 warm(const qv_model *model)
 {
     const struct qv_config *c = &model->config;
-    const struct qv_tower_shape shape = { /* as on the ladder's lower rungs */
+    const struct qv_tower_shape shape = { /* as on the ladder's lower buckets */
                                           .rows = 1024,
                                           .segments = 8,
                                           .dtype = model->dtype

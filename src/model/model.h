@@ -6,7 +6,7 @@
 #include "arena.h"
 #include "towers/weights.h"
 
-/* Plans that were freed and may be wanted again, most recently freed first: the rungs of the ladder
+/* Plans that were freed and may be wanted again, most recently freed first: the buckets of the ladder
  * up to a chunk, and some. They hold kernels and recordings; memory they share. */
 enum { QV_IDLE_PLANS = 32 };
 

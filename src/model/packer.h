@@ -5,7 +5,7 @@
 
 #include "capacity.h"
 
-/* How many items are looked at for one chunk, and so the most that are in one. Pictures of 64 sizes
+/* How many items are looked at for one chunk, and so the most that are in one. Images of 64 sizes
  * fill 0.76 of a chunk of 6144 rows in the order given, 0.97 if the best of 16 are taken; but 24576 rows
  * hold a hundred small ones. */
 enum { QV_LOOK_AHEAD = 256 };

@@ -121,7 +121,7 @@ shape_of(const struct qv_plan *plan)
                                     .windows = plan->capacity.windows,
                                     .input = o->input,
                                     .gated_rows = caps->gated_rows,
-                                    .addend_apart = caps->addend_apart,
+                                    .residual_apart = caps->residual_apart,
                                     .side = caps->side,
                                     .dtype = plan->model->dtype,
                                     .output = o->output ? o->output : QV_F32 };

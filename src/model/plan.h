@@ -57,8 +57,8 @@ void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
 size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
                      const struct qv_call **calls);
 
-/* Which routine runs one of these steps (qv_backend.describe); of a described model too. */
-void qv_plan_routine(const qv_plan *plan, size_t step, char text[QV_ROUTINE_BYTES]);
+/* Which kernel runs one of these steps (qv_backend.describe); of a described model too. */
+void qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES]);
 
 /* Of a step of the list, or of all (NULL): FLOPs that are those of a chunk's items. */
 double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items,

@@ -27,11 +27,11 @@ qv_item_check(const qv_model *model, qv_input input, const qv_item *item, size_t
         return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
                                         what, (long long)item->n_frames)
                               : QV_OK;
-    int64_t frames = qv_item_frames(c, item), most = item->picture ? 1 : g[0] * c->temporal;
-    int64_t least = item->picture ? 1 : (g[0] - 1) * c->temporal + 1;
+    int64_t frames = qv_item_frames(c, item), most = item->is_image ? 1 : g[0] * c->temporal;
+    int64_t least = item->is_image ? 1 : (g[0] - 1) * c->temporal + 1;
     if (frames < least || frames > most)
         return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s take %lld", what,
-                       (long long)frames, (long long)g[0], item->picture ? " of a picture" : "",
+                       (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
                        (long long)most);
     return QV_OK;
 }
@@ -231,11 +231,10 @@ qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv
 }
 
 void
-qv_plan_routine(const qv_plan *plan, size_t step, char text[QV_ROUTINE_BYTES])
+qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES])
 {
     const qv_context *ctx = plan->model->ctx;
-    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text,
-                           QV_ROUTINE_BYTES);
+    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text, QV_KERNEL_BYTES);
 }
 
 qv_status

@@ -48,13 +48,13 @@ qv_tables_close(struct qv_tables *t)
 int64_t
 qv_item_frames(const struct qv_config *c, const qv_item *item)
 {
-    return item->n_frames ? item->n_frames : item->picture ? 1 : item->grid_thw[0] * c->temporal;
+    return item->n_frames ? item->n_frames : item->is_image ? 1 : item->grid_thw[0] * c->temporal;
 }
 
 int64_t
 qv_item_input_frames(const struct qv_config *c, const qv_item *item)
 {
-    return item->picture ? 1 : item->grid_thw[0] * c->temporal;
+    return item->is_image ? 1 : item->grid_thw[0] * c->temporal;
 }
 
 /* mean = std = 1/2 in all: (2u - 255) / 255, where 2u - 255 is exact in bf16 and 1/255 is the GEMM's
@@ -168,10 +168,10 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
     for (size_t i = 0; i < n; i++) {
         const qv_item *item = &items[i];
         int64_t patches = item->grid_thw[1] * item->grid_thw[2];
-        int64_t frame = item->picture ? 0 : patches;
+        int64_t frame = item->is_image ? 0 : patches;
         t->places[i] = (struct qv_item_place){ (int32_t)used, (int32_t)(frame * c->temporal),
                                                (int32_t)frame, (int32_t)item->grid_thw[2] };
-        t->norms[i] = norm_of(c, item->picture ? &c->image : &c->video);
+        t->norms[i] = norm_of(c, item->is_image ? &c->image : &c->video);
         add_item(t, capacity, c, item, side);
         t->n_items++;
         used += qv_item_input_frames(c, item) * patches;

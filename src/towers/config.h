@@ -17,7 +17,7 @@ struct qv_config {
     int64_t mlp_padding; /* values of 0 behind `intermediate`, for the device (not from the file) */
     int64_t in_channels, patch, temporal, merge;
     int64_t n_positions; /* learned position table [n_positions, hidden], a square grid; 0: none */
-    int64_t image_size;  /* side of pictures that the table has a position for each patch of, where
+    int64_t image_size;  /* side of images that the table has a position for each patch of, where
                             config.json says that instead; 0: it does not */
     int64_t window;      /* side of an attention window, in pixels; 0: there are none */
     bool full_attention[QV_MOST_DEPTH]; /* of a block: it does not look at windows */
@@ -62,12 +62,12 @@ qv_config_row_dim(const struct qv_config *c)
 /* The learned positions are a square of so many a side. */
 int64_t qv_config_position_side(const struct qv_config *c);
 
-/* Means and deviations of pictures and clips are all 1/2: then 255 times a normalised byte is a whole
+/* Means and deviations of images and clips are all 1/2: then 255 times a normalised byte is a whole
  * number, exact in bf16. */
 bool qv_config_pixels_are_exact(const struct qv_config *c);
 
 /*
- * Reads dir/config.json; for pictures the "image_processor" of dir/processor_config.json (where
+ * Reads dir/config.json; for images the "image_processor" of dir/processor_config.json (where
  * transformers 5 writes both), else dir/preprocessor_config.json; for clips its "video_processor",
  * else dir/video_preprocessor_config.json, else dir/preprocessor_config.json. Keys left out, and
  * files that are not there, take transformers' class defaults; patch sizes the tower's. QV_EIO,

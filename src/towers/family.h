@@ -80,7 +80,7 @@ extern const struct qv_family qv_family_qwen3_5;
 extern const struct qv_family qv_family_qwen4_exp;
 extern const struct qv_family qv_family_glm4v;
 
-/* Whether an MLP is act(gate) * up, of one product with both. */
+/* Whether an MLP is act(gate) * up, of one GEMM with both. */
 static inline bool
 qv_family_is_gated(const struct qv_family *family)
 {

@@ -24,7 +24,7 @@ struct processor {
     qv_preprocess preset;           /* transformers' class defaults; patches are the tower's */
 };
 
-static const struct processor pictures = {
+static const struct processor images = {
     .old_pixels = true,
     .part = "image_processor",
     .part_prefix = "image_processor.",
@@ -35,7 +35,7 @@ static const struct processor pictures = {
                 .std = { 0.26862954, 0.26130258, 0.27577711 } },
 };
 
-static const struct processor glm_pictures = {
+static const struct processor glm_images = {
     .part = "image_processor",
     .part_prefix = "image_processor.",
     .files = { "preprocessor_config.json" },
@@ -227,7 +227,7 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
     return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
 }
 
-/* As get_video_processor_dict and its twin for pictures do: the part of processor_config.json, else
+/* As get_video_processor_dict and its twin for images do: the part of processor_config.json, else
  * the first file. None at all is class defaults here, a failure there. */
 static qv_status
 read_processor(const char *dir, const struct processor *which, const struct qv_config *c,
@@ -259,7 +259,7 @@ qv_status
 qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
 {
     const bool glm = c->family->processor == QV_PROCESSOR_GLM4V;
-    qv_status s = read_processor(dir, glm ? &glm_pictures : &pictures, c, &c->image, err);
+    qv_status s = read_processor(dir, glm ? &glm_images : &images, c, &c->image, err);
     if (!s)
         s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
     if (!s && c->family->own_clip_sizes) {

@@ -10,7 +10,7 @@
  *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
  *   DeepStack's mergers do the same after their block, with the norm after the merge.
  *
- * A gated MLP is fc2(silu(gate) * up), of one product with both. Where the family has a norm behind the
+ * A gated MLP is fc2(silu(gate) * up), of one GEMM with both. Where the family has a norm behind the
  * Conv3d, positions are added to what that gives; where it has a Conv2d before its merger, tokens =
  * fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). Where attention stays within windows,
  * rows come in window order from the first operation on, so that a window is a segment and a frame
@@ -105,16 +105,16 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
                                      .alpha = 1,
                                      .bias = w.bias != QV_NO_TENSOR,
                                      .act = act,
-                                     .addend_rows = residual == QV_NO_OPERAND ? 0 : rows };
+                                     .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
     qv_op_set_dtype(&op, b->s->dtype);
     return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 
-/* x += product */
+/* x += GEMM */
 static struct qv_step *
 add_linear(struct builder *b, int from, struct qv_linear w)
 {
-    int y = !b->s->addend_apart ? b->x : b->x == SLOT_X ? SLOT_X2 : SLOT_X;
+    int y = !b->s->residual_apart ? b->x : b->x == SLOT_X ? SLOT_X2 : SLOT_X;
     struct qv_step *step = linear(b, b->rows, from, w, QV_ACT_NONE, b->x, y);
     b->x = y;
     return step;
@@ -155,22 +155,23 @@ position_embedding(struct builder *b)
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
 }
 
-/* y = act(x) + addend, of x in f32: where it is not, `wide` is where it becomes that. */
+/* y = act(x) + residual, of x in f32: where it is not, `wide` is where it becomes that. */
 static void
-finish(struct builder *b, int64_t rows, int64_t cols, int act, int addend, int x, int wide, int y)
+finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int x, int wide, int y)
 {
     struct qv_op op = { .kind = QV_OP_epilogue };
-    op.u.epilogue = (struct qv_op_epilogue){ .rows = rows,
-                                             .cols = cols,
-                                             .alpha = 1,
-                                             .act = act,
-                                             .addend_rows = addend == QV_NO_OPERAND ? 0 : rows };
+    op.u.epilogue =
+        (struct qv_op_epilogue){ .rows = rows,
+                                 .cols = cols,
+                                 .alpha = 1,
+                                 .act = act,
+                                 .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
     qv_op_set_dtype(&op, b->s->dtype);
     if (b->s->dtype != QV_F32) {
         convert(b, rows * cols, b->s->dtype, QV_F32, x, wide);
         x = wide;
     }
-    append(b, op, OPERANDS(x, QV_NO_OPERAND, addend, y));
+    append(b, op, OPERANDS(x, QV_NO_OPERAND, residual, y));
 }
 
 qv_dtype
@@ -191,7 +192,7 @@ patch_rows(struct builder *b)
 {
     const struct qv_config *c = b->c;
     const qv_dtype dtype = qv_input_dtype(b->s->input);
-    struct qv_op op = { .kind = QV_OP_rows };
+    struct qv_op op = { .kind = QV_OP_patchify };
     if (b->s->input != QV_INPUT_FRAMES && b->s->windows) {
         gather(b, b->rows, qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
                SLOT_ROWS);
@@ -203,12 +204,12 @@ patch_rows(struct builder *b)
         convert(b, b->rows * qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
         return SLOT_ROWS;
     }
-    op.u.rows = (struct qv_op_rows){ .rows = b->rows,
-                                     .patch = c->patch,
-                                     .temporal = c->temporal,
-                                     .channels = c->in_channels,
-                                     .items = b->s->segments,
-                                     .patches = b->rows * c->temporal };
+    op.u.patchify = (struct qv_op_patchify){ .rows = b->rows,
+                                             .patch = c->patch,
+                                             .temporal = c->temporal,
+                                             .channels = c->in_channels,
+                                             .items = b->s->segments,
+                                             .patches = b->rows * c->temporal };
     qv_op_set_dtype(&op, b->s->dtype);
     append(b, op, OPERANDS(SLOT_INPUT, SLOT_PLACES, SLOT_NORMS, SLOT_COORDS, SLOT_ROWS));
     return SLOT_ROWS;
@@ -222,7 +223,7 @@ patch_embed(struct builder *b, const struct qv_conv3d_list *list)
                                      [QV_CONV3D_INPUT] = patch_rows(b),
                                      [QV_CONV3D_WEIGHT] = tensor(b->tower->patch_embed.weight),
                                      [QV_CONV3D_BIAS] = tensor(b->tower->patch_embed.bias),
-                                     [QV_CONV3D_ADDEND] = SLOT_POS,
+                                     [QV_CONV3D_RESIDUAL] = SLOT_POS,
                                      [QV_CONV3D_OUTPUT] = SLOT_X };
     for (int i = 0; i < list->n; i++) {
         int operands[QV_MAX_OPERANDS];
@@ -311,11 +312,11 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* What x's MLP has inside, in slot B; returns where in it, in bytes: behind the product of a piece. */
+/* What x's MLP has inside, in slot B; returns where in it, in bytes: behind the GEMM of a piece. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
-    enum { ALIGNED_ROWS = 128 }; /* as products like them */
+    enum { ALIGNED_ROWS = 128 }; /* as GEMMs like them */
     const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
     const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
     int64_t piece = (b->rows + n - 1) / n;
@@ -344,7 +345,7 @@ mlp(struct builder *b, const struct qv_block *block)
 }
 
 /* From what the merger's norm left in slot a to what its last layer sees; returns where that is. The
- * Conv2d is one product: the patches of a token are one row, in the order of its kernel. */
+ * Conv2d is one GEMM: the patches of a token are one row, in the order of its kernel. */
 static int
 merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)
 {
@@ -415,7 +416,7 @@ qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
                              .merge = 1,
                              .bias = c->family->patch_embed_bias,
                              .alpha = scaled ? 1 / 255.0 : 1,
-                             .addend_rows =
+                             .residual_rows =
                                  c->n_positions && !c->family->names->patch_norm ? s->rows : 0 };
 }
 

@@ -63,7 +63,7 @@ struct qv_tower_shape {
     int64_t rows, segments, segment_rows, windows;
     qv_input input;
     int64_t gated_rows; /* see qv_caps, as of the next two */
-    bool addend_apart, side;
+    bool residual_apart, side;
     qv_dtype dtype, output;
 };
 
@@ -76,7 +76,7 @@ qv_dtype qv_input_dtype(qv_input input);
 /* The Conv3d that is the patch embedding of a chunk, whose patches are rows by then. */
 qv_conv3d_desc qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s);
 
-/* Builds the list around the patch embedding's, which ends in one product; the caller frees
+/* Builds the list around the patch embedding's, which ends in one GEMM; the caller frees
  * steps->steps, also after a failure. */
 qv_status qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
                          const struct qv_tower_shape *s, const struct qv_conv3d_list *patch_embed,

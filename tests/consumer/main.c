@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A picture through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit; and
+/* An image through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit; and
  * the same by a job.
  * Usage: consumer MODEL [DECODER BACKENDS], in a folder where it may write. The shared libraries find
  * qwenvit-decoder and backends by themselves, a program that holds the static ones says where they
@@ -12,11 +12,11 @@
 
 enum { HEIGHT = 70, WIDTH = 100 };
 
-/* The picture as a frame[height, width, 3], and its grid; NULL after a failure. */
+/* The image as a frame[height, width, 3], and its grid; NULL after a failure. */
 static uint8_t *
-read_picture(const char *program, int64_t grid_thw[3], qv_error *err)
+read_image(const char *program, int64_t grid_thw[3], qv_error *err)
 {
-    static const char file[] = "picture.png";
+    static const char file[] = "image.png";
     static uint8_t rgb[HEIGHT * WIDTH * 3];
     for (size_t i = 0; i < sizeof rgb; i++)
         rgb[i] = (uint8_t)(i * i / 97);
@@ -52,13 +52,13 @@ count(void *user, const qv_job_result *result, qv_error *err)
     return QV_OK;
 }
 
-/* A job of the picture's frame and of its file. */
+/* A job of the image's frame and of its file. */
 static qv_status
 run_job(qv_model *model, const char *program, const qv_item *item, int64_t *n_tokens, qv_error *err)
 {
     qv_job_options o = { .sink = count, .user = n_tokens };
     const qv_job_source frame = { .key = "frame", .kind = QV_SOURCE_FRAMES, .item = *item };
-    const qv_job_source file = { .path = "picture.png" };
+    const qv_job_source file = { .path = "image.png" };
     qv_job *job = NULL;
     if (program && qv_decoder_start(program, &o.clip.decoder, err))
         return QV_EBACKEND;
@@ -87,7 +87,7 @@ encode(qv_context *ctx, const char *dir, const char *program, const uint8_t *fra
     int64_t n = grid_thw[1] * grid_thw[2] / (info.merge_size * info.merge_size);
     float *values = calloc((size_t)n, (size_t)info.out_hidden * sizeof *values);
     qv_tokens out = { .tokens = values, .capacity = n };
-    qv_item item = { .data = frames, .picture = true };
+    qv_item item = { .data = frames, .is_image = true };
     memcpy(item.grid_thw, grid_thw, sizeof item.grid_thw);
     status = qv_encode(model, QV_INPUT_FRAMES, &item, 1, NULL, &out, err);
     for (int64_t i = 0; !status && i < n * info.out_hidden; i++)
@@ -112,7 +112,7 @@ main(int argc, char **argv)
     int64_t grid_thw[3], n_tokens = 0;
     if ((argc != 2 && argc != 4) || strcmp(qv_version(), QV_VERSION) != 0)
         return 2;
-    uint8_t *frames = read_picture(argc > 2 ? argv[2] : NULL, grid_thw, &err);
+    uint8_t *frames = read_image(argc > 2 ? argv[2] : NULL, grid_thw, &err);
     options.backends = argc > 2 ? argv[3] : NULL;
     qv_status status = frames ? qv_context_open(&options, &ctx, &err) : QV_EIO;
     if (!status)

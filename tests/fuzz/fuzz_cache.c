@@ -52,7 +52,7 @@ check_cache(const qv_cache *c, size_t size)
         for (int d = 0; !info.layout.packed && d < info.layout.n_deepstack; d++)
             read_byte(item.deepstack[d]);
         read_byte(item.grid_thw);
-        FUZZ_CHECK(item.picture >= -1 && item.picture <= 1 && item.sampled_fps >= 0);
+        FUZZ_CHECK(item.is_image >= -1 && item.is_image <= 1 && item.sampled_fps >= 0);
         qv_cache_release(c, &item);
     }
 }

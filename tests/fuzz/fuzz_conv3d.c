@@ -34,7 +34,7 @@ read_desc(struct fuzz_bytes *b)
     const uint8_t rare = fuzz_byte(b);
     d.groups = rare & 1 ? fuzz_int(b) : 0;
     d.merge = rare & 2 ? fuzz_int(b) : 0;
-    d.addend_rows = rare & 4 ? fuzz_int(b) : 0;
+    d.residual_rows = rare & 4 ? fuzz_int(b) : 0;
     d.alpha = rare & 8 ? fuzz_real(b) : 0;
     for (int i = 0; i < 3 && rare & 16; i++) {
         d.pixel_scale[i] = fuzz_real(b);
@@ -73,10 +73,10 @@ run(qv_context *ctx, const qv_conv3d_info *info, const qv_conv3d_options *option
     const qv_dtype stored = w.dtype ? w.dtype : QV_F32;
     void *weight = fuzz_fill(n_weight * qv_dtype_bytes(stored)), *x = fuzz_fill(info->x_bytes);
     void *bias = fuzz_fill((size_t)d->o * sizeof(float)), *y = fuzz_fill(info->y_bytes);
-    void *addend = fuzz_fill((size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype));
+    void *residual = fuzz_fill((size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype));
     w.weight = weight;
     w.bias = fuzz_byte(b) < 250 ? bias : NULL;
-    w.addend = fuzz_byte(b) < 250 ? addend : NULL;
+    w.residual = fuzz_byte(b) < 250 ? residual : NULL;
     if (!fuzz_failed(qv_conv3d_create(ctx, d, &w, options, &conv, &err), &err)) {
         FUZZ_CHECK(!qv_conv3d_run(conv, x, y, &err));
         FUZZ_CHECK(!qv_conv3d_run(conv, x, y, &err));
@@ -88,7 +88,7 @@ run(qv_context *ctx, const qv_conv3d_info *info, const qv_conv3d_options *option
     free(x);
     free(bias);
     free(y);
-    free(addend);
+    free(residual);
 }
 
 /* Whether running is cheap: sums, what is copied, and the number of chunks. */
@@ -100,7 +100,7 @@ is_small(const qv_conv3d_info *info, const qv_conv3d_way ways[QV_LOWERING_COUNT]
     if (info->x_bytes > MOST_BYTES || info->y_bytes > MOST_BYTES ||
         info->arena_bytes > 4 * MOST_BYTES || info->weight_bytes > MOST_BYTES ||
         info->out[0] / info->chunk > MOST_CHUNKS || d->pad_front[0] > MOST_CHUNKS ||
-        d->addend_rows * d->o > MOST_BYTES)
+        d->residual_rows * d->o > MOST_BYTES)
         return false;
     return ways[info->lowering].flops < MOST_FLOPS;
 }

@@ -42,14 +42,14 @@ fill_facts(qv_clip_info *f)
     case 4: f->source_fps = fuzz_real(&input); break;
     case 5: f->duration_s = fuzz_real(&input); break;
     case 6: f->rotation = (int)fuzz_int(&input); break;
-    case 7: memset(&f->picture, fuzz_byte(&input), 1); break;
+    case 7: memset(&f->is_image, fuzz_byte(&input), 1); break;
     case 8: memset(f->codec, fuzz_byte(&input), sizeof f->codec); break;
     case 9: memset(f->format, fuzz_byte(&input), sizeof f->format); break;
     case 10:
         memset(&f->first_frame, fuzz_byte(&input), sizeof *f - offsetof(qv_clip_info, first_frame));
         break;
-    case 11: /* a picture, which has no seconds */
-        f->picture = true;
+    case 11: /* an image, which has no seconds */
+        f->is_image = true;
         f->source_frames = 1;
         f->source_fps = f->duration_s = 0;
         break;
@@ -153,9 +153,9 @@ is_text(const char *text, size_t size)
 static void
 check_info(const qv_clip_info *c)
 {
-    unsigned char picture;
-    memcpy(&picture, &c->picture, 1);
-    FUZZ_CHECK(picture <= 1 && is_text(c->codec, sizeof c->codec));
+    unsigned char is_image;
+    memcpy(&is_image, &c->is_image, 1);
+    FUZZ_CHECK(is_image <= 1 && is_text(c->codec, sizeof c->codec));
     FUZZ_CHECK(is_text(c->format, sizeof c->format) && c->rotation % 90 == 0);
     FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps));
     FUZZ_CHECK(c->source_fps >= 0 && c->duration_s >= 0 && c->sampled_fps >= 0);

@@ -136,11 +136,11 @@ read_items(struct fuzz_bytes *b, qv_input input)
         qv_item *item = &all.items[i];
         for (int j = 0; j < 3; j++)
             item->grid_thw[j] = fuzz_int(b);
-        item->picture = fuzz_flag(b);
+        item->is_image = fuzz_flag(b);
         item->n_frames = fuzz_byte(b) > 200 ? fuzz_int(b) : 0;
         const int64_t *g = item->grid_thw, n = item->n_frames;
         const bool small = is_small(g);
-        int64_t frames = item->picture ? 1 : small ? 2 * g[0] : 0;
+        int64_t frames = item->is_image ? 1 : small ? 2 * g[0] : 0;
         frames = n > 0 && n < frames ? n : frames;
         const int64_t bytes = !small ? 1
                               : input == QV_INPUT_FRAMES

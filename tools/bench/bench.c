@@ -32,24 +32,24 @@ bench_talks(const struct bench *b)
     return !b->o->json || b->o->json_file;
 }
 
-/* Says where a line has raised the roof by more than noise: shares before it are of a lower one. */
+/* Says where a line has raised the roofline by more than noise: shares before it are of a lower one. */
 static void
-tell_raised_roof(const struct bench *b)
+tell_raised_rooflineline(const struct bench *b)
 {
     const double noise = 1.02;
     for (int dtype = 0; dtype <= QV_F16; dtype++)
         if (b->told_flops[dtype] > 0 && b->peak_flops[dtype] > noise * b->told_flops[dtype])
-            printf("the roof that was seen at last: %.3f TFLOP/s in %s\n",
+            printf("the roofline that was seen at last: %.3f TFLOP/s in %s\n",
                    b->peak_flops[dtype] * 1e-12, qv_dtype_name((qv_dtype)dtype));
     if (b->told_bytes > 0 && b->memory_bytes > noise * b->told_bytes)
-        printf("the roof that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
+        printf("the roofline that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
 }
 
 void
 bench_close(struct bench *b)
 {
     if (bench_talks(b))
-        tell_raised_roof(b);
+        tell_raised_rooflineline(b);
     tool_close_context(&b->ctx, &b->info);
 }
 
@@ -57,7 +57,7 @@ qv_status
 bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
 {
     bool first = !b->copy_bytes;
-    qv_status status = bench_measure_roof(b, dtype, err);
+    qv_status status = bench_measure_roofline(b, dtype, err);
     if (status || !bench_talks(b))
         return status;
     if (first) {
@@ -174,7 +174,7 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
 /* ---- records --------------------------------------------------------------------------------- */
 
 static void
-raise_roof(struct bench *b, const struct bench_record *r)
+raise_rooflineline(struct bench *b, const struct bench_record *r)
 {
     double seconds = r->times.median_ms * 1e-3;
     if (r->computed || !(seconds > 0))
@@ -249,7 +249,7 @@ bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     if (strcmp(group, b->group))
         printf("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
-               "GB/s", "of roof");
+               "GB/s", "of roofline");
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
@@ -258,7 +258,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
     const char *label = r->label ? r->label : r->way;
     double ms = r->times.median_ms;
-    raise_roof(b, r);
+    raise_rooflineline(b, r);
     if (bench_talks(b)) {
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
         printf("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the benches and the profile share: a device with its measured roof, timing, records. */
+/* What the benches and the profile share: a device with its measured roofline, timing, records. */
 #ifndef QV_TOOLS_BENCH_H
 #define QV_TOOLS_BENCH_H
 
@@ -13,10 +13,10 @@ struct bench {
     const char *name; /* "conv3d" */
     qv_context *ctx;
     qv_context_info info;
-    double peak_flops[QV_F16 + 1]; /* the roof, a second, by dtype; 0: not measured */
-    double memory_bytes;           /* the roof: a second, by a copy or by reading alone */
+    double peak_flops[QV_F16 + 1]; /* the roofline, a second, by dtype; 0: not measured */
+    double memory_bytes;           /* the roofline: a second, by a copy or by reading alone */
     double copy_bytes;             /* a second, read and written */
-    double told_flops[QV_F16 + 1], told_bytes; /* the roof as it was printed */
+    double told_flops[QV_F16 + 1], told_bytes; /* the roofline as it was printed */
     char group[256];                           /* the table that is being printed */
 };
 
@@ -26,7 +26,7 @@ qv_status bench_open(struct bench *b, const struct tool_options *o, const char *
 void bench_close(struct bench *b);
 bool bench_talks(const struct bench *b); /* prints tables: stdout is not used for JSON records */
 
-/* Measures the roof of a dtype and says what computes, how well, and `about` what follows. */
+/* Measures the roofline of a dtype and says what computes, how well, and `about` what follows. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
 
 /* --dtype, or both; returns how many. */
@@ -68,11 +68,11 @@ struct bench_record {
 /* The heading of a table, unless it is the one that is being printed. */
 void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
 /* The line of a table, below a heading where a new one begins; and the JSON record. A line that is
- * faster than the roof raises it: what was seen once the device can do. */
+ * faster than the roofline raises it: what was seen once the device can do. */
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* The JSON record alone, where one is wanted. */
 qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err);
-/* The least time that the roof allows, as a share of the time. Bytes that moved faster than memory
+/* The least time that the roofline allows, as a share of the time. Bytes that moved faster than memory
  * moves them came from a cache and set no bound: then it is that of the FLOPs alone. */
 double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
                         double ms);
@@ -111,7 +111,7 @@ qv_status bench_cache_put(struct qv_cache_writer *writer, const char *key, const
 qv_status bench_cache_end(struct qv_cache_writer **writer, qv_error *err);
 extern const bool bench_has_cache;
 
-/* ---- roof.c: operations alone, and what the machine can do at most --------------------------- */
+/* ---- roofline.c: operations alone, and what the machine can do at most --------------------------- */
 
 /* Calls that are timed by the device's own clock; the caller sets ctx, calls and n, the rest is zero.
  * If the device can record, the first run records them, repeated so often that the time to launch
@@ -161,8 +161,8 @@ void bench_fill(void *data, qv_dtype dtype, size_t bytes);
  * chunk must have been pushed. */
 qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
 
-/* Fills in the roof of a dtype, if it is not known, and the copy rate. */
-qv_status bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err);
+/* Fills in the roofline of a dtype, if it is not known, and the copy rate. */
+qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err);
 
 /* ---- chunks.c: a plan's work on chunks, and what bounds it ------------------------------------ */
 
@@ -183,7 +183,7 @@ struct bench_chunk {
 
 /* The limit of chunks by one plan: the GEMMs of its list and the attention over each chunk's
  * segments alone, each layer with its own weights, nothing between them. On the CPU, where there is
- * no attention of a library's, it is counted as its two products at the rate of these GEMMs. */
+ * no attention of a library's, it is counted as its two GEMMs at the rate of these GEMMs. */
 struct bench_limit {
     struct bench_ops gemms, attention;
     struct qv_memory *lists; /* of segments, each chunk's */

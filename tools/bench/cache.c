@@ -79,7 +79,7 @@ bench_cache_put(struct qv_cache_writer *w, const char *key, const qv_tokens *row
                                      .grid_thw = { 1, 2, 2 },
                                      .timestamps_s = &time_s,
                                      .n_timestamps = 1,
-                                     .picture = true };
+                                     .is_image = true };
     qv_cache_entry *entry = NULL;
     qv_status s = qv_cache_begin(w, key, &source, row->n, &entry, err);
     if (!s)

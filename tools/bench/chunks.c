@@ -166,5 +166,5 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const str
 const char *
 bench_limit_note(const struct bench_limit *l)
 {
-    return l->counted ? "attention: its two products at these GEMMs' rate" : NULL;
+    return l->counted ? "attention: its two GEMMs at these GEMMs' rate" : NULL;
 }

@@ -56,17 +56,17 @@ create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error 
     const qv_conv3d_desc *d = &s->info.desc;
     qv_conv3d_weights weights = { .weight = s->weight, .bias = d->bias ? s->bias : NULL };
     qv_conv3d_options options = { .lowering = lowering };
-    void *addend = NULL;
-    if (d->addend_rows) {
-        size_t bytes = (size_t)(d->addend_rows * d->o) * qv_dtype_bytes(d->dtype);
-        addend = malloc(bytes);
-        if (!addend)
-            return qv_fail(err, QV_ENOMEM, "no memory for an addend of %zu bytes", bytes);
-        bench_fill(addend, d->dtype, bytes);
-        weights.addend = addend;
+    void *residual = NULL;
+    if (d->residual_rows) {
+        size_t bytes = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
+        residual = malloc(bytes);
+        if (!residual)
+            return qv_fail(err, QV_ENOMEM, "no memory for a residual of %zu bytes", bytes);
+        bench_fill(residual, d->dtype, bytes);
+        weights.residual = residual;
     }
     qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
-    free(addend);
+    free(residual);
     return status;
 }
 

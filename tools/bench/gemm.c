@@ -35,7 +35,7 @@ struct gemm_bench {
     int64_t worst_step_from;
 };
 
-/* A run is one product with each copy of the weight if the device can record that; else with a
+/* A run is one GEMM with each copy of the weight if the device can record that; else with a
  * window of the copies, which moves on from run to run. */
 struct rotation {
     struct bench_list all;
@@ -67,7 +67,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
                                      .alpha = 1,
                                      .bias = 1,
                                      .act = g->p->act,
-                                     .addend_rows = g->p->residual ? m : 0 };
+                                     .residual_rows = g->p->residual ? m : 0 };
     qv_op_set_dtype(&op, dtype);
     size_t n = 2 * (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
@@ -83,7 +83,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* Times of one product. */
+/* Times of one GEMM. */
 static qv_status
 time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times *out, qv_error *err)
 {

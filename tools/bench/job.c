@@ -159,7 +159,7 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
     qv_clip_get_info(clip, &info);
     s = read_clip(clip, &info, err);
     qv_clip_close(&clip);
-    j->items[i].picture = info.picture;
+    j->items[i].is_image = info.is_image;
     memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
     return s;
 }

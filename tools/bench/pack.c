@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench tower --pack FILE: clips and pictures of many grids, packed into chunks as a job packs
+ * qwenvit bench tower --pack FILE: clips and images of many grids, packed into chunks as a job packs
  * them, against the limit of those chunks. With --alone each by itself instead: by the plan that suits
  * it, against a dense one of its very size.
  */

@@ -159,7 +159,7 @@ enum { PAIR = 2 };
 
 /* A clip of one frame pair. */
 static qv_status
-upload_tables(const struct preprocess_bench *p, const struct qv_op_rows *op,
+upload_tables(const struct preprocess_bench *p, const struct qv_op_patchify *op,
               const struct bench_ops *ops, qv_error *err)
 {
     int64_t grid_h = p->out_h / op->patch, grid_w = p->out_w / op->patch;
@@ -188,20 +188,20 @@ static qv_status
 time_rows(struct preprocess_bench *p, qv_error *err)
 {
     const int64_t patch = p->video.patch_size, rows = (p->out_h / patch) * (p->out_w / patch);
-    struct qv_op op = { .kind = QV_OP_rows };
-    op.u.rows = (struct qv_op_rows){ .rows = rows,
-                                     .patch = patch,
-                                     .temporal = PAIR,
-                                     .channels = 3,
-                                     .items = 1,
-                                     .patches = PAIR * rows };
+    struct qv_op op = { .kind = QV_OP_patchify };
+    op.u.patchify = (struct qv_op_patchify){ .rows = rows,
+                                             .patch = patch,
+                                             .temporal = PAIR,
+                                             .channels = 3,
+                                             .items = 1,
+                                             .patches = PAIR * rows };
     qv_op_set_dtype(&op, p->b.info.dtype);
     struct bench_ops ops;
     qv_status status = bench_ops_open(p->b.ctx, &op, 1, &ops, err);
     if (status)
         return status;
     struct bench_run run = { .work = bench_ops_run, .user = &ops };
-    status = upload_tables(p, &op.u.rows, &ops, err);
+    status = upload_tables(p, &op.u.patchify, &ops, err);
     if (!status)
         status = bench_time(&p->b, &run, 1, err);
     run.times.median_ms /= PAIR;

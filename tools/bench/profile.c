@@ -16,7 +16,7 @@ enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
 /* One operation of the chunk. */
 struct row {
-    char layer[40], routine[QV_ROUTINE_BYTES];
+    char layer[40], kernel[QV_KERNEL_BYTES];
     double flops, bytes, ms;
     double samples[MOST_CHUNKS];
 };
@@ -78,8 +78,8 @@ open_plan(struct profile *p, qv_error *err)
     qv_plan_get_info(p->plan, &p->info);
     int64_t pairs = p->info.rows / (g[1] * g[2]);
     p->item = (qv_item){ .grid_thw = { pairs < g[0] ? pairs : g[0], g[1], g[2] },
-                         .picture = p->clip_info.picture };
-    p->chunk_frames = p->item.grid_thw[0] * (p->item.picture ? 1 : p->m.temporal_patch_size);
+                         .is_image = p->clip_info.is_image };
+    p->chunk_frames = p->item.grid_thw[0] * (p->item.is_image ? 1 : p->m.temporal_patch_size);
     p->frame_bytes = (size_t)(g[1] * g[2] * p->m.patch_size * p->m.patch_size * p->m.in_channels);
     return QV_OK;
 }
@@ -111,7 +111,7 @@ name_layers(struct profile *p)
         const struct qv_step *step = &p->steps[i];
         p->rows[i].flops = qv_plan_flops(p->plan, step, &p->item, 1);
         p->rows[i].bytes = qv_op_bytes(&step->op);
-        qv_plan_routine(p->plan, i, p->rows[i].routine);
+        qv_plan_kernel(p->plan, i, p->rows[i].kernel);
         bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_SIDE_MERGED;
         if (merged && first == i && i) {
             memcpy(p->rows[i].layer, p->rows[i - 1].layer, sizeof p->rows[i].layer);
@@ -170,7 +170,7 @@ next_frames(struct profile *p, qv_error *err)
 static qv_status
 run_chunk(struct profile *p, double *encode_ms, qv_error *err)
 {
-    const int64_t per_pair = p->item.picture ? 1 : p->m.temporal_patch_size;
+    const int64_t per_pair = p->item.is_image ? 1 : p->m.temporal_patch_size;
     qv_status status = next_frames(p, err);
     p->item.n_frames = p->n_frames;
     p->item.grid_thw[0] = (p->n_frames + per_pair - 1) / per_pair;
@@ -231,7 +231,7 @@ static void
 print_head(const char *what, const char *on)
 {
     printf("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s%s\n", what, "calls", "ms", "share", "GFLOP",
-           "MB", "TFLOP/s", "GB/s", "of roof", on);
+           "MB", "TFLOP/s", "GB/s", "of roofline", on);
 }
 
 static void
@@ -245,13 +245,13 @@ print_sum(const struct profile *p, const char *name, struct sum s, const char *o
 }
 
 static bool
-same_routine(const struct profile *p, size_t a, size_t b)
+same_kernel(const struct profile *p, size_t a, size_t b)
 {
     return p->steps[a].op.kind == p->steps[b].op.kind &&
-           !strcmp(p->rows[a].routine, p->rows[b].routine);
+           !strcmp(p->rows[a].kernel, p->rows[b].kernel);
 }
 
-/* Operations of a kind that one routine runs, together. */
+/* Operations of a kind that one kernel runs, together. */
 static void
 print_kind(const struct profile *p, enum qv_op_kind kind)
 {
@@ -259,12 +259,12 @@ print_kind(const struct profile *p, enum qv_op_kind kind)
         struct sum s = { 0 };
         bool seen = p->steps[i].op.kind != kind;
         for (size_t j = 0; j < i && !seen; j++)
-            seen = same_routine(p, i, j);
+            seen = same_kernel(p, i, j);
         for (size_t j = i; j < p->n && !seen; j++)
-            if (same_routine(p, i, j))
+            if (same_kernel(p, i, j))
                 add(&s, &p->rows[j]);
         if (!seen)
-            print_sum(p, qv_op_name(kind), s, p->rows[i].routine);
+            print_sum(p, qv_op_name(kind), s, p->rows[i].kernel);
     }
 }
 
@@ -339,7 +339,7 @@ emit_steps(const struct profile *p, qv_error *err)
                                   .flops = row->flops,
                                   .bytes = row->bytes,
                                   .extras = json_pack("{s:s, s:I, s:s}", "op", kind, "step",
-                                                      (json_int_t)i, "routine", row->routine) };
+                                                      (json_int_t)i, "kernel", row->kernel) };
         status = bench_emit(&p->b, &r, err);
     }
     return status;
@@ -393,8 +393,8 @@ trace_json(const struct profile *p)
         json_t *event = span_event(p, qv_op_name(op->kind), "operation", OPERATIONS, i, i);
         json_object_set_new(json_object_get(event, "args"), "operation",
                             json_string(qv_op_print(op, text, sizeof text)));
-        json_object_set_new(json_object_get(event, "args"), "routine",
-                            json_string(p->rows[i].routine));
+        json_object_set_new(json_object_get(event, "args"), "kernel",
+                            json_string(p->rows[i].kernel));
         json_array_append_new(events, event);
         if (i + 1 < p->n && !strcmp(p->rows[i].layer, p->rows[i + 1].layer))
             continue;

@@ -169,7 +169,7 @@ finish(struct run *r, struct clip *clip, const qv_job_result *result, qv_status 
                                    .error = words,
                                    .frames = result->clip ? result->clip->n_frames : 0,
                                    .sampled_fps = result->clip ? result->clip->sampled_fps : 0,
-                                   .picture = result->picture,
+                                   .is_image = result->is_image,
                                    .damaged_frames = result->damaged_frames,
                                    .grid_thw = { result->grid_thw[0], result->grid_thw[1],
                                                  result->grid_thw[2] },

@@ -25,7 +25,7 @@ struct recorder {
 };
 
 static const struct {
-    double radius, speed, phase; /* radius: of a picture of 240 rows */
+    double radius, speed, phase; /* radius: of an image of 240 rows */
     uint8_t yuv[3];
 } discs[] = { { 46, 0.9, 0.0, { 200, 90, 190 } },
               { 34, 1.7, 2.1, { 120, 200, 90 } },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit encode: clips and pictures -> safetensors of vision tokens. A job (qwenvit_job.h) does the
+ * qwenvit encode: clips and images -> safetensors of vision tokens. A job (qwenvit_job.h) does the
  * work; here is which clips go to which files, on which devices, and what it came to (sink.c).
  */
 #define _DEFAULT_SOURCE
@@ -166,7 +166,7 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .sinks = one ? 1 : SINKS,
                                      .chunk_rows = o->chunk_rows,
                                      .alone = one,
-                                     .keep_frames = o->picture,
+                                     .keep_frames = o->drawing,
                                      .clip = o->clip,
                                      .span = e->trace ? see_span : NULL };
     return qv_job_open(d->models, d->n, &options, &e->job, err);
@@ -248,7 +248,7 @@ check_usage(const struct tool_options *o)
         : !o->model                             ? "--model DIR is required"
         : !o->output                            ? "-o OUT is required"
         : o->list && !tool_is_folder(o->output) ? "with --list, -o must be an existing folder"
-        : o->picture && (o->list || o->n_arguments > 1) ? "--picture goes with one clip"
+        : o->drawing && (o->list || o->n_arguments > 1) ? "--drawing goes with one clip"
         : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
             ? "--start and --end go with clips; lines of --list have their own"
         : o->clip.end_s > 0 && o->clip.end_s <= o->clip.start_s ? "--end must be above --start"

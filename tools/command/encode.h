@@ -18,8 +18,8 @@ struct tool_output {
     const struct tool_entry *entry; /* the list's line; NULL: an argument */
     /* the sink's */
     struct tool_outbox *outbox;
-    struct tool_picture *picture;
-    float *tokens_f32; /* for the picture, where the file has bf16 */
+    struct tool_drawing *drawing;
+    float *tokens_f32; /* for the image, where the file has bf16 */
     double write_s;
 };
 
@@ -59,7 +59,7 @@ int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, d
 
 qv_dtype tool_output_dtype(const struct tool_encoder *e); /* of tokens; the model is open */
 
-/* Of a clip's tokens all but the picture and the file. user: the encoder. */
+/* Of a clip's tokens all but the image and the file. user: the encoder. */
 qv_status tool_sink(void *user, const qv_job_result *result, qv_error *err);
 void tool_output_close(struct tool_output *output);
 

@@ -46,11 +46,11 @@ open_model(struct scene *s, const char *dir, qv_error *err)
 }
 
 static void
-print_preprocess(const char *label, bool picture, const qv_preprocess *p)
+print_preprocess(const char *label, bool is_image, const qv_preprocess *p)
 {
-    const char *of = p->processor == QV_PROCESSOR_QWEN2_VL           ? " a frame"
-                     : picture && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
-                                                                     : "";
+    const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " a frame"
+                     : is_image && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
+                                                                      : "";
     printf("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
            (long long)p->min_pixels, (long long)p->max_pixels, of, p->mean[0], p->mean[1],
            p->mean[2], p->std[0], p->std[1], p->std[2]);
@@ -117,7 +117,7 @@ print_model(const struct scene *s)
     printf("%s\n", m->n_deepstack ? "" : "none");
     print_windows(&s->model->config);
     print_preprocess("video", false, &m->video);
-    print_preprocess("picture", true, &m->image);
+    print_preprocess("image", true, &m->image);
     printf("  backend    %s (%s", s->context.backend, s->context.device);
     if (s->context.threads)
         printf(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
@@ -151,27 +151,27 @@ model_json(const struct scene *s)
         s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes);
 }
 
-/* ---- routines -------------------------------------------------------------------------------- */
+/* ---- kernels -------------------------------------------------------------------------------- */
 
-/* What runs a plan's operations: an entry for each kind and routine, in their order. */
-struct routine {
+/* What runs a plan's operations: an entry for each kind and kernel, in their order. */
+struct kernel {
     const char *op;
     int64_t calls;
-    char text[QV_ROUTINE_BYTES];
+    char text[QV_KERNEL_BYTES];
 };
 
 /* NULL where there is no memory; the caller frees. */
-static struct routine *
-list_routines(const qv_plan *plan, size_t *n)
+static struct kernel *
+list_kernels(const qv_plan *plan, size_t *n)
 {
     const struct qv_step *steps;
     const struct qv_call *calls;
     const size_t n_steps = qv_plan_steps(plan, &steps, &calls);
-    struct routine *all = calloc(n_steps, sizeof *all);
+    struct kernel *all = calloc(n_steps, sizeof *all);
     *n = 0;
     for (size_t i = 0; all && i < n_steps; i++) {
         size_t at = 0;
-        qv_plan_routine(plan, i, all[*n].text);
+        qv_plan_kernel(plan, i, all[*n].text);
         all[*n].op = qv_op_name(steps[i].op.kind);
         while (strcmp(all[at].op, all[*n].op) || strcmp(all[at].text, all[*n].text))
             at++;
@@ -182,10 +182,10 @@ list_routines(const qv_plan *plan, size_t *n)
 }
 
 static void
-print_routines(const qv_plan *plan)
+print_kernels(const qv_plan *plan)
 {
     size_t n;
-    struct routine *all = list_routines(plan, &n);
+    struct kernel *all = list_kernels(plan, &n);
     for (size_t i = 0; all && i < n; i++)
         printf("  %-11s%-11s %4lld x  %s\n", i ? "" : "runs on", all[i].op, (long long)all[i].calls,
                all[i].text);
@@ -193,14 +193,14 @@ print_routines(const qv_plan *plan)
 }
 
 static json_t *
-routines_json(const qv_plan *plan)
+kernels_json(const qv_plan *plan)
 {
     size_t n;
-    struct routine *all = list_routines(plan, &n);
+    struct kernel *all = list_kernels(plan, &n);
     json_t *list = json_array();
     for (size_t i = 0; all && i < n; i++)
         json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "op", all[i].op, "calls",
-                                              (json_int_t)all[i].calls, "routine", all[i].text));
+                                              (json_int_t)all[i].calls, "kernel", all[i].text));
     free(all);
     return list;
 }
@@ -224,14 +224,14 @@ differences(const struct scene *s, char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES
     const char *dtype = qv_dtype_name(s->info.dtype);
     int n = 0;
     if (bits.by_place)
-        snprintf(texts[n++], DIFFERENCE_BYTES, "%s products may round otherwise at other places",
+        snprintf(texts[n++], DIFFERENCE_BYTES, "%s GEMMs may round otherwise at other places",
                  dtype);
     if (bits.rows == QV_NOT_SEEN)
-        snprintf(texts[n++], DIFFERENCE_BYTES,
-                 "%s products may round otherwise in any other capacity", dtype);
+        snprintf(texts[n++], DIFFERENCE_BYTES, "%s GEMMs may round otherwise in any other capacity",
+                 dtype);
     else if (bits.rows)
         snprintf(texts[n++], DIFFERENCE_BYTES,
-                 "%s products of fewer than %lld rows, in capacities below %lld patches, may "
+                 "%s GEMMs of fewer than %lld rows, in capacities below %lld patches, may "
                  "round otherwise",
                  dtype, (long long)bits.gemm_rows, (long long)bits.rows);
     if (bits.dense)
@@ -257,7 +257,7 @@ print_capacities(const struct scene *s)
            (long long)pack.rows, (long long)pack.segments);
     printf("  alone      in the smallest that serves, from %lld patches on; what is larger than a "
            "pack, in chunks of\n             equal segments\n",
-           (long long)qv_capacity_rung(&s->model->ctx->caps, s->info.merge_size, 1));
+           (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1));
     if (!n)
         printf("  bits       the same alone and packed, in all of these\n");
     for (int i = 0; i < n; i++)
@@ -281,9 +281,9 @@ capacities_json(const struct scene *s)
     int n = differences(s, texts);
     json_t *alone = json_array(), *list = json_array();
     for (int64_t rows = 1; rows <= pack.rows;) {
-        int64_t rung = qv_capacity_rung(&s->model->ctx->caps, s->info.merge_size, rows);
-        json_array_append_new(alone, json_integer(rung));
-        rows = rung + 1;
+        int64_t bucket = qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, rows);
+        json_array_append_new(alone, json_integer(bucket));
+        rows = bucket + 1;
     }
     for (int i = 0; i < n; i++)
         json_array_append_new(list, json_string(texts[i]));
@@ -305,11 +305,11 @@ same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 static void
 print_clip(const char *path, const qv_clip_info *c)
 {
-    printf("%s: %s, %s in %s, %dx%d", path, c->picture ? "picture" : "clip", c->codec, c->format,
+    printf("%s: %s, %s in %s, %dx%d", path, c->is_image ? "image" : "clip", c->codec, c->format,
            c->source_width, c->source_height);
     if (c->rotation)
         printf(" (rotated by %d degrees)", c->rotation);
-    if (!c->picture)
+    if (!c->is_image)
         printf(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
                c->duration_s);
     if (c->cut_frames < c->source_frames)
@@ -366,7 +366,7 @@ clip_json(const char *path, const qv_clip_info *c)
     return json_pack(
         "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
         "s:i, s:[I,I,I]}",
-        "clip", tool_json_text(path), "kind", c->picture ? "picture" : "clip", "like",
+        "clip", tool_json_text(path), "kind", c->is_image ? "image" : "clip", "like",
         qv_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
         c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
         c->source_fps, "sampled_fps", c->sampled_fps, "duration_s", c->duration_s, "source_frames",
@@ -420,7 +420,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         if (plan) {
             add_cost_json(j, &cost, &p);
             json_object_set_new(j, "same_bits_packed", json_boolean(same_alone_as_packed(s, plan)));
-            json_object_set_new(j, "routines", routines_json(plan));
+            json_object_set_new(j, "kernels", kernels_json(plan));
         }
         tool_print_json(j);
     } else {
@@ -430,14 +430,14 @@ show_clip(struct scene *s, const char *path, qv_error *err)
             printf("  packed     %s\n", same_alone_as_packed(s, plan)
                                             ? "with others, the same bits"
                                             : "with others, bits may differ (see info MODEL)");
-            print_routines(plan);
+            print_kernels(plan);
         }
     }
     qv_plan_free(&plan);
     return QV_OK;
 }
 
-/* A plan of the device's own capacity, into which clips and pictures are packed; NULL where there can
+/* A plan of the device's own capacity, into which clips and images are packed; NULL where there can
  * be none, which is no failure of who asks what the model is. */
 static qv_plan *
 default_plan(const struct scene *s, qv_error *err)
@@ -464,7 +464,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         json_object_set_new(j, "not_used", leftover_json(&leftover));
         json_object_set_new(j, "capacities", capacities_json(s));
         json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
-        json_object_set_new(j, "routines", plan ? routines_json(plan) : json_array());
+        json_object_set_new(j, "kernels", plan ? kernels_json(plan) : json_array());
         tool_print_json(j);
     } else {
         print_model(s);
@@ -474,7 +474,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         printf("  lists      %s of the host's memory at most, beside decoders' processes\n",
                size_text((double)job_bytes(s), host));
         if (plan)
-            print_routines(plan);
+            print_kernels(plan);
         else
             printf("  runs on    nothing here: %s\n", why.text);
     }

@@ -14,7 +14,7 @@
 
 static const struct tool tools[] = {
     { "encode", "[CLIP...]",
-      "Turns clips or pictures into vision tokens: a safetensors file with tokens [n, out],\n"
+      "Turns clips or images into vision tokens: a safetensors file with tokens [n, out],\n"
       "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is a "
       "folder.",
       "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
@@ -49,7 +49,8 @@ static const struct tool tools[] = {
       "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON, tool_verify },
     { "bench", "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|start [CLIP]",
-      "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured roof.\n"
+      "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured "
+      "roofline.\n"
       "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal lowering.\n"
       "tower: a chunk, or a list of grids packed into chunks, against limit and floor.\n"
       "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.\n"
@@ -59,7 +60,7 @@ static const struct tool tools[] = {
       GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_BENCH | GROUP_JSON, tool_bench },
     { "profile", "[CLIP]",
       "Where the time goes: every layer and operation with its time, bytes, FLOPs and share of the "
-      "roof.",
+      "roofline.",
       "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
       GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON, tool_profile },
 };

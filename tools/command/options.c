@@ -40,7 +40,8 @@ enum kind {
 };
 
 struct option {
-    const char *name, *value, *help;
+    const char *name, *value;
+    const char *help; /* NULL: an older name of the option before it, which --help leaves out */
     enum kind kind;
     unsigned group;
     size_t at;
@@ -75,8 +76,9 @@ static const struct option options[] = {
     { "--get", "KEY", "write a key's tensors to a file, -o", TEXT, GROUP_CACHE, AT(cache_get), 0 },
     { "--check", NULL, "read all tensors and compare their checksums", FLAG, GROUP_CACHE,
       AT(cache_check), 0 },
-    { "--picture", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(picture),
+    { "--drawing", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(drawing),
       0 },
+    { "--picture", "FILE.png", NULL, TEXT, GROUP_ENCODE, AT(drawing), 0 },
     { "--output-dtype", "TYPE",
       "of the tokens in the file: f32 or bf16 (default: what the model computes in)", DTYPE,
       GROUP_ENCODE, AT(output_dtype), 0 },
@@ -156,8 +158,8 @@ static const struct option options[] = {
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
     { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
       DEVICES, GROUP_DEVICE, AT(device), 0 },
-    { "--tf32", NULL, "products in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE,
-      AT(tf32), 0 },
+    { "--tf32", NULL, "GEMMs in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE, AT(tf32),
+      0 },
     { "--naive", "OPS", "operations, or all, on simple kernels: gemm,norm (metal)", TEXT,
       GROUP_DEVICE, AT(naive), 0 },
     { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
@@ -214,7 +216,7 @@ tool_print_help(const struct tool *tool)
     printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
            *tool->arguments ? " " : "", tool->arguments, tool->does);
     for (const struct option *o = options; o < options + N_OPTIONS; o++)
-        if (o->group & tool->groups) {
+        if (o->help && o->group & tool->groups) {
             char left[40];
             snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
             printf("  %-22s %s\n", left, o->help);

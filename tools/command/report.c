@@ -74,7 +74,7 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
 static void
 report_stages(const struct tool_output *output, const qv_job_result *r)
 {
-    if (r->picture || r->seconds < 1)
+    if (r->is_image || r->seconds < 1)
         return;
     printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %.1f frames a "
            "second decoded; %.2f times the slowest stage\n",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What comes of a job: each clip's tokens into its file, and a picture of them. */
+/* What comes of a job: each clip's tokens into its file, and an image of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
 {
     const qv_clip_info *c = r->clip;
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}",
-                          "kind", c->picture ? "picture" : "video", "like", qv_like_name(c->like),
+                          "kind", c->is_image ? "picture" : "video", "like", qv_like_name(c->like),
                           "codec", c->codec, "format", c->format, "source_width", c->source_width,
                           "source_height", c->source_height, "rotation", c->rotation, "source_fps",
                           c->source_fps, "source_frames", (json_int_t)c->source_frames,
@@ -33,7 +33,7 @@ preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
     const double pair_s =
         c->sampled_fps > 0 ? (double)e->model.temporal_patch_size / c->sampled_fps : 0;
     int missing = 0;
-    if (!c->picture)
+    if (!c->is_image)
         missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
                   json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
     /* the last: what else there is does not move when it grows */
@@ -94,21 +94,21 @@ void
 tool_output_close(struct tool_output *output)
 {
     tool_outbox_close(&output->outbox);
-    tool_picture_close(&output->picture);
+    tool_drawing_close(&output->drawing);
     free(output->tokens_f32);
     output->tokens_f32 = NULL;
 }
 
-/* ---- the picture ----------------------------------------------------------------------------- */
+/* ---- the image ----------------------------------------------------------------------------- */
 
 static qv_status
-add_to_picture(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
+add_to_drawing(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
                qv_error *err)
 {
     const float *tokens = r->tokens;
     qv_status status = QV_OK;
-    if (!output->picture)
-        status = tool_picture_open(r->clip, &e->model, &output->picture, err);
+    if (!output->drawing)
+        status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
     if (!status && r->dtype == QV_BF16) {
         const int64_t n = r->n * e->model.out_hidden;
         free(output->tokens_f32);
@@ -120,7 +120,7 @@ add_to_picture(const struct tool_encoder *e, struct tool_output *output, const q
         tokens = output->tokens_f32;
     }
     if (!status)
-        tool_picture_add(output->picture, r->frames, r->n_frames, tokens);
+        tool_drawing_add(output->drawing, r->frames, r->n_frames, tokens);
     return status;
 }
 
@@ -136,8 +136,8 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
         qv_make_folders(output->path);
     if (!output->outbox)
         status = open_file(e, output, r, err);
-    if (!status && e->o->picture)
-        status = add_to_picture(e, output, r, err);
+    if (!status && e->o->drawing)
+        status = add_to_drawing(e, output, r, err);
     if (!status)
         status = tool_outbox_put(output->outbox, r->tokens, r->deepstack, r->first_row, r->n, err);
     output->write_s += tool_seconds() - began_s;
@@ -149,8 +149,8 @@ finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_j
             qv_error *err)
 {
     qv_status status = fill_in(e, output, r, err);
-    if (!status && output->picture)
-        status = tool_picture_write(output->picture, e->o->picture, err);
+    if (!status && output->drawing)
+        status = tool_drawing_write(output->drawing, e->o->drawing, err);
     return status ? status : tool_outbox_commit(output->outbox, err);
 }
 

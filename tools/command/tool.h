@@ -32,7 +32,7 @@ struct tool_options {
     const char *tune_file;
     bool tune;
     /* files */
-    const char *model, *output, *config, *picture, *list;
+    const char *model, *output, *config, *drawing, *list;
     qv_dtype output_dtype;
     int64_t chunk_rows;
     /* clips */
@@ -154,14 +154,14 @@ struct tool_clip_shape {
 extern const struct tool_clip_shape tool_clip_shape; /* of `synth --clip` */
 qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
 
-/* picture.c: frames of a clip above their tokens' principal components as colours. */
-struct tool_picture;
-qv_status tool_picture_open(const qv_clip_info *clip, const qv_model_info *model,
-                            struct tool_picture **out, qv_error *err);
+/* drawing.c: frames of a clip above their tokens' principal components as colours. */
+struct tool_drawing;
+qv_status tool_drawing_open(const qv_clip_info *clip, const qv_model_info *model,
+                            struct tool_drawing **out, qv_error *err);
 /* A chunk: frames[n_frames, height, width, 3] and its tokens[., out_hidden], f32. */
-void tool_picture_add(struct tool_picture *p, const uint8_t *frames, int64_t n_frames,
+void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames,
                       const float *tokens);
-qv_status tool_picture_write(struct tool_picture *p, const char *path, qv_error *err);
-void tool_picture_close(struct tool_picture **p);
+qv_status tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err);
+void tool_drawing_close(struct tool_drawing **p);
 
 #endif

@@ -23,7 +23,7 @@ struct tool_trace {
     char buffer[BUFFER_BYTES];
 };
 
-/* Rows of the picture: a process each, with a thread for each lane. */
+/* Rows of the image: a process each, with a thread for each lane. */
 static const struct {
     const char *stage, *name;
     int process;

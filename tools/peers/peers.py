@@ -416,7 +416,7 @@ def bench_patch_embed(args):
 # ---- conv3d ------------------------------------------------------------------------------------
 
 TRIPLES = ("kernel", "stride", "dilation", "pad_front", "pad_back")
-NUMBERS = ("n", "d", "h", "w", "c", "o", "groups", "bias", "merge", "addend_rows", "frames_equal")
+NUMBERS = ("n", "d", "h", "w", "c", "o", "groups", "bias", "merge", "residual_rows", "frames_equal")
 NAMES = {"layout": ("channels_first", "channels_last", "patch_rows", "frames_u8"),
          "causal": ("none", "zeros", "first"), "act": ("none", "gelu_tanh", "gelu_erf"),
          "dtype": ("auto", "f32", "bf16")}
@@ -429,7 +429,7 @@ def parse_shape(line, where):
     text = text if colon else line
     d = dict(n=1, groups=1, bias=0, stride=(1, 1, 1), dilation=(1, 1, 1), pad_front=(0, 0, 0),
              pad_back=(0, 0, 0), layout="channels_first", causal="none", act="none", dtype="auto",
-             merge=1, addend_rows=0, frames_equal=0)
+             merge=1, residual_rows=0, frames_equal=0)
     seen = set()
     for word in text.split():
         field, equals, value = word.partition("=")
@@ -538,7 +538,7 @@ def bench_conv3d(args):
         for dtype in args.dtype:
             if d["dtype"] not in ("auto", dtype):
                 continue
-            odd = [f for f, plain in (("act", "none"), ("addend_rows", 0)) if d[f] != plain]
+            odd = [f for f, plain in (("act", "none"), ("residual_rows", 0)) if d[f] != plain]
             if d["layout"] == "frames_u8":
                 odd.append("layout=frames_u8")
             if odd:

@@ -363,13 +363,13 @@ verify_bf16(const struct verify_job *job, const struct qv_config *config,
     return status;
 }
 
-/* bf16 that was not asked for, on a device that has no such products (a CPU without AVX-512). */
+/* bf16 that was not asked for, on a device that has no such GEMMs (a CPU without AVX-512). */
 static qv_status
 unless_left_out(const struct verify_job *job, qv_status status)
 {
     if (status != QV_EUNSUPPORTED || job->dtype != QV_DTYPE_AUTO)
         return status;
-    verify_say(job, "bf16 left out: this device has no products of it");
+    verify_say(job, "bf16 left out: this device has no GEMMs of it");
     return QV_OK;
 }
 

@@ -25,11 +25,11 @@ enum { MOST_ROWS = 64 };
 static const double bf16_slack = 1.05;
 
 struct definition {
-    qv_conv3d_desc desc; /* without addend: it is summed here, in double */
+    qv_conv3d_desc desc; /* without residual: it is summed here, in double */
     qv_dtype dtype;
     int64_t rows, k, pair_rows;
     const void *x;
-    void *still;          /* a picture's frame, temporal times */
+    void *still;          /* an image's frame, temporal times */
     void *kept;           /* pixels [d, h, w, c] as a bf16 tower keeps them; NULL: exactly */
     void *weight;         /* [o, k] in dtype */
     float *bias;          /* [o], or NULL */
@@ -112,7 +112,7 @@ find_taps(struct definition *d, const struct qv_config *c, const int64_t thw[3],
     return QV_OK;
 }
 
-/* A picture is one frame, which the tower sees as equal ones. */
+/* An image is one frame, which the tower sees as equal ones. */
 static qv_status
 find_pixels(struct definition *d, const struct qv_config *c, const struct verify_input *input,
             qv_error *err)
@@ -351,7 +351,7 @@ check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
     return status;
 }
 
-/* The Conv3d of the first clip or picture: bytes, or patch rows. */
+/* The Conv3d of the first clip or image: bytes, or patch rows. */
 static qv_conv3d_desc
 describe(const struct qv_config *c, const struct verify_input *input, qv_dtype dtype)
 {

@@ -206,7 +206,7 @@ keep_tokens(const struct passage *p, const qv_model *model, struct verify_layers
     }
 }
 
-/* Bytes of a frame pair, or of a picture: a frame. */
+/* Bytes of a frame pair, or of an image: a frame. */
 static size_t
 pair_bytes(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
 {
@@ -228,7 +228,7 @@ pass(struct passage *p, qv_model *model, const struct verify_input *input, const
         int64_t n = thw[0] - pair < at_once ? thw[0] - pair : at_once;
         qv_item item = { .data = (const char *)data + (size_t)pair * bytes,
                          .grid_thw = { n, thw[1], thw[2] },
-                         .picture = input->still };
+                         .is_image = input->still };
         qv_status status = qv_plan_push(p->plan, &item, 1, err);
         if (!status && p->ideal.status)
             status = qv_fail(err, p->ideal.status, "%s", p->ideal.err.text);

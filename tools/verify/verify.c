@@ -62,12 +62,12 @@ make_pixels(const struct tool_options *o, const struct qv_config *c, struct veri
 
 /* Bounds on what the options leave open: a few frames, a size of about a thousand patches. */
 static void
-bound(struct tool_options *o, qv_preprocess *p, bool picture)
+bound(struct tool_options *o, qv_preprocess *p, bool is_image)
 {
     qv_clip_options *c = &o->clip;
     int64_t patch = (int64_t)p->patch_size * p->patch_size;
     bool each_frame =
-        (picture && p->processor != QV_PROCESSOR_GLM4V) || p->processor == QV_PROCESSOR_QWEN2_VL;
+        (is_image && p->processor != QV_PROCESSOR_GLM4V) || p->processor == QV_PROCESSOR_QWEN2_VL;
     int64_t unit = each_frame ? patch : patch * p->temporal_patch_size;
     if (!c->max_pixels && !c->min_pixels)
         p->min_pixels = LEAST_PATCHES * unit;
@@ -86,7 +86,7 @@ read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input
 {
     qv_clip_info info;
     qv_clip_get_info(clip, &info);
-    input->still = info.picture;
+    input->still = info.is_image;
     int64_t pairs = info.grid_thw[0] < MOST_PAIRS ? info.grid_thw[0] : MOST_PAIRS;
     int64_t frames = input->still ? 1 : pairs * c->temporal, n = 0;
     int64_t wanted = frames < info.n_frames ? frames : info.n_frames;

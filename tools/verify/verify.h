@@ -48,7 +48,7 @@ const struct verify_row *verify_first_failure(const struct verify_table *t); /* 
 /* Pixels of one clip or several, one behind the other. */
 struct verify_input {
     qv_input input;    /* bytes [frames, 16*h, 16*w, 3], or pixel_values f32 [sum t*h*w, row] */
-    bool still;        /* a picture: one frame, the picture's norm */
+    bool still;        /* an image: one frame, the image's norm */
     int64_t (*thw)[3]; /* [n] */
     size_t n;
     void *data;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations alone on a device, and with them its roof: the best GEMM, and the best rate at which
+/* Operations alone on a device, and with them its roofline: the best GEMM, and the best rate at which
  * memory is read or copied. */
 #include <stdlib.h>
 #include <string.h>
@@ -57,14 +57,14 @@ fill_table(const struct qv_op *op, int operand, int32_t *to)
         fill_segments(&op->u.attention, to);
         return;
     }
-    if (op->kind == QV_OP_rows) {
-        int64_t temporal = op->u.rows.temporal, pairs = op->u.rows.patches / temporal;
+    if (op->kind == QV_OP_patchify) {
+        int64_t temporal = op->u.patchify.temporal, pairs = op->u.patchify.patches / temporal;
         if (operand == PLACES) {
             least[1] = pairs ? temporal : 0;
             least[2] = pairs ? 1 : 0;
             least[3] = 1;
         } else {
-            n[0] = op->u.rows.items;
+            n[0] = op->u.patchify.items;
             n[1] = pairs ? pairs : 1;
         }
     } else if (op->kind == QV_OP_rope) {
@@ -330,7 +330,7 @@ bench_bare(struct qv_op op)
         op.u.gemm.alpha = 1;
         op.u.gemm.bias = 0;
         op.u.gemm.act = QV_ACT_NONE;
-        op.u.gemm.addend_rows = 0;
+        op.u.gemm.residual_rows = 0;
     }
     return op;
 }
@@ -396,7 +396,7 @@ bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *e
     return status;
 }
 
-/* ---- the roof -------------------------------------------------------------------------------- */
+/* ---- the roofline -------------------------------------------------------------------------------- */
 
 /* Sizes grow until a run takes a good part of this. Someone who asks for few repeats wants a quick
  * answer, so it is less then. */
@@ -464,7 +464,7 @@ measure_peak(struct bench *b, qv_dtype dtype, qv_error *err)
     return QV_OK;
 }
 
-/* A product of one row reads a matrix once and writes next to nothing, which is up to twice as fast
+/* A GEMM of one row reads a matrix once and writes next to nothing, which is up to twice as fast
  * as a copy: CPUs read memory before they write it. Sizes grow as in measure_copy, for the same
  * reasons; only the last is sure not to come from a cache. */
 static qv_status
@@ -532,7 +532,7 @@ measure_copy(struct bench *b, qv_error *err)
 }
 
 qv_status
-bench_measure_roof(struct bench *b, qv_dtype dtype, qv_error *err)
+bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!b->copy_bytes) {

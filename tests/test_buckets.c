@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What plans of different capacities share: a row of a product, and a segment of an attention, have
+ * What plans of different capacities share: a row of a GEMM, and a segment of an attention, have
  * the same bits however many rows there are beside them, where the device says so (qv_caps.same).
  */
 #include <setjmp.h>
@@ -101,14 +101,14 @@ run(const struct run *r)
     return y;
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- GEMMs ----------------------------------------------------------------------------------- */
 
 static const struct {
     int64_t n, k;
     int act;
     bool large; /* a tower's own, not for backends that are made to be simple; of other shapes
                    nobody has seen what cuBLASLt does */
-} products[] = {
+} gemms[] = {
     { 48, 160, QV_ACT_NONE, false },        { 20, 1000, QV_ACT_GELU_ERF, false },
     { 1024, 1024, QV_ACT_NONE, true },      { 1024, 4096, QV_ACT_NONE, true },
     { 4096, 1024, QV_ACT_GELU_TANH, true }, { 1024, 1536, QV_ACT_NONE, true },
@@ -122,28 +122,28 @@ said(const qv_context *ctx, qv_dtype dtype)
     return dtype == QV_F32 ? &ctx->caps.same_f32 : &ctx->caps.same_bf16;
 }
 
-/* Every number of rows that a ladder gives a product, of patches or of tokens, up to a pack's. */
+/* Every number of rows that a ladder gives a GEMM, of patches or of tokens, up to a pack's. */
 static int64_t
 next_rows(const qv_context *ctx, int64_t m)
 {
     enum { MERGE = 2, AREA = MERGE * MERGE };
-    int64_t least = qv_capacity_rung(&ctx->caps, MERGE, 1);
+    int64_t least = qv_capacity_bucket(&ctx->caps, MERGE, 1);
     if (m < least)
-        return qv_capacity_rung(&ctx->caps, MERGE, AREA * m + 1) / AREA;
-    return qv_capacity_rung(&ctx->caps, MERGE, m + 1);
+        return qv_capacity_bucket(&ctx->caps, MERGE, AREA * m + 1) / AREA;
+    return qv_capacity_bucket(&ctx->caps, MERGE, m + 1);
 }
 
 static void
-check_product(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
+check_gemm(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
 {
-    const int64_t n = products[i].n, k = products[i].k, from = said(ctx, dtype)->gemm_rows;
+    const int64_t n = gemms[i].n, k = gemms[i].k, from = said(ctx, dtype)->gemm_rows;
     if (from == QV_NOT_SEEN) /* nothing is said that could be wrong */
         return;
     void *x = numbers(dtype, most * k, 1), *w = numbers(dtype, n * k, 2);
     void *bias = numbers(dtype, n, 3), *all = NULL;
     struct run r = { .ctx = ctx, .op = { .kind = QV_OP_gemm }, .inputs = { x, w, bias } };
     r.op.u.gemm = (struct qv_op_gemm){
-        .m = most, .n = n, .k = k, .alpha = 1, .bias = 1, .act = products[i].act
+        .m = most, .n = n, .k = k, .alpha = 1, .bias = 1, .act = gemms[i].act
     };
     qv_op_set_dtype(&r.op, dtype);
     all = run(&r);
@@ -154,7 +154,7 @@ check_product(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
         free(y);
         if (same)
             continue;
-        const char *words = "other bits in a product of";
+        const char *words = "other bits in a GEMM of";
         if (m < from)
             print_message("%s, n=%lld, k=%lld: %s %lld rows than of %lld, as is said\n",
                           qv_dtype_name(dtype), (long long)n, (long long)k, words, (long long)m,
@@ -267,9 +267,9 @@ check_backend(const char *name, int threads)
         qv_dtype dtype = test_dtypes[type];
         if (!dtype_is_here(name, dtype))
             continue;
-        for (size_t i = 0; i < sizeof products / sizeof *products; i++)
-            if (products[i].large ? !is_simple(name) : strcmp(name, "cuda") != 0)
-                check_product(ctx, i, dtype, is_simple(name) ? 256 : ctx->caps.chunk_rows);
+        for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
+            if (gemms[i].large ? !is_simple(name) : strcmp(name, "cuda") != 0)
+                check_gemm(ctx, i, dtype, is_simple(name) ? 256 : ctx->caps.chunk_rows);
         for (int64_t head_dim = 64; head_dim <= 80; head_dim += 8)
             check_attention(ctx, head_dim, dtype);
     }

@@ -2,7 +2,7 @@
 """Methods that Tokens and entries of a cache share: those of engines.py, of one result."""
 
 
-class Doors:
+class Adapters:
     def to_vllm(self, **about):
         """engines.to_vllm() of this result alone."""
         from .engines import to_vllm

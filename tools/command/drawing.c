@@ -12,9 +12,9 @@
 
 enum { MOST_SHOWN = 6, COMPONENTS = 3, GAP = 4, ITERATIONS = 40, SHOWN_HEIGHT = 256 };
 
-struct tool_picture {
+struct tool_drawing {
     int width, height;       /* of a frame */
-    int cell_w, cell_h;      /* of it in the picture */
+    int cell_w, cell_h;      /* of it in the drawing */
     int64_t rows, cols, dim; /* of a pair's tokens */
     int64_t n_shown, pairs[MOST_SHOWN];
     int64_t n_pairs_seen;
@@ -24,10 +24,10 @@ struct tool_picture {
 };
 
 qv_status
-tool_picture_open(const qv_clip_info *clip, const qv_model_info *model, struct tool_picture **out,
+tool_drawing_open(const qv_clip_info *clip, const qv_model_info *model, struct tool_drawing **out,
                   qv_error *err)
 {
-    struct tool_picture *p = calloc(1, sizeof *p);
+    struct tool_drawing *p = calloc(1, sizeof *p);
     if (p) {
         p->width = clip->width;
         p->height = clip->height;
@@ -38,7 +38,7 @@ tool_picture_open(const qv_clip_info *clip, const qv_model_info *model, struct t
         p->rows = clip->grid_thw[1] / model->merge_size;
         p->cols = clip->grid_thw[2] / model->merge_size;
         p->dim = model->out_hidden;
-        p->frames_per_pair = clip->picture ? 1 : (int)model->temporal_patch_size;
+        p->frames_per_pair = clip->is_image ? 1 : (int)model->temporal_patch_size;
         int64_t pairs = clip->grid_thw[0];
         p->n_shown = pairs < MOST_SHOWN ? pairs : MOST_SHOWN;
         for (int64_t i = 0; i < p->n_shown; i++)
@@ -47,15 +47,15 @@ tool_picture_open(const qv_clip_info *clip, const qv_model_info *model, struct t
         p->tokens = calloc((size_t)(p->n_shown * p->rows * p->cols * p->dim), sizeof *p->tokens);
     }
     if (!p || !p->frames || !p->tokens) {
-        tool_picture_close(&p);
-        return qv_fail(err, QV_ENOMEM, "no memory for the picture");
+        tool_drawing_close(&p);
+        return qv_fail(err, QV_ENOMEM, "no memory for the drawing");
     }
     *out = p;
     return QV_OK;
 }
 
 void
-tool_picture_close(struct tool_picture **p)
+tool_drawing_close(struct tool_drawing **p)
 {
     if (!*p)
         return;
@@ -66,7 +66,7 @@ tool_picture_close(struct tool_picture **p)
 }
 
 void
-tool_picture_add(struct tool_picture *p, const uint8_t *frames, int64_t n_frames,
+tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames,
                  const float *tokens)
 {
     size_t frame = (size_t)p->width * (size_t)p->height * 3;
@@ -173,7 +173,7 @@ colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
 static void
-draw(const struct tool_picture *p, const uint8_t *colours, uint8_t *rgb, int width)
+draw(const struct tool_drawing *p, const uint8_t *colours, uint8_t *rgb, int width)
 {
     size_t frame = (size_t)p->width * (size_t)p->height * 3;
     for (int64_t s = 0; s < p->n_shown; s++)
@@ -192,7 +192,7 @@ draw(const struct tool_picture *p, const uint8_t *colours, uint8_t *rgb, int wid
 }
 
 qv_status
-tool_picture_write(struct tool_picture *p, const char *path, qv_error *err)
+tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err)
 {
     int64_t n = p->n_shown * p->rows * p->cols;
     int width = GAP + (int)p->n_shown * (p->cell_w + GAP), height = 3 * GAP + 2 * p->cell_h;
@@ -202,7 +202,7 @@ tool_picture_write(struct tool_picture *p, const char *path, qv_error *err)
     double *y = malloc((size_t)n * sizeof *y);
     qv_status status = QV_ENOMEM;
     err->status = status;
-    snprintf(err->text, sizeof err->text, "%.300s: no memory for the picture", path);
+    snprintf(err->text, sizeof err->text, "%.300s: no memory for the drawing", path);
     if (rgb && colours && v && y) {
         memset(rgb, 255, (size_t)width * (size_t)height * 3);
         center(p->tokens, n, p->dim);

@@ -112,13 +112,13 @@ qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x
     });
 }
 
-/* ---- unfold ---------------------------------------------------------------------------------- */
+/* ---- im2col ---------------------------------------------------------------------------------- */
 
-enum { UNFOLD_AHEAD = 4 };
+enum { IM2COL_AHEAD = 4 };
 
 /* Where a value of y comes from is the sum of what its row and its column say. Words of the width
  * at which runs (what is contiguous in both) can be moved; a line is one of w in x. */
-struct unfold_shape {
+struct im2col_shape {
     int64_t rows, words;         /* of y */
     int64_t line, plane, volume; /* of x: w, h*w, d*h*w, in words */
     int64_t step_d, step_h, step_w, sample;
@@ -127,13 +127,13 @@ struct unfold_shape {
 
 template <typename W>
 static __global__ BLOCK void
-unfold_kernel(const struct unfold_shape s, const W *x, W *y)
+im2col_kernel(const struct im2col_shape s, const W *x, W *y)
 {
-    __shared__ int64_t from[THREADS * UNFOLD_AHEAD]; /* of each row of the tile */
+    __shared__ int64_t from[THREADS * IM2COL_AHEAD]; /* of each row of the tile */
     int64_t tile, within, i, j, z, r, q;
-    int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * UNFOLD_AHEAD);
+    int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * IM2COL_AHEAD);
     int64_t col = tile * blockDim.x + threadIdx.x;
-    for (int k = threadIdx.y * blockDim.x + threadIdx.x; k < (int)blockDim.y * UNFOLD_AHEAD;
+    for (int k = threadIdx.y * blockDim.x + threadIdx.x; k < (int)blockDim.y * IM2COL_AHEAD;
          k += blockDim.x * blockDim.y)
         if (row + k < s.rows) {
             int64_t n = divide(divide(divide(row + k, s.ws, &q), s.hs, &r), s.ds, &z);
@@ -143,15 +143,15 @@ unfold_kernel(const struct unfold_shape s, const W *x, W *y)
     int64_t below = c * s.volume + i * s.plane + j * s.line + within;
     __syncthreads();
 
-    W word[UNFOLD_AHEAD];
+    W word[IM2COL_AHEAD];
 #pragma unroll
-    for (int k = 0; k < UNFOLD_AHEAD; k++) {
+    for (int k = 0; k < IM2COL_AHEAD; k++) {
         int at = threadIdx.y + k * blockDim.y;
         if (col < s.words && row + at < s.rows)
             word[k] = x[from[at] + below];
     }
 #pragma unroll
-    for (int k = 0; k < UNFOLD_AHEAD; k++) {
+    for (int k = 0; k < IM2COL_AHEAD; k++) {
         int at = threadIdx.y + k * blockDim.y;
         if (col < s.words && row + at < s.rows)
             put_word(y + (row + at) * s.words + col, word[k]);
@@ -160,7 +160,7 @@ unfold_kernel(const struct unfold_shape s, const W *x, W *y)
 
 template <typename W>
 static cudaError_t
-unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+im2col_words(cudaStream_t stream, const struct qv_op_im2col *op, const void *x, void *y)
 {
     int64_t element = (int64_t)qv_dtype_bytes(op->x_dtype), planes = op->channels_first ? op->c : 1;
     int64_t pixel = (op->channels_first ? 1 : op->c) * element, word = sizeof(W);
@@ -170,7 +170,7 @@ unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, 
     int64_t line = op->w * pixel / word, plane = op->h * line, volume = op->d * plane;
     int64_t tiles = ceil_div(words, THREADS), width = ceil_div(words, tiles);
     int64_t height = THREADS / width;
-    struct unfold_shape s = { rows,
+    struct im2col_shape s = { rows,
                               words,
                               line,
                               plane,
@@ -186,8 +186,8 @@ unfold_words(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, 
                               divisor_of(hs),
                               divisor_of(ws),
                               divisor_of(ds) };
-    return launch(stream, ceil_div(rows, height * UNFOLD_AHEAD) * tiles,
-                  dim3((unsigned)width, (unsigned)height), unfold_kernel<W>, s, (const W *)x,
+    return launch(stream, ceil_div(rows, height * IM2COL_AHEAD) * tiles,
+                  dim3((unsigned)width, (unsigned)height), im2col_kernel<W>, s, (const W *)x,
                   (W *)y);
 }
 
@@ -281,7 +281,7 @@ transpose_kernel(const struct transpose_shape s, const E *x, E *y)
 
 template <typename E>
 static cudaError_t
-transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+transpose(cudaStream_t stream, const struct qv_op_im2col *op, const void *x, void *y)
 {
     int64_t ds = (op->d - 1) / op->sd + 1, hs = (op->h - 1) / op->sh + 1;
     int64_t ws = (op->w - 1) / op->sw + 1, positions = ds * hs * ws;
@@ -301,7 +301,7 @@ transpose(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, voi
 }
 
 cudaError_t
-qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x, void *y)
+qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, const void *x, void *y)
 {
     int64_t element = (int64_t)qv_dtype_bytes(op->x_dtype);
     int64_t pixel = (op->channels_first ? 1 : op->c) * element;
@@ -312,8 +312,8 @@ qv_unfold_cuda(cudaStream_t stream, const struct qv_op_unfold *op, const void *x
     /* steps count only where there are several: the last one taken along w is sw * (w' - 1) */
     int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
     int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);
-    return width == 2   ? unfold_words<uint16_t>(stream, op, x, y)
-           : width == 4 ? unfold_words<uint32_t>(stream, op, x, y)
-           : width == 8 ? unfold_words<uint2>(stream, op, x, y)
-                        : unfold_words<uint4>(stream, op, x, y);
+    return width == 2   ? im2col_words<uint16_t>(stream, op, x, y)
+           : width == 4 ? im2col_words<uint32_t>(stream, op, x, y)
+           : width == 8 ? im2col_words<uint2>(stream, op, x, y)
+                        : im2col_words<uint4>(stream, op, x, y);
 }
