@@ -56,7 +56,7 @@ bench_close(struct bench *b)
 qv_status
 bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
 {
-    bool first = !b->copy_bytes;
+    bool first = !b->told_bytes;
     qv_status status = bench_measure_roofline(b, dtype, err);
     if (status || !bench_talks(b))
         return status;
@@ -66,7 +66,7 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
             printf(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
         printf("%s%s\n", *about ? "\n" : "", about);
     }
-    printf("%sroof: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (a copy, read and written: %.1f)\n",
+    printf("%sroofline: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (a copy, read and written: %.1f)\n",
            first ? "" : "\n", b->peak_flops[dtype] * 1e-12, qv_dtype_name(dtype),
            b->memory_bytes * 1e-9, b->copy_bytes * 1e-9);
     b->told_flops[dtype] = b->peak_flops[dtype];
@@ -74,12 +74,21 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
     return QV_OK;
 }
 
-int
-bench_dtypes(const struct tool_options *o, qv_dtype out[2])
+qv_status
+bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err)
 {
-    out[0] = o->dtype ? o->dtype : QV_F32;
+    out[0] = b->o->dtype ? b->o->dtype : QV_F32;
     out[1] = QV_BF16;
-    return o->dtype ? 1 : 2;
+    *n = 1;
+    if (b->o->dtype || b->bf16_left_out)
+        return QV_OK;
+    const qv_status status = bench_measure_roofline(b, QV_BF16, err);
+    if (!status)
+        *n = 2;
+    b->bf16_left_out = status == QV_EUNSUPPORTED;
+    if (b->bf16_left_out && bench_talks(b))
+        puts("bf16 left out: this device has no GEMMs of it");
+    return b->bf16_left_out ? QV_OK : status;
 }
 
 const char *

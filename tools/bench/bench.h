@@ -17,6 +17,7 @@ struct bench {
     double memory_bytes;           /* the roofline: a second, by a copy or by reading alone */
     double copy_bytes;             /* a second, read and written */
     double told_flops[QV_F16 + 1], told_bytes; /* the roofline as it was printed */
+    bool bf16_left_out;                        /* the device has no GEMMs of it, which was said */
     char group[256];                           /* the table that is being printed */
 };
 
@@ -29,8 +30,9 @@ bool bench_talks(const struct bench *b); /* prints tables: stdout is not used fo
 /* Measures the roofline of a dtype and says what computes, how well, and `about` what follows. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
 
-/* --dtype, or both; returns how many. */
-int bench_dtypes(const struct tool_options *o, qv_dtype out[2]);
+/* The dtypes to run in, *n of them: --dtype, or f32 and, where the device has GEMMs of it, bf16; where it
+ * has none, that is said once. */
+qv_status bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err);
 /* The last part of a path, without slashes behind it. */
 const char *bench_base_name(const char *path, char *name, size_t size);
 

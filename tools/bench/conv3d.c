@@ -205,12 +205,12 @@ run_line(void *user, char *line, qv_error *err)
     if (!colon)
         return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form name: description", line);
     *colon = 0;
+    int n = 1;
     qv_status status = qv_conv3d_parse(colon + 1, &desc, err);
-    int n = bench_dtypes(b->o, dtypes);
-    if (desc.dtype) {
+    if (!status && desc.dtype)
         dtypes[0] = desc.dtype;
-        n = 1;
-    }
+    else if (!status)
+        status = bench_dtypes(b, dtypes, &n, err);
     for (int i = 0; i < n && !status; i++) {
         desc.dtype = dtypes[i];
         if (!b->peak_flops[desc.dtype])
@@ -511,8 +511,8 @@ static qv_status
 run_towers(struct bench *b, const struct tower *list, size_t n, qv_error *err)
 {
     qv_dtype dtypes[2];
-    int n_dtypes = bench_dtypes(b->o, dtypes);
-    qv_status status = QV_OK;
+    int n_dtypes;
+    qv_status status = bench_dtypes(b, dtypes, &n_dtypes, err);
     for (int i = 0; i < n_dtypes && !status; i++) {
         status = bench_begin(b, dtypes[i],
                              ABOUT "; floor of patchify from bytes: GEMM alone, and reading bytes "

@@ -363,9 +363,8 @@ verify_bf16(const struct verify_job *job, const struct qv_config *config,
     return status;
 }
 
-/* bf16 that was not asked for, on a device that has no such GEMMs (a CPU without AVX-512). */
-static qv_status
-unless_left_out(const struct verify_job *job, qv_status status)
+qv_status
+verify_unless_left_out(const struct verify_job *job, qv_status status)
 {
     if (status != QV_EUNSUPPORTED || job->dtype != QV_DTYPE_AUTO)
         return status;
@@ -383,7 +382,7 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
     if (!status && verify_wants(job, QV_F32))
         status = verify_f32(job, &config, input, &truth, out, err);
     if (!status && verify_wants(job, QV_BF16))
-        status = unless_left_out(job, verify_bf16(job, &config, input, &truth, out, err));
+        status = verify_unless_left_out(job, verify_bf16(job, &config, input, &truth, out, err));
     verify_truth_free(&truth);
     return status;
 }
@@ -422,7 +421,7 @@ verify_against_backend(const struct verify_job *job, qv_context *other,
                                   i ? &truth.ideal : NULL, out, err);
         verify_layers_free(&seen);
         if (dtypes[i] == QV_BF16)
-            status = unless_left_out(job, status);
+            status = verify_unless_left_out(job, status);
     }
     verify_truth_free(&truth);
     return status;

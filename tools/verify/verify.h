@@ -152,6 +152,9 @@ qv_status verify_same_layer(const struct verify_layers *in, const char *name,
 
 void verify_say(const struct verify_job *job, const char *what);
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);
+/* The status of a bf16 tower: QV_OK, after words, where the device has no bf16 GEMMs (a CPU without AVX-512)
+ * and bf16 was not asked for. */
+qv_status verify_unless_left_out(const struct verify_job *job, qv_status status);
 
 /* The f32 truth of a bf16 tower, and what an ideal bf16 tower makes of it. */
 struct verify_truth {
