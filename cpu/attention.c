@@ -165,9 +165,9 @@ lay_out(struct qv_kernel *kernel)
     }
 }
 
-qv_status
-qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                         qv_error *err)
+static qv_status
+prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                  qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
@@ -505,9 +505,9 @@ read_segments(const struct qv_kernel *kernel, const int32_t *list)
     return n;
 }
 
-qv_status
-qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                     void *scratch, qv_error *err)
+static qv_status
+run_attention(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+              void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     int64_t width = op->heads * op->head_dim;
@@ -522,8 +522,8 @@ qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, 
     return qv_attention_segments_cpu(dev, kernel, &call, scratch, err);
 }
 
-void
-qv_attention_release_cpu(struct qv_kernel *kernel)
+static void
+release_attention(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
     for (int t = 0; t < a->threads && a->gemms; t++)
@@ -535,3 +535,18 @@ qv_attention_release_cpu(struct qv_kernel *kernel)
     free(a->gemms);
     free(a->segments);
 }
+
+static void
+describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct gemms_cpu *gemms =
+        kernel->attention.gemms[0]; /* the kinds that every length needs */
+    qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
+    qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
+                              text, size);
+}
+
+const struct verbs_cpu qv_attention_verbs_cpu = { .prepare = prepare_attention,
+                                                  .run = run_attention,
+                                                  .release = release_attention,
+                                                  .describe = describe_attention };

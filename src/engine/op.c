@@ -514,6 +514,8 @@ qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err)
 {
     struct qv_view views[QV_MAX_OPERANDS];
     int n = qv_op_views(op, views);
+    if (!is_kind(op->kind)) /* backends look it up in a table */
+        return qv_fail(err, QV_EUNSUPPORTED, "operation %d has no kernel", (int)op->kind);
     for (int i = 0; i < n; i++)
         if (views[i].own_dtype && views[i].bytes && !(takes >> views[i].dtype & 1))
             return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s; there is no kernel for it",
