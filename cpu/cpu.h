@@ -122,7 +122,7 @@ struct verbs_cpu {
     void (*release)(struct qv_kernel *kernel);
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
 };
-#define QV_OP(name, fields, operands) extern const struct verbs_cpu qv_##name##_verbs_cpu;
+#define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
 #include "engine/ops.inc"
 
 /* What is computed in here. REAL_NONE: every other dtype; prepare refuses it. */

@@ -74,6 +74,21 @@ cpu_name(char *text)
 #endif
 }
 
+/* Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). In dense
+ * layers direct and by depth are within 10% of each other with AVX-512 alone, and direct needs no
+ * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at 128,
+ * and from 192 to 1024 by depth is 1.1 to 1.5 times faster. In depthwise layers oneDNN's 2D kernel is 5
+ * to 17 times faster than its 3D one, for depths of 3 to 15; it is not with 2 outputs a channel, nor with
+ * groups of more channels. Rows of patches that must be copied together pay from 256 outputs on, within
+ * 10% either way. */
+static struct qv_conv3d_thresholds
+thresholds(bool amx)
+{
+    return (struct qv_conv3d_thresholds){ .by_depth_max_kd = 16,
+                                          .by_depth_min_c = amx ? 192 : INT64_MAX,
+                                          .rows_min_o = 256 };
+}
+
 static void
 caps_cpu(const struct qv_device *device, struct qv_caps *out)
 {
@@ -106,10 +121,12 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .quick_plans = true,
                              .chunks = 1,
                              .bits_by_place = !avx512,
+                             .attention_of_gemms = true,
                              .same_f32.gemm_rows = avx512 ? 0 : QV_NOT_SEEN,
                              .same_bf16.gemm_rows = bf16 && !amx ? 0 : QV_NOT_SEEN,
                              .wrong_sparse_bf16 =
-                                 ((const struct qv_device_cpu *)device)->wrong_sparse_bf16 };
+                                 ((const struct qv_device_cpu *)device)->wrong_sparse_bf16,
+                             .conv3d = thresholds(amx) };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
              v->patch, name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,
@@ -147,7 +164,7 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
 
 /* An operation that lacks verbs does not link. */
 static const struct verbs_cpu *const verbs[] = {
-#define QV_OP(name, fields, operands) &qv_##name##_verbs_cpu,
+#define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cpu,
 #include "engine/ops.inc"
 };
 

@@ -293,7 +293,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
 }
 
 /* By kind; an operation that lacks a function does not compile. */
-#define QV_OP(name, fields, operands)                                                              \
+#define QV_OP(name, fields, operands, flops) \
     static void run_##name(const struct qv_op *op, void *const *p)                                 \
     {                                                                                              \
         name##_ref(&op->u.name, p);                                                                \
@@ -301,7 +301,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
 #include "ops.inc"
 
 static void (*const run_kind[])(const struct qv_op *op, void *const *p) = {
-#define QV_OP(name, fields, operands) run_##name,
+#define QV_OP(name, fields, operands, flops) run_##name,
 #include "ops.inc"
 };
 
