@@ -165,9 +165,9 @@ lay_out(struct qv_kernel *kernel)
     }
 }
 
-qv_status
-qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                         qv_error *err)
+static qv_status
+prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                  qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
@@ -291,37 +291,45 @@ copy_queries(const struct piece *piece)
     memset(q, 0, (size_t)(round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
 }
 
-/* Of a query's scores x for n keys, `stride` with zeros. Their sum is added to that of earlier blocks,
- * which with out[head_dim] is brought down where another maximum is needed. */
+/* Keys that queries meet at once, packed in the scratch. */
+struct block {
+    const struct gemms_cpu *gemms; /* for so many keys */
+    int64_t n;
+    bool more; /* not the first block of the segment */
+};
+
+/* Of a query's scores x for the block's keys, with zeros up to the width of its panels. Their sum is added
+ * to that of earlier blocks, which with out[head_dim] is brought down where another maximum is needed. */
 static void
-exponentials(const struct piece *piece, const float *x, void *y, int64_t n, int64_t stride,
-             bool more, float *max, float *sum, float *out)
+exponentials(const struct piece *piece, const struct block *block, const float *x, void *y,
+             float *max, float *sum, float *out)
 {
+    const int64_t n = block->n, stride = block->gemms->k.n;
     const struct qv_op_attention *op = &piece->kernel->op.u.attention;
     const struct attention_cpu *a = &piece->kernel->attention;
     float scale = (float)op->scale;
-    if (!more)
+    if (!block->more)
         *max = qv_lanes_max_cpu(x, least(n, SAMPLE), -FLT_MAX);
     float some = a->exps(x, y, op->q_dtype, n, stride, scale, *max);
     if (!(some <= most_sum)) {
         float before = *max;
         *max = qv_lanes_max_cpu(x, n, before);
         some = a->exps(x, y, op->q_dtype, n, stride, scale, *max);
-        if (more) {
+        if (block->more) {
             float down = expf((before - *max) * scale);
             *sum *= down;
             qv_lanes_scale_cpu(out, down, op->head_dim);
         }
     }
-    *sum = more ? *sum + some : some;
+    *sum = block->more ? *sum + some : some;
 }
 
-/* The queries from `query` on, `rows` of them, against a block of n packed keys: the first block,
- * or one more. */
+/* The queries from `query` on, `rows` of them, which GEMMs of one kind take, against a block of keys. */
 static qv_status
-attend_block(const struct piece *piece, const struct gemms_cpu *gemms, int64_t query, int64_t rows,
-             int kind, int64_t n, bool more, qv_error *err)
+attend_block(const struct piece *piece, const struct block *block, int64_t query, int64_t rows,
+             int kind, qv_error *err)
 {
+    const struct gemms_cpu *gemms = block->gemms;
     const struct qv_op_attention *op = &piece->kernel->op.u.attention;
     int64_t hd = op->head_dim, stride = gemms->k.n;
     size_t element = qv_dtype_bytes(op->q_dtype);
@@ -340,14 +348,14 @@ attend_block(const struct piece *piece, const struct gemms_cpu *gemms, int64_t q
         return status;
     for (int64_t i = 0; i < rows; i++) {
         fetch_ahead(piece);
-        exponentials(piece, scores + i * stride, exps + (size_t)(i * stride) * element, n, stride,
-                     more, &max[i], &sum[i], out + i * hd);
+        exponentials(piece, block, scores + i * stride, exps + (size_t)(i * stride) * element,
+                     &max[i], &sum[i], out + i * hd);
     }
-    float *values = more ? part(piece, ATTENTION_MORE) : out;
+    float *values = block->more ? part(piece, ATTENTION_MORE) : out;
     status =
         qv_matmul_run_cpu(piece->dev, &gemms->values[kind],
                           (void *[]){ exps, part(piece, ATTENTION_V), NULL, values, matmul }, err);
-    if (more && !status)
+    if (block->more && !status)
         qv_lanes_add_scaled_cpu(out, values, 1, rows * hd);
     return status;
 }
@@ -374,6 +382,7 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
     for (int64_t key = 0; key < piece->segment.rows && !status; key += KEYS) {
         int64_t n = least(KEYS, piece->segment.rows - key);
         const struct gemms_cpu *gemms = &piece->gemms[(n - 1) / KEY_STEP];
+        const struct block block = { gemms, n, .more = key > 0 };
         qv_panels_transposed_cpu(&gemms->k, row_of(piece, &call->k, key), call->k.stride, n,
                                  op->q_dtype, part(piece, ATTENTION_K));
         qv_panels_cpu(&gemms->v, row_of(piece, &call->v, key), call->v.stride, n, op->q_dtype,
@@ -382,7 +391,7 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
         for (int64_t query = 0; query < piece->rows && !status;) {
             int kind = query_kind(piece->rows - query);
             int64_t rows = least(query_rows[kind], piece->rows - query);
-            status = attend_block(piece, gemms, query, rows, kind, n, key > 0, err);
+            status = attend_block(piece, &block, query, rows, kind, err);
             query += rows;
         }
     }
@@ -505,9 +514,9 @@ read_segments(const struct qv_kernel *kernel, const int32_t *list)
     return n;
 }
 
-qv_status
-qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                     void *scratch, qv_error *err)
+static qv_status
+run_attention(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+              void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     int64_t width = op->heads * op->head_dim;
@@ -522,8 +531,8 @@ qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, 
     return qv_attention_segments_cpu(dev, kernel, &call, scratch, err);
 }
 
-void
-qv_attention_release_cpu(struct qv_kernel *kernel)
+static void
+release_attention(struct qv_kernel *kernel)
 {
     struct attention_cpu *a = &kernel->attention;
     for (int t = 0; t < a->threads && a->gemms; t++)
@@ -535,3 +544,18 @@ qv_attention_release_cpu(struct qv_kernel *kernel)
     free(a->gemms);
     free(a->segments);
 }
+
+static void
+describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct gemms_cpu *gemms =
+        kernel->attention.gemms[0]; /* the kinds that every length needs */
+    qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
+    qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
+                              text, size);
+}
+
+const struct verbs_cpu qv_attention_verbs_cpu = { .prepare = prepare_attention,
+                                                  .run = run_attention,
+                                                  .release = release_attention,
+                                                  .describe = describe_attention };

@@ -6,6 +6,8 @@
  */
 #include "cpu.h"
 
+#include <math.h>
+
 /* A kernel of depth 1 sees images, not volumes: depthwise these are 15 times faster, and on AMX
  * oneDNN 3.2's 1x1x1 over volumes is wrong in bf16. */
 static int
@@ -102,8 +104,7 @@ create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
 
 /* A function of the operation alone, for layout, pack and prepare; the caller destroys it. */
 static qv_status
-describe(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out,
-         qv_error *err)
+create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out, qv_error *err)
 {
     const struct qv_op_conv *c = &op->u.conv;
     const struct qv_op_epilogue epilogue = epilogue_of(c);
@@ -142,7 +143,7 @@ qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
                    qv_error *err)
 {
     dnnl_primitive_desc_t pd;
-    qv_status status = describe(dev, matrix->conv, &pd, err);
+    qv_status status = create(dev, matrix->conv, &pd, err);
     if (status)
         return status;
     const_dnnl_memory_desc_t md = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
@@ -157,7 +158,7 @@ qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, cons
 {
     dnnl_primitive_desc_t pd;
     dnnl_memory_desc_t canonical = NULL;
-    qv_status status = describe(dev, matrix->conv, &pd, err);
+    qv_status status = create(dev, matrix->conv, &pd, err);
     if (status)
         return status;
     dnnl_status_t s = weights_md(&canonical, &matrix->conv->u.conv, true);
@@ -170,18 +171,33 @@ qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, cons
     return qv_dnnl_check_cpu(s, "packing a convolution's weight", err);
 }
 
-qv_status
-qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                    qv_error *err)
+static qv_status
+check_counts(const struct qv_op *op, qv_error *err)
+{
+    const struct qv_op_conv *c = &op->u.conv;
+    int64_t out[3];
+    qv_op_conv_output(c, out);
+    double most = fmax((double)c->d * (double)c->h * (double)c->w,
+                       (double)out[0] * (double)out[1] * (double)out[2]);
+    most = fmax(most, (double)c->n * (double)c->d);
+    return qv_count_check_cpu(op, fmax(most, fmax((double)c->c, (double)c->o)), err);
+}
+
+static qv_status
+prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+             qv_error *err)
 {
     const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
     dnnl_primitive_desc_t pd;
+    qv_status status = check_counts(&kernel->op, err);
+    if (status)
+        return status;
     if (dev->wrong_sparse_bf16 && kernel->op.u.conv.x_dtype == QV_BF16 &&
         qv_op_conv_is_sparse(&kernel->op.u.conv))
         return qv_fail(err, QV_EUNSUPPORTED,
                        "conv: a stride exceeds its kernel, or the kernel sees padding alone, for "
                        "which this oneDNN is wrong in bf16");
-    qv_status status = describe(dev, &kernel->op, &pd, err);
+    status = create(dev, &kernel->op, &pd, err);
     if (status)
         return status;
     dnnl_status_t s =
@@ -191,9 +207,9 @@ qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t 
     return qv_dnnl_check_cpu(s, "convolution", err);
 }
 
-qv_status
-qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                void *scratch, qv_error *err)
+static qv_status
+run_conv(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
@@ -210,3 +226,19 @@ qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void 
     }
     return qv_dnnl_check_cpu(s, "convolution", err);
 }
+
+static void
+release_conv(struct qv_kernel *kernel)
+{
+    qv_primitive_close_cpu(&kernel->conv);
+}
+
+static void
+describe_conv(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    qv_primitive_describe_cpu("oneDNN ", &kernel->conv, text, size);
+}
+
+const struct verbs_cpu qv_conv_verbs_cpu = {
+    .prepare = prepare_conv, .run = run_conv, .release = release_conv, .describe = describe_conv
+};

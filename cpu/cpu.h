@@ -103,10 +103,27 @@ struct attention_call_cpu {
 
 struct qv_kernel {
     struct qv_op op;
+    const struct verbs_cpu *verbs; /* of the operation */
     struct gemm_cpu gemm;
     struct attention_cpu attention;
     struct primitive_cpu conv;
+    size_t row_bytes; /* of scratch for each thread, in an operation that works row by row */
 };
+
+/* What the backend does for one kind of operation. The file of the operation defines the verbs, under a
+ * name that ops.inc gives; device.c lists them, so that an operation without verbs does not link. */
+struct verbs_cpu {
+    bool mixes; /* its operands may differ in dtype */
+    qv_status (*prepare)(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                         qv_error *err);
+    qv_status (*run)(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                     void *scratch, qv_error *err);
+    /* Called where prepare failed, too. NULL: the kernel keeps nothing. */
+    void (*release)(struct qv_kernel *kernel);
+    void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
+};
+#define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
+#include "engine/ops.inc"
 
 /* What is computed in here. REAL_NONE: every other dtype; prepare refuses it. */
 enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
@@ -147,8 +164,12 @@ dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_de
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
-/* oneDNN's name of its code: "brg_matmul:avx512_core_bf16" */
-const char *qv_primitive_name_cpu(const struct primitive_cpu *primitive);
+/* Appends to text what, and oneDNN's name of its code: "oneDNN brg_matmul:avx512_core_bf16". */
+void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
+                               size_t size);
+/* QV_EUNSUPPORTED in words where an operation has more than oneDNN counts in 32 bits, beyond which it
+ * divides by zero. most: rows, or voxels of an image. */
+qv_status qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err);
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
@@ -172,21 +193,12 @@ qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
                              struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, void *dst, qv_error *err);
-qv_status qv_gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                              size_t *scratch_bytes, qv_error *err);
-qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                          void *scratch, qv_error *err);
-void qv_gemm_release_cpu(struct qv_kernel *kernel);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
 qv_status qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                            const void *src, void *dst, qv_error *err);
-qv_status qv_conv_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                              size_t *scratch_bytes, qv_error *err);
-qv_status qv_conv_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                          void *scratch, qv_error *err);
 
 /* cpu/panels.c: a matmul whose weights lie in panels (desc's strides are written), and packing them:
  * y = x[k,n] or the transpose of x[n,k], of which the first `rows` are there and the others zero. */
@@ -197,20 +209,10 @@ void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_str
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
                               int64_t rows, int64_t dtype, void *y);
 
-/* cpu/attention.c: segments_cpu runs a kernel over any segments that are no longer than its seq. */
-qv_status qv_attention_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                                   size_t *scratch_bytes, qv_error *err);
-qv_status qv_attention_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
-                               void *const *p, void *scratch, qv_error *err);
+/* cpu/attention.c: runs a kernel over any segments that are no longer than its seq. */
 qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                     const struct attention_call_cpu *call, void *scratch,
                                     qv_error *err);
-void qv_attention_release_cpu(struct qv_kernel *kernel);
-
-/* cpu/row_ops.c: scratch_bytes_cpu is what qv_row_ops_run_cpu needs. */
-size_t qv_row_ops_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op);
-void qv_row_ops_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p,
-                        void *scratch);
 
 /* cpu/lanes.c: what the compiler turns into vector code, for each instruction set. */
 void qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n);

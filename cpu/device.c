@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "cpu.h"
 
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -75,6 +74,21 @@ cpu_name(char *text)
 #endif
 }
 
+/* Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). In dense
+ * layers direct and by depth are within 10% of each other with AVX-512 alone, and direct needs no
+ * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at 128,
+ * and from 192 to 1024 by depth is 1.1 to 1.5 times faster. In depthwise layers oneDNN's 2D kernel is 5
+ * to 17 times faster than its 3D one, for depths of 3 to 15; it is not with 2 outputs a channel, nor with
+ * groups of more channels. Rows of patches that must be copied together pay from 256 outputs on, within
+ * 10% either way. */
+static struct qv_conv3d_thresholds
+thresholds(bool amx)
+{
+    return (struct qv_conv3d_thresholds){ .by_depth_max_kd = 16,
+                                          .by_depth_min_c = amx ? 192 : INT64_MAX,
+                                          .rows_min_o = 256 };
+}
+
 static void
 caps_cpu(const struct qv_device *device, struct qv_caps *out)
 {
@@ -107,10 +121,12 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .quick_plans = true,
                              .chunks = 1,
                              .bits_by_place = !avx512,
+                             .attention_of_gemms = true,
                              .same_f32.gemm_rows = avx512 ? 0 : QV_NOT_SEEN,
                              .same_bf16.gemm_rows = bf16 && !amx ? 0 : QV_NOT_SEEN,
                              .wrong_sparse_bf16 =
-                                 ((const struct qv_device_cpu *)device)->wrong_sparse_bf16 };
+                                 ((const struct qv_device_cpu *)device)->wrong_sparse_bf16,
+                             .conv3d = thresholds(amx) };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
              v->patch, name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,
@@ -146,96 +162,21 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     return status;
 }
 
-/* Row operations keep nothing. */
+/* An operation that lacks verbs does not link. */
+static const struct verbs_cpu *const verbs[] = {
+#define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cpu,
+#include "engine/ops.inc"
+};
+
 static void
 release_cpu(struct qv_device *dev, struct qv_kernel *kernel)
 {
     (void)dev;
     if (!kernel)
         return;
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: qv_gemm_release_cpu(kernel); break;
-    case QV_OP_attention: qv_attention_release_cpu(kernel); break;
-    case QV_OP_conv: qv_primitive_close_cpu(&kernel->conv); break;
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-    case QV_OP_COUNT: break;
-    }
+    if (kernel->verbs->release)
+        kernel->verbs->release(kernel);
     free(kernel);
-}
-
-/* Row operations go through f32, operand by operand. */
-static qv_status
-check_dtypes(const struct qv_op *op, qv_error *err)
-{
-    const uint32_t takes = 1 << QV_F32 | 1 << QV_BF16;
-    switch (op->kind) {
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_epilogue: return qv_op_takes(op, takes, err);
-    case QV_OP_gemm:
-    case QV_OP_attention:
-    case QV_OP_im2col:
-    case QV_OP_conv:
-    case QV_OP_COUNT: break;
-    }
-    return qv_op_takes_one(op, takes, err);
-}
-
-/* oneDNN counts rows and voxels of an image in 32 bits, and divides by zero beyond. */
-static qv_status
-check_counts(const struct qv_op *op, qv_error *err)
-{
-    double most = 0;
-    int64_t out[3];
-    if (op->kind == QV_OP_gemm)
-        most = fmax((double)op->u.gemm.m, fmax((double)op->u.gemm.n, (double)op->u.gemm.k));
-    if (op->kind == QV_OP_conv) {
-        const struct qv_op_conv *c = &op->u.conv;
-        qv_op_conv_output(c, out);
-        most = fmax((double)c->d * (double)c->h * (double)c->w,
-                    (double)out[0] * (double)out[1] * (double)out[2]);
-        most = fmax(most, (double)c->n * (double)c->d);
-        most = fmax(most, fmax((double)c->c, (double)c->o));
-    }
-    return most <= INT32_MAX
-               ? QV_OK
-               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN counts up to %d",
-                         qv_op_name(op->kind), most, INT32_MAX);
-}
-
-static qv_status
-prepare_kernel(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-               qv_error *err)
-{
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: return qv_gemm_prepare_cpu(dev, kernel, scratch_bytes, err);
-    case QV_OP_attention: return qv_attention_prepare_cpu(dev, kernel, scratch_bytes, err);
-    case QV_OP_conv: return qv_conv_prepare_cpu(dev, kernel, scratch_bytes, err);
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue: *scratch_bytes = qv_row_ops_scratch_cpu(dev, &kernel->op); return QV_OK;
-    case QV_OP_COUNT: break;
-    }
-    return qv_fail(err, QV_EUNSUPPORTED, "%s: no kernel", qv_op_name(kernel->op.kind));
 }
 
 static qv_status
@@ -243,20 +184,22 @@ prepare_cpu(struct qv_device *device, const struct qv_op *op, int choice, struct
             size_t *scratch_bytes, qv_error *err)
 {
     (void)choice;
+    const uint32_t takes = 1 << QV_F32 | 1 << QV_BF16;
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
-    qv_status status = check_dtypes(op, err);
-    if (!status)
-        status = check_counts(op, err);
+    qv_status status = qv_op_takes(op, takes, err);
+    if (!status && !verbs[op->kind]->mixes)
+        status = qv_op_takes_one(op, takes, err);
     if (status)
         return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
+    kernel->verbs = verbs[op->kind];
     *scratch_bytes = 0;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
-    status = prepare_kernel(dev, kernel, scratch_bytes, err);
+    status = kernel->verbs->prepare(dev, kernel, scratch_bytes, err);
     omp_set_num_threads(before);
     if (status) {
         release_cpu(device, kernel);
@@ -266,73 +209,20 @@ prepare_cpu(struct qv_device *device, const struct qv_op *op, int choice, struct
     return QV_OK;
 }
 
-/* What oneDNN falls back to where it has no vector code is a thousand times slower. */
-static void
-describe_primitive(const char *what, const struct primitive_cpu *primitive, char *text, size_t size)
-{
-    const char *name = qv_primitive_name_cpu(primitive);
-    size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s%s%s", what, name,
-             strncmp(name, "ref", 3) ? "" : " (its slow code: it has no other for this)");
-}
-
 static void
 describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    const struct gemm_cpu *gemm = &kernel->gemm;
-    const struct gemms_cpu *gemms;
     *text = 0;
-    switch (kernel->op.kind) {
-    case QV_OP_gemm:
-        describe_primitive("oneDNN ", &gemm->parts[0], text, size);
-        if (gemm->n_parts > 1)
-            snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",
-                     (long long)gemm->rows);
-        return;
-    case QV_OP_attention:
-        gemms = kernel->attention.gemms[0]; /* the kinds that every length needs */
-        describe_primitive("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
-        describe_primitive(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
-                           text, size);
-        return;
-    case QV_OP_conv: describe_primitive("oneDNN ", &kernel->conv, text, size); return;
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-    case QV_OP_COUNT: break;
-    }
-    snprintf(text, size, "our row kernel");
+    kernel->verbs->describe(kernel, text, size);
 }
 
 static qv_status
 run_call(struct qv_device_cpu *dev, const struct qv_call *call, qv_error *err)
 {
-    const struct qv_kernel *kernel = call->kernel;
-    void *p[QV_MAX_OPERANDS], *scratch = qv_host_pointer(call->scratch);
+    void *p[QV_MAX_OPERANDS];
     for (int i = 0; i < QV_MAX_OPERANDS; i++)
         p[i] = qv_host_pointer(call->operands[i]);
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: return qv_gemm_run_cpu(dev, kernel, p, scratch, err);
-    case QV_OP_attention: return qv_attention_run_cpu(dev, kernel, p, scratch, err);
-    case QV_OP_conv: return qv_conv_run_cpu(dev, kernel, p, scratch, err);
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue: qv_row_ops_run_cpu(dev, &kernel->op, p, scratch); break;
-    case QV_OP_COUNT: break;
-    }
-    return QV_OK;
+    return call->kernel->verbs->run(dev, call->kernel, p, qv_host_pointer(call->scratch), err);
 }
 
 static qv_status

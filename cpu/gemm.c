@@ -6,6 +6,7 @@
  */
 #include "cpu.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -123,11 +124,15 @@ open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_de
     return status;
 }
 
-qv_status
-qv_gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-                    qv_error *err)
+static qv_status
+prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+             qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    const double most = fmax((double)op->m, fmax((double)op->n, (double)op->k));
+    qv_status status = qv_count_check_cpu(&kernel->op, most, err);
+    if (status)
+        return status;
     struct matmul_desc_cpu desc = { .n = op->n,
                                     .k = op->k,
                                     .src_stride = op->k,
@@ -138,7 +143,7 @@ qv_gemm_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t 
     desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
     struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->w_dtype, NULL };
     dnnl_memory_desc_t packed = NULL;
-    qv_status status = packed_md(dev, &matrix, &packed, err);
+    status = packed_md(dev, &matrix, &packed, err);
     if (status)
         return status;
     desc.weights = packed;
@@ -168,9 +173,9 @@ run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, vo
     return qv_matmul_run_cpu(dev, &g->parts[part], addresses, err);
 }
 
-qv_status
-qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                void *scratch, qv_error *err)
+static qv_status
+run_gemm(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
 {
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(&kernel->op.u.gemm);
     qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
@@ -188,10 +193,24 @@ qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void 
     return status;
 }
 
-void
-qv_gemm_release_cpu(struct qv_kernel *kernel)
+static void
+release_gemm(struct qv_kernel *kernel)
 {
     for (int i = 0; i < kernel->gemm.n_parts && kernel->gemm.parts; i++)
         qv_primitive_close_cpu(&kernel->gemm.parts[i]);
     free(kernel->gemm.parts);
 }
+
+static void
+describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct gemm_cpu *g = &kernel->gemm;
+    qv_primitive_describe_cpu("oneDNN ", &g->parts[0], text, size);
+    if (g->n_parts > 1)
+        snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",
+                 (long long)g->rows);
+}
+
+const struct verbs_cpu qv_gemm_verbs_cpu = {
+    .prepare = prepare_gemm, .run = run_gemm, .release = release_gemm, .describe = describe_gemm
+};

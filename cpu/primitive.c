@@ -72,14 +72,26 @@ qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
     return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
 }
 
-const char *
-qv_primitive_name_cpu(const struct primitive_cpu *p)
+/* What oneDNN falls back to where it has no vector code is a thousand times slower. */
+void
+qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char *text, size_t size)
 {
     const_dnnl_primitive_desc_t pd;
     const char *name = "of unknown name";
+    size_t used = strlen(text);
     if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
         dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
-    return name;
+    snprintf(text + used, size - used, "%s%s%s", what, name,
+             strncmp(name, "ref", 3) ? "" : " (its slow code: it has no other for this)");
+}
+
+qv_status
+qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err)
+{
+    return most <= INT32_MAX
+               ? QV_OK
+               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN counts up to %d",
+                         qv_op_name(op->kind), most, INT32_MAX);
 }
 
 dnnl_status_t

@@ -4,33 +4,17 @@
 
 #include <omp.h>
 
-/* Of f32 row buffers, one for each thread. */
-static size_t
-row_buffer_bytes(const struct qv_op *op)
-{
-    int64_t cols = 0;
-    switch (op->kind) {
-    case QV_OP_norm: cols = op->u.norm.cols; break;
-    case QV_OP_rope: cols = (op->u.rope.heads + 1) * op->u.rope.head_dim; break;
-    case QV_OP_gate: cols = 2 * op->u.gate.cols; break;
-    case QV_OP_gather: cols = op->u.gather.cols; break;
-    case QV_OP_interpolate: cols = 2 * op->u.interpolate.cols; break;
-    case QV_OP_epilogue: cols = 3 * op->u.epilogue.cols; break;
-    case QV_OP_patchify:
-    case QV_OP_im2col:
-    case QV_OP_conv:
-    case QV_OP_convert:
-    case QV_OP_gemm:
-    case QV_OP_attention:
-    case QV_OP_COUNT: break;
-    }
-    return qv_aligned((size_t)cols * sizeof(float));
-}
+/* What a run has beside its operands: threads, and of each a buffer for rows in f32. */
+struct team {
+    int threads;
+    char *scratch;
+    size_t row_bytes; /* of a thread's buffer */
+};
 
-size_t
-qv_row_ops_scratch_cpu(const struct qv_device_cpu *dev, const struct qv_op *op)
+static float *
+buffer_of_thread(const struct team *team)
 {
-    return row_buffer_bytes(op) * (size_t)dev->threads;
+    return (float *)(team->scratch + (size_t)omp_get_thread_num() * team->row_bytes);
 }
 
 /* One patch of one frame, channel by channel. */
@@ -48,12 +32,12 @@ patchify_patch(const struct qv_op_patchify *op, const uint8_t *src, int64_t line
 }
 
 static void
-patchify_cpu(const struct qv_device_cpu *dev, const struct qv_op_patchify *op, void *const *p)
+patchify_cpu(const struct qv_op_patchify *op, void *const *p, const struct team *team)
 {
     const int32_t(*places)[4] = p[1], (*coords)[4] = p[3];
     const float(*norms)[6] = p[2];
     int64_t c = op->channels, ps = op->patch;
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++)
         for (int64_t t = 0; t < op->temporal; t++) {
             const int32_t *at = coords[i], *place = places[at[0]];
@@ -65,10 +49,10 @@ patchify_cpu(const struct qv_device_cpu *dev, const struct qv_op_patchify *op, v
 }
 
 static void
-convert_cpu(const struct qv_device_cpu *dev, const struct qv_op_convert *op, void *const *p)
+convert_cpu(const struct qv_op_convert *op, void *const *p, const struct team *team)
 {
     enum { PIECE = 4096 };
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->n; i += PIECE) {
         int64_t n = op->n - i < PIECE ? op->n - i : PIECE;
         const void *x = at_cpu(p[0], op->x_dtype, i);
@@ -84,12 +68,11 @@ convert_cpu(const struct qv_device_cpu *dev, const struct qv_op_convert *op, voi
 }
 
 static void
-norm_cpu(const struct qv_device_cpu *dev, const struct qv_op_norm *op, void *const *p,
-         char *scratch, size_t row_bytes)
+norm_cpu(const struct qv_op_norm *op, void *const *p, const struct team *team)
 {
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *x = buffer_of_thread(team);
         qv_lanes_load_cpu(x, at_cpu(p[0], op->x_dtype, i * op->cols), op->x_dtype, op->cols);
         qv_lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
         qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), x, op->y_dtype, op->cols);
@@ -98,14 +81,13 @@ norm_cpu(const struct qv_device_cpu *dev, const struct qv_op_norm *op, void *con
 
 /* Each half of a head in two quarters: what turns by the patch's row, and by its column. */
 static void
-rope_cpu(const struct qv_device_cpu *dev, const struct qv_op_rope *op, void *const *p,
-         char *scratch, size_t row_bytes)
+rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
 {
     const int32_t(*coords)[4] = p[2];
     int64_t half = op->head_dim / 2, quarter = half / 2, width = op->heads * op->head_dim;
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *x = buffer_of_thread(team);
         float *cosines = x + width, *sines = cosines + half;
         void *row = at_cpu(p[3], op->x_dtype, i * qv_row_stride(op->x_stride, width));
         for (int axis = 0; axis < 2; axis++) {
@@ -124,14 +106,13 @@ rope_cpu(const struct qv_device_cpu *dev, const struct qv_op_rope *op, void *con
 }
 
 static void
-gate_cpu(const struct qv_device_cpu *dev, const struct qv_op_gate *op, void *const *p,
-         char *scratch, size_t row_bytes)
+gate_cpu(const struct qv_op_gate *op, void *const *p, const struct team *team)
 {
     int64_t a_stride = qv_row_stride(op->a_stride, op->cols);
     int64_t b_stride = qv_row_stride(op->b_stride, op->cols);
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *a = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *a = buffer_of_thread(team);
         float *b = a + op->cols;
         qv_lanes_load_cpu(a, at_cpu(p[0], op->a_dtype, i * a_stride), op->a_dtype, op->cols);
         qv_lanes_load_cpu(b, at_cpu(p[1], op->b_dtype, i * b_stride), op->b_dtype, op->cols);
@@ -142,11 +123,10 @@ gate_cpu(const struct qv_device_cpu *dev, const struct qv_op_gate *op, void *con
 }
 
 static void
-gather_cpu(const struct qv_device_cpu *dev, const struct qv_op_gather *op, void *const *p,
-           char *scratch, size_t row_bytes)
+gather_cpu(const struct qv_op_gather *op, void *const *p, const struct team *team)
 {
     const int32_t *index = p[1];
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
         const void *x = at_cpu(p[0], op->x_dtype, index[i] * op->cols);
         void *y = at_cpu(p[2], op->y_dtype, i * op->cols);
@@ -154,21 +134,20 @@ gather_cpu(const struct qv_device_cpu *dev, const struct qv_op_gather *op, void 
             memcpy(y, x, (size_t)op->cols * qv_dtype_bytes(op->x_dtype));
             continue;
         }
-        float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *v = buffer_of_thread(team);
         qv_lanes_load_cpu(v, x, op->x_dtype, op->cols);
         qv_lanes_store_cpu(y, v, op->y_dtype, op->cols);
     }
 }
 
 static void
-interpolate_cpu(const struct qv_device_cpu *dev, const struct qv_op_interpolate *op, void *const *p,
-                char *scratch, size_t row_bytes)
+interpolate_cpu(const struct qv_op_interpolate *op, void *const *p, const struct team *team)
 {
     const int32_t *index = p[1];
     const float *weight = p[2];
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *sum = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *sum = buffer_of_thread(team);
         float *x = sum + op->cols;
         memset(sum, 0, (size_t)op->cols * sizeof *sum);
         for (int64_t t = op->taps * i; t < op->taps * (i + 1); t++) {
@@ -198,14 +177,14 @@ im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int
 /* A kernel of one makes channels last: columns of a matrix [c, positions] become rows, some at a
  * time. Without strides the positions of a sample are one line, otherwise those of a line are. */
 static void
-transpose(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void *const *p)
+transpose(const struct qv_op_im2col *op, void *const *p, const struct team *team)
 {
     enum { SOME = 256 };
     bool dense = op->sd == 1 && op->sh == 1 && op->sw == 1;
     int64_t plane = op->d * op->h * op->w, ds = (op->d - 1) / op->sd + 1;
     int64_t hs = (op->h - 1) / op->sh + 1, width = dense ? plane : (op->w - 1) / op->sw + 1;
     int64_t lines = dense ? 1 : ds * hs, pieces = (width + SOME - 1) / SOME;
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->n * lines * pieces; i++) {
         int64_t n = i / (lines * pieces), line = i / pieces % lines, first = i % pieces * SOME;
         int64_t in = (line / hs * op->sd * op->h + line % hs * op->sh) * op->w + first * op->sw;
@@ -217,15 +196,15 @@ transpose(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void *
 }
 
 static void
-im2col_cpu(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void *const *p)
+im2col_cpu(const struct qv_op_im2col *op, void *const *p, const struct team *team)
 {
     int64_t ds = (op->d - op->kd) / op->sd + 1, hs = (op->h - op->kh) / op->sh + 1;
     int64_t ws = (op->w - op->kw) / op->sw + 1, cols = op->kd * op->kh * op->kw * op->c;
     if (op->channels_first && cols == op->c) {
-        transpose(dev, op, p);
+        transpose(op, p, team);
         return;
     }
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
+#pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->n * ds * hs; i++)
         for (int64_t j = 0; j < ws; j++)
             im2col_row(op, p[0], at_cpu(p[1], op->y_dtype, (i * ws + j) * cols), i / (ds * hs),
@@ -233,12 +212,11 @@ im2col_cpu(const struct qv_device_cpu *dev, const struct qv_op_im2col *op, void 
 }
 
 static void
-epilogue_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op, void *const *p,
-             char *scratch, size_t row_bytes)
+epilogue_cpu(const struct qv_op_epilogue *op, void *const *p, const struct team *team)
 {
-#pragma omp parallel num_threads(dev->threads)
+#pragma omp parallel num_threads(team->threads)
     {
-        float *v = (float *)(scratch + (size_t)omp_get_thread_num() * row_bytes);
+        float *v = buffer_of_thread(team);
         float *residual = v + op->cols, *bias = op->bias ? residual + op->cols : NULL;
         if (bias)
             qv_lanes_load_cpu(bias, p[1], op->bias_dtype, op->cols);
@@ -258,23 +236,53 @@ epilogue_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op, v
     }
 }
 
-void
-qv_row_ops_run_cpu(struct qv_device_cpu *dev, const struct qv_op *op, void *const *p, void *scratch)
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+static qv_status
+prepare_rows(const struct qv_device_cpu *dev, struct qv_kernel *kernel, int64_t cols,
+             size_t *scratch_bytes)
 {
-    size_t row_bytes = row_buffer_bytes(op);
-    switch (op->kind) {
-    case QV_OP_patchify: patchify_cpu(dev, &op->u.patchify, p); break;
-    case QV_OP_convert: convert_cpu(dev, &op->u.convert, p); break;
-    case QV_OP_norm: norm_cpu(dev, &op->u.norm, p, scratch, row_bytes); break;
-    case QV_OP_rope: rope_cpu(dev, &op->u.rope, p, scratch, row_bytes); break;
-    case QV_OP_gate: gate_cpu(dev, &op->u.gate, p, scratch, row_bytes); break;
-    case QV_OP_gather: gather_cpu(dev, &op->u.gather, p, scratch, row_bytes); break;
-    case QV_OP_interpolate: interpolate_cpu(dev, &op->u.interpolate, p, scratch, row_bytes); break;
-    case QV_OP_im2col: im2col_cpu(dev, &op->u.im2col, p); break;
-    case QV_OP_epilogue: epilogue_cpu(dev, &op->u.epilogue, p, scratch, row_bytes); break;
-    case QV_OP_conv:
-    case QV_OP_gemm:
-    case QV_OP_attention:
-    case QV_OP_COUNT: break;
-    }
+    kernel->row_bytes = qv_aligned((size_t)cols * sizeof(float));
+    *scratch_bytes = kernel->row_bytes * (size_t)dev->threads;
+    return QV_OK;
 }
+
+static void
+describe_rows(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    (void)kernel;
+    snprintf(text, size, "our row kernel");
+}
+
+/* The verbs of an operation whose threads need buffers of `cols` values. */
+#define ROW_OP(name, may_mix, cols)                                                                \
+    static qv_status prepare_##name(struct qv_device_cpu *dev, struct qv_kernel *kernel,           \
+                                    size_t *scratch_bytes, qv_error *err)                          \
+    {                                                                                              \
+        const struct qv_op_##name *op = &kernel->op.u.name;                                        \
+        (void)op;                                                                                  \
+        (void)err;                                                                                 \
+        return prepare_rows(dev, kernel, cols, scratch_bytes);                                     \
+    }                                                                                              \
+    static qv_status run_##name(struct qv_device_cpu *dev, const struct qv_kernel *kernel,         \
+                                void *const *p, void *scratch, qv_error *err)                      \
+    {                                                                                              \
+        const struct team team = { dev->threads, scratch, kernel->row_bytes };                     \
+        (void)err;                                                                                 \
+        name##_cpu(&kernel->op.u.name, p, &team);                                                  \
+        return QV_OK;                                                                              \
+    }                                                                                              \
+    const struct verbs_cpu qv_##name##_verbs_cpu = {                                               \
+        .mixes = may_mix, .prepare = prepare_##name, .run = run_##name, .describe = describe_rows  \
+    };
+
+/* All but im2col go through f32, operand by operand. */
+ROW_OP(patchify, true, 0)
+ROW_OP(convert, true, 0)
+ROW_OP(norm, true, op->cols)
+ROW_OP(rope, true, (op->heads + 1) * op->head_dim)
+ROW_OP(gate, true, 2 * op->cols)
+ROW_OP(gather, true, op->cols)
+ROW_OP(interpolate, true, 2 * op->cols)
+ROW_OP(im2col, false, 0)
+ROW_OP(epilogue, true, 3 * op->cols)

@@ -113,9 +113,9 @@ qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_atte
     return status;
 }
 
-qv_status
-qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                          size_t *scratch_bytes, qv_error *err)
+static qv_status
+prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                  size_t *scratch_bytes, qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct graph_cuda *graph = &kernel->u.attention.graph;
@@ -135,9 +135,9 @@ qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, 
     return QV_OK; /* without a plan, on our own kernel */
 }
 
-qv_status
-qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                      void *scratch, qv_error *err)
+static qv_status
+run_attention(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+              void *scratch, qv_error *err)
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     const struct graph_cuda *graph = &kernel->u.attention.graph;
@@ -165,17 +165,25 @@ qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel
     return qv_graph_run_cuda(dev, graph, bindings, lists ? N : N - OF_LISTS, scratch, err);
 }
 
-void
-qv_attention_release_cuda(struct qv_kernel *kernel)
+static void
+release_attention(struct qv_kernel *kernel)
 {
     qv_graph_close_cuda(&kernel->u.attention.graph);
 }
 
-void
-qv_attention_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+static void
+describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
     if (kernel->u.attention.is_short)
         snprintf(text, size, "our own kernel for short segments");
     else
         qv_graph_describe_cuda(&kernel->u.attention.graph, kernel->naive, text, size);
 }
+
+const struct verbs_cuda qv_attention_verbs_cuda = {
+    .library = CUDNN,
+    .prepare = prepare_attention,
+    .run = run_attention,
+    .release = release_attention,
+    .describe = describe_attention,
+};

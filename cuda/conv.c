@@ -357,9 +357,9 @@ sums_bytes(const struct qv_op_conv *op)
     return qv_aligned((size_t)(rows_of(op) * op->o) * sizeof(float));
 }
 
-qv_status
-qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                     size_t *scratch_bytes, qv_error *err)
+static qv_status
+prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+             size_t *scratch_bytes, qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     const struct qv_op_conv *op = &kernel->op.u.conv;
@@ -442,9 +442,9 @@ run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *cons
                          "qv_epilogue_cuda", err);
 }
 
-qv_status
-qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                 void *scratch, qv_error *err)
+static qv_status
+run_conv(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cuda *conv = &kernel->u.conv;
@@ -457,8 +457,8 @@ qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
     return status || !conv->bare ? status : run_epilogue(dev, op, p, sums, err);
 }
 
-void
-qv_conv_release_cuda(struct qv_kernel *kernel)
+static void
+release_conv(struct qv_kernel *kernel)
 {
     qv_graph_close_cuda(&kernel->u.conv.graph);
 }
@@ -474,8 +474,8 @@ epilogue_obstacle(const struct qv_op_conv *op)
                : "cuDNN's activations are not exact in f32";
 }
 
-void
-qv_conv_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+static void
+describe_conv(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cuda *conv = &kernel->u.conv;
@@ -489,3 +489,11 @@ qv_conv_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
         snprintf(text + used, size - used, ", then our %s: %s", op->sums ? "sum" : "epilogue",
                  epilogue_obstacle(op));
 }
+
+const struct verbs_cuda qv_conv_verbs_cuda = {
+    .library = CUDNN,
+    .prepare = prepare_conv,
+    .run = run_conv,
+    .release = release_conv,
+    .describe = describe_conv,
+};

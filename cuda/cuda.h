@@ -2,7 +2,7 @@
 /*
  * The CUDA backend's parts: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in our
  * own kernels. They lie in layers, each of which calls only those before it: status; copier; memory;
- * cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv; work; device.
+ * cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -124,6 +124,7 @@ struct conv_cuda {
 
 struct qv_kernel {
     struct qv_op op;
+    const struct verbs_cuda *verbs; /* of the operation */
     union {
         struct gemm_cuda gemm;
         struct attention_cuda attention;
@@ -132,40 +133,37 @@ struct qv_kernel {
     char naive[200]; /* why cuDNN does not run it; "" where it does, or is not asked */
 };
 
+/* What the backend does for one kind of operation. The file of the operation defines the verbs, under a
+ * name that ops.inc gives; device.c lists them, so that an operation without verbs does not link. p are
+ * device addresses; choice is as in qv_backend.prepare, before which *scratch_bytes is 0. */
+struct verbs_cuda {
+    enum library_cuda library; /* that prepare needs; LIBRARIES: none */
+    qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+                         size_t *scratch_bytes, qv_error *err);
+    qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+                     void *scratch, qv_error *err);
+    /* Called where prepare failed, too. NULL: the kernel keeps nothing. */
+    void (*release)(struct qv_kernel *kernel);
+    void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
+};
+#define QV_OP(name, fields, operands, flops) extern const struct verbs_cuda qv_##name##_verbs_cuda;
+#include "engine/ops.inc"
+
 /* cuda/gemm_graph.c: whether cuDNN is asked for a GEMM; what it has no plan for is cuBLASLt's. */
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
-/* cuda/gemm.c, attention.c, conv.c: p are device addresses; choice is as in qv_backend.prepare. */
+/* cuda/gemm.c */
 qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                             int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                             qv_error *err);
-qv_status qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                               size_t *scratch_bytes, qv_error *err);
-qv_status qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
-                           void *const *p, void *scratch, qv_error *err);
-void qv_gemm_release_cuda(struct qv_kernel *kernel);
-void qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
 
-qv_status qv_attention_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel,
-                                    int choice, size_t *scratch_bytes, qv_error *err);
-qv_status qv_attention_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
-                                void *const *p, void *scratch, qv_error *err);
-void qv_attention_release_cuda(struct qv_kernel *kernel);
-void qv_attention_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
-
-/* The weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
+/* cuda/conv.c: the weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
 qv_status qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                             const void *src, struct qv_buffer dst, qv_error *err);
-qv_status qv_conv_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                               size_t *scratch_bytes, qv_error *err);
-qv_status qv_conv_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
-                           void *const *p, void *scratch, qv_error *err);
-void qv_conv_release_cuda(struct qv_kernel *kernel);
-void qv_conv_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* cuda/work.c: verbs of the table. */
 qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);

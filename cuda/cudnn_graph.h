@@ -110,7 +110,7 @@ qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op
 qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
                             int choice, struct conv_cuda *out, int *usable, qv_error *err);
 
-/* A GEMM's plan, with addresses as qv_gemm_run_cuda has them. */
+/* A GEMM's plan, with addresses as a gemm's run has them. */
 qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
                                  const struct graph_cuda *graph, void *const *p, void *workspace,
                                  qv_error *err);

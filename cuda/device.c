@@ -209,6 +209,9 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     return status;
 }
 
+/* conv3d's thresholds stay 0: on an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by depth
+ * for dense layers (1.4 at 1024 channels). In depthwise layers by depth gains up to 1.2 times from a
+ * depth of 7 on, and loses at 3. */
 static void
 caps_cuda(const struct qv_device *device, struct qv_caps *out)
 {
@@ -264,27 +267,20 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
                         : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
+/* An operation that lacks verbs does not link. */
+static const struct verbs_cuda *const verbs[] = {
+#define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cuda,
+#include "engine/ops.inc"
+};
+
 static void
 release_cuda(struct qv_device *device, struct qv_kernel *kernel)
 {
     if (!kernel)
         return;
     cudaSetDevice(device_cuda(device)->ordinal);
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: qv_gemm_release_cuda(kernel); break;
-    case QV_OP_attention: qv_attention_release_cuda(kernel); break;
-    case QV_OP_conv: qv_conv_release_cuda(kernel); break;
-    case QV_OP_patchify: /* our own kernels keep nothing */
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-    case QV_OP_COUNT: break;
-    }
+    if (kernel->verbs->release)
+        kernel->verbs->release(kernel);
     free(kernel);
 }
 
@@ -313,16 +309,8 @@ open_cudnn(struct qv_device_cuda *dev, qv_error *err)
     return status;
 }
 
-static int
-library_of(enum qv_op_kind kind)
-{
-    return kind == QV_OP_gemm                              ? CUBLASLT
-           : kind == QV_OP_attention || kind == QV_OP_conv ? CUDNN
-                                                           : LIBRARIES;
-}
-
 static qv_status
-open_library(struct qv_device_cuda *dev, int library, qv_error *err)
+open_library(struct qv_device_cuda *dev, enum library_cuda library, qv_error *err)
 {
     join_warmer(dev, library);
     return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
@@ -332,36 +320,11 @@ open_library(struct qv_device_cuda *dev, int library, qv_error *err)
 static qv_status
 open_libraries(struct qv_device_cuda *dev, const struct qv_op *op, qv_error *err)
 {
-    const int library = library_of(op->kind);
+    const enum library_cuda library = verbs[op->kind]->library;
     qv_status status = library == LIBRARIES ? QV_OK : open_library(dev, library, err);
     if (!status && op->kind == QV_OP_gemm && qv_gemm_is_graph_cuda(&op->u.gemm))
         status = open_library(dev, CUDNN, err);
     return status;
-}
-
-static qv_status
-prepare_kernel(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-               size_t *scratch_bytes, qv_error *err)
-{
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: return qv_gemm_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    case QV_OP_attention: return qv_attention_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    case QV_OP_conv: return qv_conv_prepare_cuda(dev, kernel, choice, scratch_bytes, err);
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-        if (choice)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(kernel->op.kind));
-        return QV_OK;
-    case QV_OP_COUNT: break;
-    }
-    return qv_fail(err, QV_EUNSUPPORTED, "%s: no kernel", qv_op_name(kernel->op.kind));
 }
 
 static qv_status
@@ -378,10 +341,11 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     if (!kernel)
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
+    kernel->verbs = verbs[op->kind];
     *scratch_bytes = 0;
     status = open_libraries(dev, op, err);
     if (!status)
-        status = prepare_kernel(dev, kernel, choice, scratch_bytes, err);
+        status = kernel->verbs->prepare(dev, kernel, choice, scratch_bytes, err);
     if (status)
         release_cuda(device, kernel);
     else
@@ -404,7 +368,7 @@ static void
 warm_cuda(struct qv_device *device, const struct qv_op *op)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    const int library = library_of(op->kind);
+    const enum library_cuda library = verbs[op->kind]->library;
     const void *const started[LIBRARIES] = { dev->lt, dev->cudnn };
     if (library == LIBRARIES || started[library] || dev->warmers[library])
         return;
@@ -422,22 +386,7 @@ warm_cuda(struct qv_device *device, const struct qv_op *op)
 static void
 describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    switch (kernel->op.kind) {
-    case QV_OP_gemm: qv_gemm_describe_cuda(kernel, text, size); return;
-    case QV_OP_attention: qv_attention_describe_cuda(kernel, text, size); return;
-    case QV_OP_conv: qv_conv_describe_cuda(kernel, text, size); return;
-    case QV_OP_patchify:
-    case QV_OP_convert:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_gate:
-    case QV_OP_gather:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-    case QV_OP_COUNT: break;
-    }
-    snprintf(text, size, "our kernel");
+    kernel->verbs->describe(kernel, text, size);
 }
 
 const struct qv_backend qv_backend_cuda = {

@@ -253,8 +253,8 @@ runs_fewer(struct qv_device_cuda *dev, struct gemm_cuda *g)
     return true;
 }
 
-void
-qv_gemm_release_cuda(struct qv_kernel *kernel)
+static void
+release_gemm(struct qv_kernel *kernel)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
     qv_graph_close_cuda(&g->graph);
@@ -266,25 +266,27 @@ qv_gemm_release_cuda(struct qv_kernel *kernel)
 
 /* As it is for so many rows, in each of its batches. */
 static qv_status
-choose_for(struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool f32_sums, int64_t rows,
-           int choice, int64_t id, struct gemm_cuda *g, qv_error *err)
+choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
+           int choice, int64_t id, qv_error *err)
 {
+    struct gemm_cuda *g = &kernel->u.gemm;
     destroy_layouts(g);
-    cublasStatus_t s = create_layouts(op, f32_sums, rows, g);
+    cublasStatus_t s = create_layouts(&kernel->op.u.gemm, f32_sums, rows, g);
     return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, id, err);
 }
 
 /* Few rows: the algorithm that ALIKE_ROWS take, in tiles for few; else in the very same. */
 static qv_status
-choose_alike(struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool f32_sums, int64_t rows,
-             int choice, struct gemm_cuda *g, qv_error *err)
+choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
+             int choice, qv_error *err)
 {
-    qv_status status = choose_for(dev, op, f32_sums, ALIKE_ROWS, 0, ANY, g, err);
+    struct gemm_cuda *g = &kernel->u.gemm;
+    qv_status status = choose_for(dev, kernel, f32_sums, ALIKE_ROWS, 0, ANY, err);
     if (status)
         return status;
     const cublasLtMatmulAlgo_t alike = g->algo;
     const int64_t id = algorithm_value(&alike, CUBLASLT_ALGO_CONFIG_ID);
-    status = choose_for(dev, op, f32_sums, rows, choice, id, g, err);
+    status = choose_for(dev, kernel, f32_sums, rows, choice, id, err);
     if (status != QV_EUNSUPPORTED || choice)
         return status;
     g->algo = alike;
@@ -301,10 +303,10 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
     const bool few = rows < ALIKE_ROWS && op->x_dtype == QV_BF16;
     cublasStatus_t s = create_desc(dev, op, f32_sums, &g->desc);
     qv_status status = s     ? qv_check_cublas(dev, s, "describing a gemm", err)
-                       : few ? choose_alike(dev, op, f32_sums, rows, choice, g, err)
-                             : choose_for(dev, op, f32_sums, rows, choice, ANY, g, err);
+                       : few ? choose_alike(dev, kernel, f32_sums, rows, choice, err)
+                             : choose_for(dev, kernel, f32_sums, rows, choice, ANY, err);
     if (status) {
-        qv_gemm_release_cuda(kernel);
+        release_gemm(kernel);
         return status;
     }
     if (f32_sums)
@@ -356,9 +358,9 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 }
 
 /* cuDNN's ways come before cuBLASLt's. */
-qv_status
-qv_gemm_prepare_cuda(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                     size_t *scratch_bytes, qv_error *err)
+static qv_status
+prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+             size_t *scratch_bytes, qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -390,8 +392,8 @@ append_name(const char *what, const char *const *names, size_t n, uint32_t value
         snprintf(text + used, size - used, ", %s number %u", what, (unsigned)value);
 }
 
-void
-qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
+static void
+describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
     if (g->graph.plan) {
@@ -413,9 +415,9 @@ qv_gemm_describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-qv_status
-qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                 void *scratch, qv_error *err)
+static qv_status
+run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
@@ -451,3 +453,11 @@ qv_gemm_run_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, voi
     return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
                          "gemm's epilogue", err);
 }
+
+const struct verbs_cuda qv_gemm_verbs_cuda = {
+    .library = CUBLASLT,
+    .prepare = prepare_gemm,
+    .run = run_gemm,
+    .release = release_gemm,
+    .describe = describe_gemm,
+};

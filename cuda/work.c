@@ -6,33 +6,10 @@
 static qv_status
 run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
 {
-    const struct qv_kernel *kernel = call->kernel;
-    const struct qv_op *op = &kernel->op;
-    cudaStream_t s = dev->stream;
-    cudaError_t e = cudaErrorNotSupported;
-    void *p[QV_MAX_OPERANDS], *scratch = address_cuda(call->scratch);
+    void *p[QV_MAX_OPERANDS];
     for (int i = 0; i < QV_MAX_OPERANDS; i++)
         p[i] = address_cuda(call->operands[i]);
-    switch (op->kind) {
-    case QV_OP_gemm: return qv_gemm_run_cuda(dev, kernel, p, scratch, err);
-    case QV_OP_attention: return qv_attention_run_cuda(dev, kernel, p, scratch, err);
-    case QV_OP_conv: return qv_conv_run_cuda(dev, kernel, p, scratch, err);
-    case QV_OP_patchify:
-        e = qv_patchify_cuda(s, &op->u.patchify, p[0], p[1], p[2], p[3], p[4]);
-        break;
-    case QV_OP_convert: e = qv_convert_cuda(s, &op->u.convert, p[0], p[1]); break;
-    case QV_OP_norm: e = qv_norm_cuda(s, &op->u.norm, p[0], p[1], p[2], p[3]); break;
-    case QV_OP_rope: e = qv_rope_cuda(s, &op->u.rope, p[0], p[1], p[2], p[3]); break;
-    case QV_OP_gate: e = qv_gate_cuda(s, &op->u.gate, p[0], p[1], p[2]); break;
-    case QV_OP_gather: e = qv_gather_cuda(s, &op->u.gather, p[0], p[1], p[2]); break;
-    case QV_OP_interpolate:
-        e = qv_interpolate_cuda(s, &op->u.interpolate, p[0], p[1], p[2], p[3]);
-        break;
-    case QV_OP_im2col: e = qv_im2col_cuda(s, &op->u.im2col, p[0], p[1]); break;
-    case QV_OP_epilogue: e = qv_epilogue_cuda(s, &op->u.epilogue, p[0], p[1], p[2], p[3]); break;
-    case QV_OP_COUNT: break;
-    }
-    return qv_check_cuda(dev, e, qv_op_name(op->kind), err);
+    return call->kernel->verbs->run(dev, call->kernel, p, address_cuda(call->scratch), err);
 }
 
 static qv_status

@@ -17,7 +17,8 @@ enum { MOST_FEW_ROWS = 16 };
  * x; threadgroup memory is threadgroup(0). */
 struct launch_metal {
     const char *function;
-    qv_dtype real; /* which library: what REAL stands for in it */
+    const char *obstacle; /* why it is a simple kernel, where a fast one could be; NULL */
+    qv_dtype real;        /* which library: what REAL stands for in it */
     uint32_t constants[CONSTANTS];
     union {
         struct patchify_args patchify;
@@ -44,18 +45,13 @@ qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct
                           qv_error *err);
 
 /* The kernel's name, and where it is a simple one, why; naive: as in qv_launch_metal. */
-void qv_describe_metal(const struct qv_op *op, bool naive, const struct launch_metal *launch,
-                       char *text, size_t size);
+void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text, size_t size);
 
-/* metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that are bound by
- * memory) */
-qv_status qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive,
-                               struct launch_metal *out, qv_error *err);
-qv_status qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive,
-                               struct launch_metal *out, qv_error *err);
-qv_status qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool naive,
-                                    struct launch_metal *out, qv_error *err);
-qv_status qv_launch_rows_metal(const struct qv_op *op, int choice, bool naive,
-                               struct launch_metal *out, qv_error *err);
+/* The same of one kind: metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that
+ * are bound by memory). launch.c lists them, so that an operation without a launch does not link. */
+#define QV_OP(name, fields, operands, flops) \
+    qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
+                                       struct launch_metal *out, qv_error *err);
+#include "engine/ops.inc"
 
 #endif

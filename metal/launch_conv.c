@@ -146,9 +146,10 @@ qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive, struct
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
     out->args.conv = args_of(&s, op);
-    if (naive)
+    if (naive) {
+        out->obstacle = "it has groups";
         naive_launch("conv_naive", s.rows * s.o, out);
-    else {
+    } else {
         const struct tile_metal *tile = tile_choose(s.rows, s.o, choice);
         out->function = tile->conv;
         tile_launch(tile, s.rows, s.o, s.k, s.c % 4 == 0 ? 2 : s.k % 4 == 0 ? 1 : 0, out);

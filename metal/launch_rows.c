@@ -38,6 +38,14 @@ at_most(int64_t a, int64_t most)
     return a < most ? a : most;
 }
 
+/* Whether a kernel works on vectors, where rows are whole ones. */
+static void
+set_aligned(struct launch_metal *out, bool aligned)
+{
+    out->constants[CONSTANT_ALIGNED] = aligned;
+    out->obstacle = aligned ? NULL : "rows are no whole vectors";
+}
+
 /* `times` times `rows` rows of `items` items over threadgroups, so that each has a few items per
  * thread, but not so many that few threadgroups are left. */
 static void
@@ -67,7 +75,7 @@ launch_patchify(const struct qv_op_patchify *op, bool naive, struct launch_metal
         return status;
     out->function = "patchify";
     out->real = (qv_dtype)op->y_dtype;
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->args.patchify = (struct patchify_args){
         .rows = (qv_count)op->rows,
         .patch = (qv_count)op->patch,
@@ -79,13 +87,14 @@ launch_patchify(const struct qv_op_patchify *op, bool naive, struct launch_metal
 }
 
 static qv_status
-launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *out)
+launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *out, qv_error *err)
 {
+    (void)err;
     bool from = op->x_dtype != QV_F32, to = op->y_dtype != QV_F32;
     int64_t size = naive ? 1 : 4;
     out->function = "convert";
     out->real = (qv_dtype)(from ? op->x_dtype : op->y_dtype);
-    out->constants[CONSTANT_ALIGNED] = !naive;
+    set_aligned(out, !naive);
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.convert = (struct convert_args){ .n = op->n };
@@ -99,9 +108,9 @@ enum { NORM_VECTORS = 9, NORM_THREADS = 128 }; /* of a thread, as in norm.metal;
 
 /* A simdgroup per row, where its registers hold it, then a threadgroup per row; choice 1 is the
  * other one, where that is possible too. */
-static qv_status
-launch_norm(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
-            qv_error *err)
+qv_status
+qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
+                     qv_error *err)
 {
     int64_t vectors = op->cols / 4, narrow = ceil_div(vectors, SIMDGROUP);
     bool can_wide = !naive && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
@@ -115,6 +124,7 @@ launch_norm(const struct qv_op_norm *op, int choice, bool naive, struct launch_m
                        can_narrow ? "two ways" : "one way", (long long)op->cols);
     int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
     out->function = fast ? "norm" : "norm_naive";
+    out->obstacle = fast ? NULL : "rows are no whole vectors, or too long";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_A] = op->rms != 0;
     out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
@@ -140,7 +150,7 @@ launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, q
         return status;
     out->function = "rope";
     out->real = (qv_dtype)op->x_dtype;
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->args.rope = (struct rope_args){
         .rows = (qv_count)op->rows,
         .heads = (qv_count)op->heads,
@@ -163,7 +173,7 @@ launch_gate(const struct qv_op_gate *op, bool naive, struct launch_metal *out, q
     out->function = "gate";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->args.gate = (struct gate_args){ (qv_count)op->rows, (qv_count)op->cols,
                                          qv_row_stride(op->a_stride, op->cols),
                                          qv_row_stride(op->b_stride, op->cols) };
@@ -181,7 +191,7 @@ launch_gather(const struct qv_op_gather *op, bool naive, struct launch_metal *ou
         return status;
     out->function = "gather";
     out->real = (qv_dtype)(from ? op->x_dtype : op->y_dtype);
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.gather = (struct gather_args){ (qv_count)op->rows, (qv_count)op->cols };
@@ -202,7 +212,7 @@ launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch
         return status;
     out->function = "interpolate";
     out->real = (qv_dtype)op->y_dtype;
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->args.interpolate =
         (struct interpolate_args){ (qv_count)op->rows, (qv_count)op->cols, (qv_count)op->taps };
     spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
@@ -222,7 +232,7 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
-    out->constants[CONSTANT_ALIGNED] = aligned;
+    set_aligned(out, aligned);
     out->args.epilogue_op = (struct epilogue_op_args){
         .rows = (qv_count)op->rows,
         .cols = (qv_count)op->cols,
@@ -261,9 +271,9 @@ im2col_is_aligned(const struct qv_op_im2col *op)
     return op->kw % 4 == 0 && op->w % 4 == 0 && op->sw % 4 == 0;
 }
 
-static qv_status
-launch_im2col(const struct qv_op_im2col *op, int choice, bool naive, struct launch_metal *out,
-              qv_error *err)
+qv_status
+qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
+                       struct launch_metal *out, qv_error *err)
 {
     const struct im2col_args args = im2col_args_of(op);
     int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
@@ -283,7 +293,9 @@ launch_im2col(const struct qv_op_im2col *op, int choice, bool naive, struct laun
                        can_tile ? "two ways" : "one way");
     out->function = tiled ? "im2col_tiles" : "im2col";
     out->real = (qv_dtype)op->x_dtype;
-    out->constants[CONSTANT_ALIGNED] = aligned && !tiled;
+    set_aligned(out, aligned && !tiled);
+    if (tiled)
+        out->obstacle = NULL;
     out->constants[CONSTANT_A] = op->channels_first != 0;
     out->args.im2col = args;
     spread(out, rows, cols / (aligned ? 4 : 1), frames);
@@ -295,27 +307,21 @@ launch_im2col(const struct qv_op_im2col *op, int choice, bool naive, struct laun
     return QV_OK;
 }
 
-qv_status
-qv_launch_rows_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
-                     qv_error *err)
-{
-    bool one_way = op->kind != QV_OP_norm && op->kind != QV_OP_im2col;
-    if (one_way && choice > 0)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(op->kind));
-    switch (op->kind) {
-    case QV_OP_patchify: return launch_patchify(&op->u.patchify, naive, out, err);
-    case QV_OP_convert: return launch_convert(&op->u.convert, naive, out);
-    case QV_OP_norm: return launch_norm(&op->u.norm, choice, naive, out, err);
-    case QV_OP_im2col: return launch_im2col(&op->u.im2col, choice, naive, out, err);
-    case QV_OP_rope: return launch_rope(&op->u.rope, naive, out, err);
-    case QV_OP_gate: return launch_gate(&op->u.gate, naive, out, err);
-    case QV_OP_gather: return launch_gather(&op->u.gather, naive, out, err);
-    case QV_OP_interpolate: return launch_interpolate(&op->u.interpolate, naive, out, err);
-    case QV_OP_epilogue: return launch_epilogue(&op->u.epilogue, naive, out, err);
-    case QV_OP_gemm:
-    case QV_OP_attention:
-    case QV_OP_conv:
-    case QV_OP_COUNT: break;
+/* ---- those that run in one way --------------------------------------------------------------- */
+
+#define ONE_WAY(name)                                                                              \
+    qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
+                                       struct launch_metal *out, qv_error *err)                    \
+    {                                                                                              \
+        if (choice > 0)                                                                            \
+            return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", #name);                     \
+        return launch_##name(op, naive, out, err);                                                 \
     }
-    return qv_fail(err, QV_EUNSUPPORTED, "%s is not bound by memory", qv_op_name(op->kind));
-}
+
+ONE_WAY(patchify)
+ONE_WAY(convert)
+ONE_WAY(rope)
+ONE_WAY(gate)
+ONE_WAY(gather)
+ONE_WAY(interpolate)
+ONE_WAY(epilogue)

@@ -125,7 +125,7 @@ make_plan(struct check *check, const struct qv_op *op, int choice, char *text, s
     if (status)
         snprintf(kernel.naive, sizeof kernel.naive, "%.199s", err->text);
     if (op->kind == QV_OP_conv)
-        qv_conv_describe_cuda(&kernel, text, size);
+        qv_conv_verbs_cuda.describe(&kernel, text, size);
     else
         qv_graph_describe_cuda(graph, kernel.naive, text, size);
     qv_graph_close_cuda(graph);
@@ -362,10 +362,10 @@ check_naive(void)
     size_t scratch;
     qv_error err = { 0 };
     qv_op_set_dtype(&kernel.op, QV_BF16);
-    if (qv_attention_prepare_cuda(&dev, &kernel, 0, &scratch, &err))
+    if (qv_attention_verbs_cuda.prepare(&dev, &kernel, 0, &scratch, &err))
         snprintf(text, sizeof text, "%.200s", err.text);
     else
-        qv_attention_describe_cuda(&kernel, text, sizeof text);
+        qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
     bool right = !strcmp(text, "naive kernel: attention: cuDNN does not take it: head_dim is not a "
                                "multiple of 8 up to 256");
     printf("%s  heads of 20: %s\n", right ? "ok  " : "FAIL", text);
@@ -403,9 +403,9 @@ check_short(void)
             bool parsed = !qv_op_parse(line, &kernel.op, &err);
             bool is_short = parsed && qv_attention_is_short_cuda(&kernel.op.u.attention);
             good = good && parsed && is_short == (cases[i].is_short && !f32);
-            if (is_short && !qv_attention_prepare_cuda(&(struct qv_device_cuda){ 0 }, &kernel, 0,
-                                                       &scratch, &err))
-                qv_attention_describe_cuda(&kernel, text, sizeof text);
+            if (is_short && !qv_attention_verbs_cuda.prepare(&(struct qv_device_cuda){ 0 }, &kernel,
+                                                             0, &scratch, &err))
+                qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
             good = good && (!is_short || (!scratch && strstr(text, "short segments")));
         }
         right = right && good;

@@ -13,10 +13,12 @@
 #include "conv3d/lower.h"
 #include "dtype.h"
 
-static const struct qv_caps right_caps, wrong_caps = { .wrong_sparse_bf16 = true };
-static const struct qv_conv3d_thresholds thresholds = { .by_depth_max_kd = 3,
-                                                        .by_depth_min_c = 3,
-                                                        .rows_min_o = 64 };
+#define THRESHOLDS                                                                                 \
+    {                                                                                              \
+        .by_depth_max_kd = 3, .by_depth_min_c = 3, .rows_min_o = 64                                \
+    }
+static const struct qv_caps right_caps = { .conv3d = THRESHOLDS },
+                            wrong_caps = { .wrong_sparse_bf16 = true, .conv3d = THRESHOLDS };
 
 /* Tower M's patch embedding of one 20x38 frame pair. */
 static qv_conv3d_desc
@@ -108,7 +110,7 @@ decide(const qv_conv3d_desc *d)
 {
     struct qv_conv3d_decision it;
     qv_error err = { 0 };
-    if (qv_conv3d_decide(d, &right_caps, &thresholds, -1, &it, &err))
+    if (qv_conv3d_decide(d, &right_caps, -1, &it, &err))
         fail_msg("%s", err.text);
     return it;
 }
@@ -270,7 +272,7 @@ wrong_bf16_is_never_direct(void **state)
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     expect_words(text, "a stride exceeds the kernel");
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
-    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, &thresholds, -1, &it, &err), QV_OK);
+    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* though 7 is above the threshold */
     expect_words(it.reason, "not direct");
     expect_words(it.reason, "wrong in bf16");
@@ -290,7 +292,7 @@ refused(const qv_conv3d_desc *d, const char *words)
     assert_int_equal(qv_conv3d_check(d, &err), QV_EINVAL);
     expect_words(err.text, words);
     assert_int_equal(qv_conv3d_check(d, NULL), QV_EINVAL);
-    assert_int_equal(qv_conv3d_decide(d, &right_caps, &thresholds, -1, &it, &err), QV_EINVAL);
+    assert_int_equal(qv_conv3d_decide(d, &right_caps, -1, &it, &err), QV_EINVAL);
     assert_memory_equal(&it, &before, sizeof it);
     assert_false(qv_conv3d_legal(d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
 }
@@ -354,8 +356,7 @@ nothing_legal_is_unsupported(void **state)
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
     d.dtype = QV_BF16;
     d.stride[0] = 18;
-    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, &thresholds, -1, &it, &err),
-                     QV_EUNSUPPORTED);
+    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), QV_EUNSUPPORTED);
     expect_words(err.text, "direct: this device library");
     expect_words(err.text, "by depth: kernel depth 17");
 }
@@ -541,21 +542,41 @@ thresholds_part_by_depth_from_direct(void **state)
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "every shape; kernel depth 4 is above 3");
     d = vae();
-    struct qv_conv3d_thresholds t = thresholds;
-    t.by_depth_min_c = 97;
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
+    struct qv_caps caps = right_caps;
+    caps.conv3d.by_depth_min_c = 97;
+    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "enough of its 96 channels");
     d.groups = d.c = d.o = 96; /* depthwise */
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
+    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
     d.groups = 48;
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &t, -1, &it, NULL), QV_OK);
+    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    const struct qv_caps amx = { .device = "A CPU, oneDNN 3.2.0, AMX" };
-    assert_true(qv_conv3d_thresholds_of("cpu", &amx)->by_depth_min_c <
-                qv_conv3d_thresholds_of("cpu", &right_caps)->by_depth_min_c);
-    assert_int_equal(qv_conv3d_thresholds_of("abacus", &amx)->by_depth_max_kd, 0);
+}
+
+/* A device of which nothing is known goes direct, and only a CPU with AMX gains by depth in dense
+ * layers. */
+static void
+devices_have_thresholds(void **state)
+{
+    (void)state;
+    const qv_conv3d_desc d = vae();
+    struct qv_conv3d_decision it;
+    assert_int_equal(qv_conv3d_decide(&d, &(struct qv_caps){ 0 }, -1, &it, NULL), QV_OK);
+    assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
+    for (const struct qv_backend *const *b = qv_backends; *b; b++) {
+        struct qv_device *dev = NULL;
+        struct qv_caps caps;
+        if ((*b)->open(&(struct qv_device_options){ 0 }, &dev, NULL))
+            continue;
+        dev->backend->caps(dev, &caps);
+        dev->backend->close(dev);
+        const bool cpu = !strcmp((*b)->name, "cpu"), amx = strstr(caps.device, ", AMX") != NULL;
+        assert_int_equal(caps.conv3d.by_depth_max_kd, cpu ? 16 : 0);
+        assert_int_equal(caps.conv3d.by_depth_min_c, !cpu ? 0 : amx ? 192 : INT64_MAX);
+        assert_int_equal(caps.conv3d.rows_min_o, cpu ? 256 : 0);
+    }
 }
 
 static void
@@ -588,16 +609,13 @@ forced_lowerings(void **state)
     qv_conv3d_desc d = patch_embed();
     struct qv_conv3d_decision it;
     qv_error err;
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &thresholds, QV_LOWERING_DIRECT, &it, &err),
-                     QV_OK);
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_DIRECT, &it, &err), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "forced");
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &thresholds, QV_LOWERING_STILL, &it, &err),
-                     QV_EINVAL);
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_STILL, &it, &err), QV_EINVAL);
     expect_words(err.text, "\"still\" is not legal here: no promise");
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &thresholds, QV_LOWERING_COUNT, &it, &err),
-                     QV_EINVAL);
-    assert_int_equal(qv_conv3d_decide(&d, &right_caps, &thresholds, -2, &it, &err), QV_EINVAL);
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_COUNT, &it, &err), QV_EINVAL);
+    assert_int_equal(qv_conv3d_decide(&d, &right_caps, -2, &it, &err), QV_EINVAL);
     expect_words(err.text, "-2");
 }
 
@@ -782,6 +800,7 @@ main(void)
         cmocka_unit_test(outputs_and_flops),
         cmocka_unit_test(the_best_legal_one_is_chosen),
         cmocka_unit_test(thresholds_part_by_depth_from_direct),
+        cmocka_unit_test(devices_have_thresholds),
         cmocka_unit_test(few_outputs_do_not_pay_for_rows),
         cmocka_unit_test(forced_lowerings),
         cmocka_unit_test(lowerings_list_few_operations),

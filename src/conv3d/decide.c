@@ -5,41 +5,6 @@
 
 #include "error.h"
 
-/* ---- decide ---------------------------------------------------------------------------------- */
-
-/*
- * Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). Dense
- * layers: with AVX-512 alone direct and by depth are within 10% of each other, and direct needs no
- * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at
- * 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster. Depthwise, oneDNN's 2D kernel is
- * 5 to 17 times faster than its 3D one, for depths of 3 to 15; not with 2 outputs a channel, nor
- * with groups of more channels. Rows of patches that must be copied together pay from 256 outputs
- * on, within 10% either way. On an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by
- * depth for dense layers (1.4 at 1024 channels); depthwise, by depth gains up to 1.2 times from a
- * depth of 7 on, and loses at 3. Metal's direct keeps one sum over all taps, and was not timed. ref is a definition, not fast.
- */
-static const struct {
-    const char *backend, *device; /* a word of the device's description; "": any */
-    struct qv_conv3d_thresholds thresholds;
-} threshold_table[] = {
-    { "cpu", "AMX", { .by_depth_max_kd = 16, .by_depth_min_c = 192, .rows_min_o = 256 } },
-    { "cpu", "", { .by_depth_max_kd = 16, .by_depth_min_c = INT64_MAX, .rows_min_o = 256 } },
-    { "cuda", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
-    { "metal", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
-    { "ref", "", { .by_depth_max_kd = 0, .by_depth_min_c = INT64_MAX, .rows_min_o = 0 } },
-};
-
-const struct qv_conv3d_thresholds *
-qv_conv3d_thresholds_of(const char *backend, const struct qv_caps *caps)
-{
-    size_t n = sizeof threshold_table / sizeof *threshold_table;
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(backend, threshold_table[i].backend) &&
-            strstr(caps->device, threshold_table[i].device))
-            return &threshold_table[i].thresholds;
-    return &threshold_table[n - 1].thresholds;
-}
-
 /* Cuts what does not fit. */
 static void
 append(char text[QV_REASON_BYTES], const char *words)
@@ -112,8 +77,7 @@ choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_threshold
 }
 
 qv_status
-qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps,
-                 const struct qv_conv3d_thresholds *thresholds, int forced,
+qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps, int forced,
                  struct qv_conv3d_decision *out, qv_error *err)
 {
     struct qv_conv3d_decision it;
@@ -136,7 +100,7 @@ qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps,
                        reasons[QV_LOWERING_DIRECT], reasons[QV_LOWERING_BY_DEPTH]);
     it.lowering = forced >= 0
                       ? (qv_lowering)forced
-                      : choose(desc, it.legal, thresholds, reasons[QV_LOWERING_DIRECT], note);
+                      : choose(desc, it.legal, &caps->conv3d, reasons[QV_LOWERING_DIRECT], note);
     append(it.reason, forced >= 0 ? "forced; " : "");
     append(it.reason, reasons[it.lowering]);
     append(it.reason, *note ? "; " : "");

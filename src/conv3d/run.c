@@ -288,9 +288,7 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     qv_context *ctx = conv->ctx;
     const qv_conv3d_desc *d = &conv->desc;
     int forced = o->lowering ? qv_lowering_find(o->lowering) : -1;
-    qv_status status =
-        qv_conv3d_decide(d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name, &ctx->caps),
-                         forced, &conv->decision, err);
+    qv_status status = qv_conv3d_decide(d, &ctx->caps, forced, &conv->decision, err);
     if (!status)
         status = check_weights(d, weights, err);
     if (!status && o->stream)

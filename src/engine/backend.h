@@ -32,6 +32,15 @@ struct qv_same_bits {
                           this size; 0: of all. Ragged ones agree with one another */
 };
 
+/* Where one lowering of a Conv3d starts to pay over another (conv3d/decide.c), as it was measured; all
+ * zero: the device's own 3D convolution pays everywhere. */
+struct qv_conv3d_thresholds {
+    int64_t by_depth_max_kd; /* kernels deeper than this go to direct */
+    int64_t by_depth_min_c;  /* dense ones of fewer channels too; depthwise goes by depth */
+    int64_t rows_min_o; /* with fewer outputs, channels-last frames are not copied into rows for a
+                           GEMM, but go to frames, by depth or direct */
+};
+
 struct qv_caps {
     char device[128]; /* what computes, and library versions */
     size_t alignment; /* of operands, in bytes */
@@ -47,16 +56,18 @@ struct qv_caps {
     bool bits_by_place;  /* a row of a gemm may have other bits as another row of it */
     struct qv_same_bits same_f32, same_bf16; /* in plans of different capacities */
     bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
+    struct qv_conv3d_thresholds conv3d;
     int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
     bool has_choices;       /* of kernels: prepare takes more than choice 0 */
     int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
     int64_t
         gated_rows; /* of a gated MLP at a time, so that a cache holds what its GEMM gives; 0: all */
     bool side;      /* calls on a side stream gain by it */
-    bool residual_apart; /* a gemm's residual must not be its y: that would be rounded twice */
-    double tanh_error;   /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool has_naive;      /* simple kernels besides: qv_device_options.naive */
-    char warning[240];   /* what is wrong with the device or its libraries, and what follows; "" */
+    bool residual_apart;     /* a gemm's residual must not be its y: that would be rounded twice */
+    double tanh_error;       /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
+    bool attention_of_gemms; /* there is no attention of a library's: it is ours, on two GEMMs */
+    bool has_naive;          /* simple kernels besides: qv_device_options.naive */
+    char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
 };
 
 /* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution

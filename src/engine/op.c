@@ -62,28 +62,41 @@ conv_out(const struct qv_op_conv *op, int axis)
     return out[axis];
 }
 
+static double
+double_product(const int64_t *factors, size_t n)
+{
+    double all = 1;
+    for (size_t i = 0; i < n; i++)
+        all *= (double)factors[i];
+    return all;
+}
+#define FLOPS(...) OF_LIST(double_product, __VA_ARGS__)
+
+/* Rows of a segment; where they have any length, as if they were equal. */
+static double
+mean_segment(const struct qv_op_attention *op)
+{
+    double mean = (double)op->rows / (double)op->segments;
+    return op->longest && mean > (double)op->longest ? (double)op->longest : mean;
+}
+
 /* ---- the list, as tables --------------------------------------------------------------------- */
 
+/* An operand that is not used has no size. */
 static struct qv_view
-view(const char *name, enum qv_role role, bool used, int64_t dtype, bool own_dtype, int64_t stride,
-     int64_t rows, int64_t cols)
+sized(struct qv_view v, bool used)
 {
-    struct qv_view v = {
-        .name = name, .role = role, .dtype = (qv_dtype)dtype, .own_dtype = own_dtype
-    };
     if (!used)
-        return v;
-    v.rows = rows;
-    v.cols = cols;
-    v.row_stride = qv_row_stride(stride, cols);
-    if (rows && cols)
-        v.bytes =
-            (size_t)MUL(ADD(MUL(rows - 1, v.row_stride), cols), (int64_t)qv_dtype_bytes(dtype));
+        v.rows = v.cols = v.row_stride = 0;
+    if (v.rows && v.cols)
+        v.bytes = (size_t)MUL(ADD(MUL(v.rows - 1, v.row_stride), v.cols),
+                              (int64_t)qv_dtype_bytes(v.dtype));
     return v;
 }
 
-/* The fields of each operation, the number of its operands, and their views. */
+/* The fields of each operation, the number of its operands, their views, and its cost. */
 #define DTYPE_FIELD_OWN(name) { #name, QV_FIELD_DTYPE },
+#define DTYPE_FIELD_FREE(condition) DTYPE_FIELD_OWN
 #define DTYPE_FIELD_U8(name)
 #define DTYPE_FIELD_I32(name)
 #define DTYPE_FIELD_F32(name)
@@ -92,7 +105,7 @@ view(const char *name, enum qv_role role, bool used, int64_t dtype, bool own_dty
 #define QV_FIELD(kind, type, name) { #name, QV_FIELD_##kind },
 #define QV_OPERAND(name, role, used, dtype, layout, rows, cols)                                    \
     DTYPE_FIELD_##dtype(name) STRIDE_FIELD_##layout(name)
-#define QV_OP(name, fields, operands)                                                              \
+#define QV_OP(name, fields, operands, flops)                                                       \
     static const struct qv_field name##_fields[] = { fields operands };                            \
     _Static_assert(sizeof(struct qv_op_##name) ==                                                  \
                        8 * (sizeof name##_fields / sizeof name##_fields[0]),                       \
@@ -100,27 +113,40 @@ view(const char *name, enum qv_role role, bool used, int64_t dtype, bool own_dty
 #include "ops.inc"
 
 #define QV_OPERAND(name, role, used, dtype, layout, rows, cols) +1
-#define QV_OP(name, fields, operands)                                                              \
+#define QV_OP(name, fields, operands, flops)                                                       \
     enum { name##_operands = 0 operands };                                                         \
     _Static_assert((int)name##_operands <= (int)QV_MAX_OPERANDS, #name " has more operands");
 #include "ops.inc"
 
 #define ALWAYS true
 #define QV_ROLE_UPDATE_IF(condition) ((condition) ? QV_ROLE_UPDATE : QV_ROLE_WRITE)
-#define DTYPE_OWN(name) op->name##_dtype, true
-#define DTYPE_U8(name) QV_U8, false
-#define DTYPE_I32(name) QV_I32, false
-#define DTYPE_F32(name) QV_F32, false
+#define DTYPE_OWN(name) .dtype = (qv_dtype)op->name##_dtype, .own_dtype = true
+#define DTYPE_FREE(condition) .free_dtype = (condition), DTYPE_OWN
+#define DTYPE_U8(name) .dtype = QV_U8
+#define DTYPE_I32(name) .dtype = QV_I32
+#define DTYPE_F32(name) .dtype = QV_F32
 #define STRIDE_STRIDED(name) op->name##_stride
 #define STRIDE_DENSE(name) 0
-#define QV_OPERAND(name, role, used, dtype, layout, rows, cols)                                    \
-    view(#name, QV_ROLE_##role, used, DTYPE_##dtype(name), STRIDE_##layout(name), rows, cols),
-#define QV_OP(name, fields, operands)                                                              \
+#define QV_OPERAND(operand, how, used, its_dtype, layout, n_rows, n_cols)                          \
+    sized((struct qv_view){ .name = #operand,                                                      \
+                            .role = QV_ROLE_##how,                                                 \
+                            .rows = n_rows,                                                        \
+                            .cols = n_cols,                                                        \
+                            .row_stride = qv_row_stride(STRIDE_##layout(operand), n_cols),         \
+                            DTYPE_##its_dtype(operand) },                                          \
+          used),
+#define QV_OP(name, fields, operands, flops)                                                       \
     static void name##_views(const struct qv_op *any, struct qv_view *out)                         \
     {                                                                                              \
         const struct qv_op_##name *op = &any->u.name;                                              \
         const struct qv_view views[] = { operands };                                               \
         memcpy(out, views, sizeof views);                                                          \
+    }                                                                                              \
+    static double name##_flops(const struct qv_op *any)                                            \
+    {                                                                                              \
+        const struct qv_op_##name *op = &any->u.name;                                              \
+        (void)op;                                                                                  \
+        return flops;                                                                              \
     }
 #include "ops.inc"
 
@@ -130,10 +156,11 @@ static const struct {
     size_t n_fields;
     int n_operands;
     void (*views)(const struct qv_op *op, struct qv_view *out);
+    double (*flops)(const struct qv_op *op);
 } kinds[] = {
-#define QV_OP(name, fields, operands)                                                              \
-    { #name, name##_fields, sizeof name##_fields / sizeof name##_fields[0], name##_operands,       \
-      name##_views },
+#define QV_OP(name, fields, operands, flops)                                                       \
+    { #name,           name##_fields, sizeof name##_fields / sizeof name##_fields[0],              \
+      name##_operands, name##_views,  name##_flops },
 #include "ops.inc"
 };
 
@@ -375,7 +402,7 @@ static qv_status
 check_patchify(const struct qv_op_patchify *op, qv_error *err)
 {
     if (op->channels > 3)
-        return qv_fail(err, QV_EINVAL, "rows: channels=%lld; there are 3 scales",
+        return qv_fail(err, QV_EINVAL, "patchify: channels=%lld; there are 3 scales",
                        (long long)op->channels);
     qv_status status = check_tables("patchify", "rows", op->rows, err);
     if (!status)
@@ -409,52 +436,92 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
                   : check_tables("attention", "rows * q_stride", MUL(op->rows, stride), err);
 }
 
-/* What one field alone cannot tell. */
 static qv_status
-check_kind(const struct qv_op *op, qv_error *err)
+check_gemm(const struct qv_op_gemm *op, qv_error *err)
 {
-    switch (op->kind) {
-    case QV_OP_patchify: return check_patchify(&op->u.patchify, err);
-    case QV_OP_gemm:
-        return check_residual("gemm", op->u.gemm.residual_rows, "m=", op->u.gemm.m, err);
-    case QV_OP_norm:
-        if (op->u.norm.eps < 0)
-            return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative", op->u.norm.eps);
-        break;
-    case QV_OP_rope:
-        if (op->u.rope.head_dim % 4)
-            return qv_fail(err, QV_EINVAL, "rope: head_dim=%lld; it must be a multiple of 4",
-                           (long long)op->u.rope.head_dim);
-        break;
-    case QV_OP_attention: return check_attention(&op->u.attention, err);
-    case QV_OP_gather: return check_tables("gather", "x_rows", op->u.gather.x_rows, err);
-    case QV_OP_interpolate:
-        if (op->u.interpolate.table_rows > INT32_MAX)
-            return qv_fail(err, QV_EINVAL, "interpolate: table_rows=%lld; indices are int32",
-                           (long long)op->u.interpolate.table_rows);
-        if (op->u.interpolate.taps % 4)
-            return qv_fail(err, QV_EINVAL, "interpolate: taps=%lld; it must be a multiple of 4",
-                           (long long)op->u.interpolate.taps);
-        break;
-    case QV_OP_im2col:
-        if (op->u.im2col.kd > op->u.im2col.d || op->u.im2col.kh > op->u.im2col.h ||
-            op->u.im2col.kw > op->u.im2col.w)
-            return qv_fail(err, QV_EINVAL,
-                           "im2col: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
-                           (long long)op->u.im2col.kd, (long long)op->u.im2col.kh,
-                           (long long)op->u.im2col.kw, (long long)op->u.im2col.d,
-                           (long long)op->u.im2col.h, (long long)op->u.im2col.w);
-        break;
-    case QV_OP_conv: return check_conv(&op->u.conv, err);
-    case QV_OP_epilogue:
-        return check_residual("epilogue", op->u.epilogue.residual_rows,
-                              "rows=", op->u.epilogue.rows, err);
-    case QV_OP_convert:
-    case QV_OP_gate:
-    case QV_OP_COUNT: break;
-    }
+    return check_residual("gemm", op->residual_rows, "m=", op->m, err);
+}
+
+static qv_status
+check_norm(const struct qv_op_norm *op, qv_error *err)
+{
+    if (op->eps < 0)
+        return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative", op->eps);
     return QV_OK;
 }
+
+static qv_status
+check_rope(const struct qv_op_rope *op, qv_error *err)
+{
+    if (op->head_dim % 4)
+        return qv_fail(err, QV_EINVAL, "rope: head_dim=%lld; it must be a multiple of 4",
+                       (long long)op->head_dim);
+    return QV_OK;
+}
+
+static qv_status
+check_gather(const struct qv_op_gather *op, qv_error *err)
+{
+    return check_tables("gather", "x_rows", op->x_rows, err);
+}
+
+static qv_status
+check_interpolate(const struct qv_op_interpolate *op, qv_error *err)
+{
+    if (op->table_rows > INT32_MAX)
+        return qv_fail(err, QV_EINVAL, "interpolate: table_rows=%lld; indices are int32",
+                       (long long)op->table_rows);
+    if (op->taps % 4)
+        return qv_fail(err, QV_EINVAL, "interpolate: taps=%lld; it must be a multiple of 4",
+                       (long long)op->taps);
+    return QV_OK;
+}
+
+static qv_status
+check_im2col(const struct qv_op_im2col *op, qv_error *err)
+{
+    if (op->kd > op->d || op->kh > op->h || op->kw > op->w)
+        return qv_fail(err, QV_EINVAL,
+                       "im2col: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
+                       (long long)op->kd, (long long)op->kh, (long long)op->kw, (long long)op->d,
+                       (long long)op->h, (long long)op->w);
+    return QV_OK;
+}
+
+static qv_status
+check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
+{
+    return check_residual("epilogue", op->residual_rows, "rows=", op->rows, err);
+}
+
+static qv_status
+check_convert(const struct qv_op_convert *op, qv_error *err)
+{
+    (void)op;
+    (void)err;
+    return QV_OK;
+}
+
+static qv_status
+check_gate(const struct qv_op_gate *op, qv_error *err)
+{
+    (void)op;
+    (void)err;
+    return QV_OK;
+}
+
+/* What one field alone cannot tell; an operation that lacks a check_NAME does not compile. */
+#define QV_OP(name, fields, operands, flops)                                                       \
+    static qv_status name##_check(const struct qv_op *op, qv_error *err)                           \
+    {                                                                                              \
+        return check_##name(&op->u.name, err);                                                     \
+    }
+#include "ops.inc"
+
+static qv_status (*const checks[])(const struct qv_op *op, qv_error *err) = {
+#define QV_OP(name, fields, operands, flops) name##_check,
+#include "ops.inc"
+};
 
 static qv_status
 check_view(const char *op, const struct qv_view *v, qv_error *err)
@@ -477,7 +544,7 @@ qv_op_check(const struct qv_op *op, qv_error *err)
     for (size_t i = 0; i < kinds[op->kind].n_fields && !status; i++)
         status = check_field(name, &kinds[op->kind].fields[i], (const char *)&op->u + 8 * i, err);
     if (!status)
-        status = check_kind(op, err);
+        status = checks[op->kind](op, err);
     if (status)
         return status;
     struct qv_view views[QV_MAX_OPERANDS];
@@ -487,33 +554,13 @@ qv_op_check(const struct qv_op *op, qv_error *err)
     return status;
 }
 
-/* Operands that have another dtype by what the operation is. */
-static bool
-mixes(const struct qv_op *op, int operand)
-{
-    switch (op->kind) {
-    case QV_OP_convert:
-    case QV_OP_gather: return true;
-    case QV_OP_conv: return op->u.conv.sums && operand == qv_op_output(op);
-    case QV_OP_patchify:
-    case QV_OP_gemm:
-    case QV_OP_norm:
-    case QV_OP_rope:
-    case QV_OP_attention:
-    case QV_OP_gate:
-    case QV_OP_interpolate:
-    case QV_OP_im2col:
-    case QV_OP_epilogue:
-    case QV_OP_COUNT: break;
-    }
-    return false;
-}
-
 qv_status
 qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err)
 {
     struct qv_view views[QV_MAX_OPERANDS];
     int n = qv_op_views(op, views);
+    if (!is_kind(op->kind)) /* backends look it up in a table */
+        return qv_fail(err, QV_EUNSUPPORTED, "operation %d has no kernel", (int)op->kind);
     for (int i = 0; i < n; i++)
         if (views[i].own_dtype && views[i].bytes && !(takes >> views[i].dtype & 1))
             return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s; there is no kernel for it",
@@ -529,7 +576,7 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
     int n = qv_op_views(op, views);
     for (int i = 0; i < n; i++) {
         const struct qv_view *v = &views[i];
-        if (!v->own_dtype || !v->bytes || mixes(op, i))
+        if (!v->own_dtype || !v->bytes || v->free_dtype)
             continue;
         first = first ? first : v;
         if (first->dtype != v->dtype)
@@ -545,39 +592,7 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
 double
 qv_op_flops(const struct qv_op *op)
 {
-    switch (op->kind) {
-    case QV_OP_patchify: {
-        struct qv_view y = qv_op_view(op, qv_op_output(op));
-        return 2.0 * (double)y.rows * (double)y.cols;
-    }
-    case QV_OP_convert: return 0;
-    case QV_OP_gemm:
-        return 2.0 * (double)op->u.gemm.m * (double)op->u.gemm.n * (double)op->u.gemm.k;
-    case QV_OP_norm: /* squares, two factors; and the mean, its difference twice, the bias */
-        return (op->u.norm.rms ? 4.0 : 8.0) * (double)op->u.norm.rows * (double)op->u.norm.cols;
-    case QV_OP_rope: /* 6 for each pair of values */
-        return 3.0 * (double)op->u.rope.rows * (double)op->u.rope.heads *
-               (double)op->u.rope.head_dim;
-    case QV_OP_attention: { /* the two products; of segments of any length, as of equal ones */
-        const struct qv_op_attention *a = &op->u.attention;
-        double segment = (double)a->rows / (double)a->segments;
-        segment = a->longest && segment > (double)a->longest ? (double)a->longest : segment;
-        return 4.0 * (double)a->rows * segment * (double)a->heads * (double)a->head_dim;
-    }
-    case QV_OP_gate: return 2.0 * (double)op->u.gate.rows * (double)op->u.gate.cols;
-    case QV_OP_gather: return 0;
-    case QV_OP_interpolate:
-        return 2.0 * (double)op->u.interpolate.taps * (double)op->u.interpolate.rows *
-               (double)op->u.interpolate.cols;
-    case QV_OP_im2col: return 0;
-    case QV_OP_conv: {
-        struct qv_view w = qv_op_view(op, 1), y = qv_op_view(op, 4);
-        return 2.0 * (double)y.rows * (double)y.cols * (double)w.cols;
-    }
-    case QV_OP_epilogue: return 2.0 * (double)op->u.epilogue.rows * (double)op->u.epilogue.cols;
-    case QV_OP_COUNT: break;
-    }
-    return 0;
+    return is_kind(op->kind) ? kinds[op->kind].flops(op) : 0;
 }
 
 double

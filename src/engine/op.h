@@ -6,13 +6,14 @@
 #include "qwenvit.h"
 
 enum qv_op_kind {
-#define QV_OP(name, fields, operands) QV_OP_##name,
+#define QV_OP(name, fields, operands, flops) QV_OP_##name,
 #include "ops.inc"
     QV_OP_COUNT
 };
 
 /* struct qv_op_gemm: its fields, then what its operands have of their own: x_dtype, ... */
 #define QV_OP_DTYPE_OWN(name) int64_t name##_dtype;
+#define QV_OP_DTYPE_FREE(condition) QV_OP_DTYPE_OWN
 #define QV_OP_DTYPE_U8(name)
 #define QV_OP_DTYPE_I32(name)
 #define QV_OP_DTYPE_F32(name)
@@ -21,12 +22,13 @@ enum qv_op_kind {
 #define QV_FIELD(kind, type, name) type name;
 #define QV_OPERAND(name, role, used, dtype, layout, rows, cols)                                    \
     QV_OP_DTYPE_##dtype(name) QV_OP_STRIDE_##layout(name)
-#define QV_OP(name, fields, operands)                                                              \
+#define QV_OP(name, fields, operands, flops)                                                       \
     struct qv_op_##name {                                                                          \
         fields operands                                                                            \
     };
 #include "ops.inc"
 #undef QV_OP_DTYPE_OWN
+#undef QV_OP_DTYPE_FREE
 #undef QV_OP_DTYPE_U8
 #undef QV_OP_DTYPE_I32
 #undef QV_OP_DTYPE_F32
@@ -36,7 +38,7 @@ enum qv_op_kind {
 struct qv_op {
     enum qv_op_kind kind;
     union {
-#define QV_OP(name, fields, operands) struct qv_op_##name name;
+#define QV_OP(name, fields, operands, flops) struct qv_op_##name name;
 #include "ops.inc"
     } u;
 };
@@ -58,6 +60,7 @@ struct qv_view {
     enum qv_role role;
     qv_dtype dtype;
     bool own_dtype;     /* a field of the operation, else the only one */
+    bool free_dtype;    /* which may differ from that of other operands */
     int64_t rows, cols; /* a matrix; the frames are one row per frame */
     int64_t row_stride; /* in elements; cols where rows lie one behind the other */
     size_t bytes;       /* from the first element to the last; canonical, unpacked. 0: not used */

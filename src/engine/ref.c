@@ -14,6 +14,9 @@ struct qv_kernel {
     struct qv_op op;
 };
 
+/* What a function finds behind the operands. */
+enum { SCRATCH = QV_MAX_OPERANDS };
+
 static double
 activate(int64_t act, double x)
 {
@@ -158,9 +161,10 @@ attend_row(const struct qv_op_attention *op, void *const *p, struct segment s, i
 }
 
 static void
-attention_ref(const struct qv_op_attention *op, void *const *p, double *scores)
+attention_ref(const struct qv_op_attention *op, void *const *p)
 {
     const int32_t *list = p[0];
+    double *scores = p[SCRATCH];
     for (int64_t s = 0; s < op->segments; s++) {
         struct segment segment = { s * op->segment_rows, op->segment_rows };
         if (!op->segment_rows)
@@ -288,6 +292,19 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
     }
 }
 
+/* By kind; an operation that lacks a function does not compile. */
+#define QV_OP(name, fields, operands, flops) \
+    static void run_##name(const struct qv_op *op, void *const *p)                                 \
+    {                                                                                              \
+        name##_ref(&op->u.name, p);                                                                \
+    }
+#include "ops.inc"
+
+static void (*const run_kind[])(const struct qv_op *op, void *const *p) = {
+#define QV_OP(name, fields, operands, flops) run_##name,
+#include "ops.inc"
+};
+
 static qv_status
 run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
@@ -295,26 +312,11 @@ run_ref(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *
     (void)err;
     for (const struct qv_call *call = calls; call < calls + n; call++) {
         const struct qv_op *op = &call->kernel->op;
-        void *p[QV_MAX_OPERANDS];
+        void *p[SCRATCH + 1];
         for (int i = 0; i < QV_MAX_OPERANDS; i++)
             p[i] = qv_host_pointer(call->operands[i]);
-        switch (op->kind) {
-        case QV_OP_patchify: patchify_ref(&op->u.patchify, p); break;
-        case QV_OP_convert: convert_ref(&op->u.convert, p); break;
-        case QV_OP_gemm: gemm_ref(&op->u.gemm, p); break;
-        case QV_OP_norm: norm_ref(&op->u.norm, p); break;
-        case QV_OP_rope: rope_ref(&op->u.rope, p); break;
-        case QV_OP_attention:
-            attention_ref(&op->u.attention, p, qv_host_pointer(call->scratch));
-            break;
-        case QV_OP_gate: gate_ref(&op->u.gate, p); break;
-        case QV_OP_gather: gather_ref(&op->u.gather, p); break;
-        case QV_OP_interpolate: interpolate_ref(&op->u.interpolate, p); break;
-        case QV_OP_im2col: im2col_ref(&op->u.im2col, p); break;
-        case QV_OP_conv: conv_ref(&op->u.conv, p); break;
-        case QV_OP_epilogue: epilogue_ref(&op->u.epilogue, p); break;
-        case QV_OP_COUNT: break;
-        }
+        p[SCRATCH] = qv_host_pointer(call->scratch);
+        run_kind[op->kind](op, p);
     }
     return QV_OK;
 }

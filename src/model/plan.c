@@ -135,9 +135,7 @@ build(struct qv_plan *plan, qv_error *err)
     struct qv_conv3d_list list;
     qv_conv3d_desc d = qv_steps_patch_embed(&plan->model->config, &plan->shape);
     const qv_context *ctx = plan->model->ctx;
-    qv_status status =
-        qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name, &ctx->caps),
-                         -1, &plan->patch_embed, err);
+    qv_status status = qv_conv3d_decide(&d, &ctx->caps, -1, &plan->patch_embed, err);
     if (status)
         return status;
     qv_conv3d_lower(&d, plan->patch_embed.lowering, &list);

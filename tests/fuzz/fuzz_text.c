@@ -55,9 +55,7 @@ try_conv3d(const char *text)
     FUZZ_CHECK(!qv_conv3d_parse(line, &again, &err));
     FUZZ_CHECK(!strcmp(line, qv_conv3d_print(&again, second, sizeof second)));
     d.dtype = d.dtype ? d.dtype : QV_F32;
-    if (refused(qv_conv3d_decide(&d, &caps, qv_conv3d_thresholds_of("ref", &caps), -1, &decision,
-                                 &err),
-                &err))
+    if (refused(qv_conv3d_decide(&d, &caps, -1, &decision, &err), &err))
         return;
     FUZZ_CHECK(decision.legal >> decision.lowering & 1 && *decision.reason);
     FUZZ_CHECK(qv_conv3d_rows(&d) > 0 && qv_conv3d_flops(&d) > 0);

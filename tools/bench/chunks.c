@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What benches of a tower share: making plans, running chunks, and what bounds that. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench.h"
 #include "error.h"
@@ -107,8 +106,7 @@ qv_status
 bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks, size_t n,
                  struct bench_limit *l, qv_error *err)
 {
-    *l =
-        (struct bench_limit){ .chunks = (int64_t)n, .counted = !strcmp(ctx->backend->name, "cpu") };
+    *l = (struct bench_limit){ .chunks = (int64_t)n, .counted = ctx->caps.attention_of_gemms };
     for (size_t i = 0; i < plan->steps.n; i++) {
         const struct qv_step *step = &plan->steps.steps[i];
         const struct qv_op *op = &step->op;

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* norm: a row that fits is read once, into the registers of a warp or of a block. */
+#include "device.cuh"
+
+/* The sum over a warp, or with WIDE over the block, in every thread and in a fixed order. */
+template <bool WIDE>
+static __device__ __forceinline__ float
+total(float v)
+{
+#pragma unroll
+    for (int offset = WARP / 2; offset; offset /= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, offset);
+    if constexpr (WIDE) {
+        __shared__ float sums[WARP];
+        __syncthreads(); /* those of the call before are read */
+        if (threadIdx.x % WARP == 0)
+            sums[threadIdx.x / WARP] = v;
+        __syncthreads();
+        v = 0;
+        for (int i = 0; i < (int)blockDim.x / WARP; i++)
+            v += sums[i];
+    }
+    return v;
+}
+
+struct norm_shape {
+    int64_t rows;
+    int cols;
+    float share, eps; /* share: 1 / cols */
+    bool rms;
+    const float *weight, *bias;
+};
+
+/* Those of N columns. */
+template <int N>
+static __device__ __forceinline__ void
+norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N])
+{
+    load(by, s.weight + i);
+    if (!s.rms)
+        load(plus, s.bias + i);
+    else
+        for (int j = 0; j < N; j++)
+            plus[j] = 0;
+}
+
+/*
+ * A row in the registers of a warp, or with WIDE of a block: VECTORS of it per thread. Few rows
+ * take as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory: then
+ * the registers are better spent on more rows at once.
+ */
+template <typename T, int VECTORS, bool WIDE, bool EARLY>
+static __global__ void
+norm_kernel(const struct norm_shape s, const T *x, T *y)
+{
+    constexpr int N = LANES<T>, KEPT = EARLY ? VECTORS : 1;
+    const int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
+    raw<T, N> in[VECTORS];
+    float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
+    if (row >= s.rows)
+        return;
+    x += row * s.cols;
+    y += row * s.cols;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        int i = threadIdx.x + k * step;
+        in[k] = {};
+        if (i < vectors)
+            in[k] = fetch<N>(x + i * N);
+    }
+    if constexpr (EARLY) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++)
+            norm_weights(s, min((int)threadIdx.x + k * step, vectors - 1) * N, by[k], plus[k]);
+    }
+    if (!s.rms) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+            float v[N];
+            unpack(v, in[k]);
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                mean += v[j];
+        }
+        mean = total<WIDE>(mean) * s.share;
+    }
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        float v[N], centre = (int)threadIdx.x + k * step < vectors ? mean : 0;
+        unpack(v, in[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            square = fmaf(v[j] - centre, v[j] - centre, square);
+    }
+    const float scale = __frsqrt_rn(fmaf(total<WIDE>(square), s.share, s.eps));
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        int i = threadIdx.x + k * step;
+        float v[N];
+        if (i >= vectors)
+            break;
+        if constexpr (!EARLY)
+            norm_weights(s, i * N, by[0], plus[0]);
+        unpack(v, in[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = fmaf((v[j] - mean) * scale, by[k % KEPT][j], plus[k % KEPT][j]);
+        store(y + i * N, v);
+    }
+}
+
+/* Any number of rows and columns. */
+template <typename T>
+static __global__ BLOCK void
+norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
+{
+    for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+        const T *from = x + row * cols;
+        float mean = 0, square = 0;
+        for (int64_t i = threadIdx.x; i < cols && !s.rms; i += THREADS)
+            mean += value(from + i);
+        mean = total<true>(mean) * s.share;
+        for (int64_t i = threadIdx.x; i < cols; i += THREADS) {
+            float d = value(from + i) - mean;
+            square = fmaf(d, d, square);
+        }
+        const float scale = __frsqrt_rn(fmaf(total<true>(square), s.share, s.eps));
+        for (int64_t i = threadIdx.x; i < cols; i += THREADS)
+            set(y + row * cols + i,
+                fmaf((value(from + i) - mean) * scale, s.weight[i], s.rms ? 0 : s.bias[i]));
+    }
+}
+
+/* Rows of VECTORS per lane of a warp. */
+template <typename T, int VECTORS>
+static cudaError_t
+norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
+{
+    enum { FEW = 2048, WARPS = 4 }; /* up to few an H200 holds a warp for each at once */
+    if (s.rows <= FEW)
+        return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);
+    return launch(stream, ceil_div(s.rows, WARPS), dim3(WARP, WARPS),
+                  norm_kernel<T, VECTORS, false, false>, s, x, y);
+}
+
+template <typename T>
+static cudaError_t
+norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight, const float *bias,
+           const void *px, void *py)
+{
+    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
+    const T *x = (const T *)px;
+    T *y = (T *)py;
+    int64_t vectors = op->cols / LANES<T>;
+    const struct norm_shape s = {
+        op->rows, (int)op->cols, 1 / (float)op->cols, (float)op->eps, op->rms != 0, weight, bias
+    };
+    if (op->cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS || op->rows > INT32_MAX)
+        return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, x, y);
+    if (vectors <= 2 * WARP)
+        return norm_narrow<T, 2>(stream, s, x, y);
+    if (vectors <= 4 * WARP)
+        return norm_narrow<T, 4>(stream, s, x, y);
+    if (vectors <= 5 * WARP)
+        return norm_narrow<T, 5>(stream, s, x, y);
+    unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
+    return launch(stream, op->rows, dim3(threads),
+                  op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
+                                  : norm_kernel<T, WIDE_VECTORS, true, false>,
+                  s, x, y);
+}
+
+cudaError_t
+qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
+             const void *bias, void *y)
+{
+    const float *w = (const float *)weight, *b = (const float *)bias;
+    return typed(op->y_dtype,
+                 [&](auto t) { return norm_typed<decltype(t)>(stream, op, w, b, x, y); });
+}
