@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # What `cmake --install` puts where, the package for find_package and pkg-config, and Debian's.
-# Components: runtime (the command, shared libraries), cuda (the backend that these open) and dev.
+# Components: runtime (the command, its benches, shared libraries), cuda (the backend that these open) and dev.
 if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))
     return() # builds for tests: what they link is not installed anywhere
 endif()
@@ -70,6 +70,7 @@ function(install_program target folder)
 endfunction()
 if(TARGET qwenvit_command)
     install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
+    install_program(qwenvit_bench ${CMAKE_INSTALL_BINDIR})
 endif()
 if(QV_MEDIA)
     install_program(qwenvit_decoder ${LIBEXEC_DIR})
@@ -156,7 +157,7 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME qwenvit)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
-    "The command, and the shared libraries libqwenvit, libqwenvit_media, libqwenvit_job and libqwenvit_cache.")
+    "The command, its benches, and the shared libraries libqwenvit, libqwenvit_media, libqwenvit_job and libqwenvit_cache.")
 set(CPACK_DEBIAN_CUDA_PACKAGE_NAME qwenvit-cuda)
 set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)

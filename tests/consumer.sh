@@ -54,6 +54,8 @@ clean moved
 moved/bin/qwenvit info "$model" > said.txt
 grep -q 'vision tower' said.txt || fail 'the installed command does not run'
 finds_cuda said.txt
+moved/bin/qwenvit bench gemm --backend ref --rows 1 --repeats 1 --json --dtype f32 > said.txt ||
+    fail 'the installed command has no benches'
 
 cmake -S "$consumer" -B cmake -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > cmake.log
 cmake --build cmake >> cmake.log
@@ -104,7 +106,7 @@ has() {
         [ -n "$(find "root-$name/usr" -path "*/$f")" ] || fail "$name has no $f"
     done
 }
-has qwenvit bin/qwenvit libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
+has qwenvit bin/qwenvit bin/qwenvit-bench libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
     'libqwenvit_media.so.*' 'libqwenvit_job.so.*' doc/qwenvit/copyright
 has qwenvit-dev include/qwenvit.h include/qwenvit_media.h include/qwenvit_job.h \
     libqwenvit.a libqwenvit_media.a libqwenvit_job.a \

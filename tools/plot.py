@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Pictures of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
+"""Plots of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
 
     plot.py lowering FILE.jsonl.. -o OUT.png    every Conv3d, each way of running it
     plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roofline
@@ -12,7 +12,7 @@
     plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
 The files hold records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
-tools/peers/peers.py. A picture shows one machine and dtype; --machine and --dtype choose where the
+tools/peers/peers.py. A plot shows one machine and dtype; --machine and --dtype choose where the
 files hold several. The same records give the same bytes with the same matplotlib.
 """
 import argparse
@@ -31,17 +31,17 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
-import tables
+import measured
 
 WIDTH_IN, DPI = 9, 100
-MOST_BYTES = 150_000  # of a picture in full colour
+MOST_BYTES = 150_000  # of a plot in full colour
 plt.rcParams.update({
     "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 9.5,
     "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "axes.spines.top": False,
     "axes.spines.right": False, "font.family": "DejaVu Sans", "hatch.linewidth": 0.6,
     "legend.frameon": False})
 
-# One look for one way in all pictures: colour (Okabe and Ito's, dark to light) and hatch. qwenvit
+# One look for one way in all plots: colour (Okabe and Ito's, dark to light) and hatch. qwenvit
 # is plain, torch hatched, bounds grey.
 LOOKS = {
     "patchify": ("#0072b2", ""), "still": ("#56b4e9", ""), "pointwise": ("#004a75", ""),
@@ -87,7 +87,7 @@ def save(figure, path):
 
 def heading(records, text):
     """Two lines: what it is, then machine and dtype."""
-    return f"{text}\n{tables.machine_text(records)}, {records[0]['dtype']}"
+    return f"{text}\n{measured.machine_text(records)}, {records[0]['dtype']}"
 
 
 def plain_ticks(axis):
@@ -129,7 +129,7 @@ def lowering(records, path):
             axes.barh(y + bar / 2, r["median_ms"] - left, left=left, height=bar * 0.86,
                       color=colour, hatch=hatch, edgecolor="black" if chosen else "#444444",
                       linewidth=1.6 if chosen else 0.4)
-            axes.annotate(tables.digits(r["median_ms"]) + (" ms  ◀ chosen" if chosen else " ms"),
+            axes.annotate(measured.digits(r["median_ms"]) + (" ms  ◀ chosen" if chosen else " ms"),
                           (r["median_ms"], y + bar / 2), xytext=(4, 0), va="center",
                           textcoords="offset points", fontsize=9.5,
                           fontweight="bold" if chosen else "normal")
@@ -155,7 +155,7 @@ def work_of(records):
     """flops and bytes by work, as qwenvit counts them: a peer's point stands above or below it."""
     out = {}
     for r in records:
-        if not tables.is_peer(r) and r.get("flops") and r.get("bytes"):
+        if not measured.is_peer(r) and r.get("flops") and r.get("bytes"):
             out.setdefault((r["bench"], r["case"]), (r["flops"], r["bytes"]))
     return out
 
@@ -165,7 +165,7 @@ def roof_points(records):
     work, calls = work_of(records), {}
     for r in records:
         flops, moved = r.get("flops"), r.get("bytes")
-        if tables.is_peer(r):
+        if measured.is_peer(r):
             flops, moved = work.get((r["bench"], r["case"]), (flops, moved))
         if r["bench"] in MARKS and not r["way"].startswith(COPIES) and flops and moved:
             name = r.get("op", "?") if r["bench"] == "profile" else r["way"]
@@ -252,7 +252,7 @@ def bars(axes, sums, counts, total):
             axes.barh(i, value, left=left, height=0.76, color=colour, hatch=hatch,
                       edgecolor="#333333", linewidth=0.5)
             left += value
-        axes.annotate(f"{tables.digits(left)} ms  {100 * left / total:.1f} %", (left, i),
+        axes.annotate(f"{measured.digits(left)} ms  {100 * left / total:.1f} %", (left, i),
                       xytext=(5, 0), textcoords="offset points", va="center", fontsize=9.5)
     axes.set_yticks(range(len(labels)))
     axes.set_yticklabels([f"{n}  ×{counts[n]}" if counts[n] > 1 else n for n in labels])
@@ -287,7 +287,7 @@ def profile(records, path):
     bars(first, by_op, op_counts, total)
     bars(second, by_layer, layer_counts, total)
     figure.text(0.02, 1 - 0.1 / height,
-                heading(records, f"One chunk, {tables.digits(total)} ms: by operation"), va="top",
+                heading(records, f"One chunk, {measured.digits(total)} ms: by operation"), va="top",
                 fontsize=11, linespacing=1.4)
     figure.text(0.02, (gaps[2] + tall[1] + 0.08) / height,
                 "By layer; a star stands for every block", va="bottom", fontsize=11)
@@ -315,8 +315,8 @@ def side_by_side(records, groups, title, note, path):
             colour, hatch = look("encode" if i + 1 == len(ways) else way)
             axes.barh(y + bar / 2, ms / slowest, height=bar * 0.84, color=colour, hatch=hatch,
                       edgecolor="#333333", linewidth=0.5)
-            times = "" if i + 1 == len(ways) else f"   {tables.digits(ms / ours)} times ours"
-            axes.annotate(f"{tables.digits(ms)} ms{times}", (ms / slowest, y + bar / 2),
+            times = "" if i + 1 == len(ways) else f"   {measured.digits(ms / ours)} times ours"
+            axes.annotate(f"{measured.digits(ms)} ms{times}", (ms / slowest, y + bar / 2),
                           xytext=(5, 0), textcoords="offset points", va="center", fontsize=9.5,
                           fontweight="bold" if i + 1 == len(ways) else "normal")
             ticks.append(y + bar / 2)
@@ -336,18 +336,18 @@ def side_by_side(records, groups, title, note, path):
 
 def towers(records, path):
     """A clip of 6,080 patches, and the longest list that was packed, of each tower."""
-    tower_of = tables.first_word
+    tower_of = measured.first_word
     packed = {}
     for r in records:
         if r["bench"] == "tower" and r["way"] == "packed":
             packed.setdefault((tower_of(r), r["patches"]), []).append(r)
     groups = {}
-    for (tower, patches, *_), ways in tables.groups(
+    for (tower, patches, *_), ways in measured.groups(
             records, "tower", tower_of, lambda r: r["patches"]).items():
-        ours = ways.get("encode") or tables.fastest(packed.get((tower, patches), []))
+        ours = ways.get("encode") or measured.fastest(packed.get((tower, patches), []))
         peers = {w: ways[w]["median_ms"] for w in ("transformers", "compiled torch") if w in ways}
         if ours and len(peers) == 2 and (patches == 6080 or "items" in ours):
-            label = (f"{tables.TOWERS.get(tower, tower)}: {patches:,} patches, "
+            label = (f"{measured.TOWERS.get(tower, tower)}: {patches:,} patches, "
                      + (f"{ours['items']} pictures" if "items" in ours else "a clip of 16 frames"))
             groups[label] = {**peers, "qwenvit": ours["median_ms"]}
     if groups:
@@ -358,14 +358,14 @@ def towers(records, path):
 
 def embed(records, path):
     groups = {}
-    for (tower, rows, dtype, _), ways in tables.groups(
-            records, "patch-embed", tables.first_word, lambda r: r["rows"]).items():
+    for (tower, rows, dtype, _), ways in measured.groups(
+            records, "patch-embed", measured.first_word, lambda r: r["rows"]).items():
         peers = {n: ways[w]["median_ms"] for n, w in (("torch conv3d", "torch conv3d"),
                  ("the library's Conv3d", "direct"), ("torch linear", "torch linear")) if w in ways}
         if tower == "M" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
             groups[f"{rows:,} patches"] = {**peers, "qwenvit": ways["patchify"]["median_ms"]}
     if groups:
-        side_by_side(records, groups, f"Patch embedding of {tables.TOWERS['M']}",
+        side_by_side(records, groups, f"Patch embedding of {measured.TOWERS['M']}",
                      "medians; bars are in proportion within a group", path)
     return bool(groups)
 
@@ -446,10 +446,10 @@ DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile, "towers"
 def settings(records, machine="", dtype=""):
     """{(place, dtype): records, qwenvit's first}, of the machines and dtypes wanted."""
     found = {}
-    for r in sorted(records, key=tables.is_peer):
-        found.setdefault((tables.place(r), r["dtype"]), []).append(r)
+    for r in sorted(records, key=measured.is_peer):
+        found.setdefault((measured.place(r), r["dtype"]), []).append(r)
     return {key: rs for key, rs in sorted(found.items())
-            if dtype in ("", key[1]) and machine.lower() in tables.machine_text(rs).lower()}
+            if dtype in ("", key[1]) and machine.lower() in measured.machine_text(rs).lower()}
 
 
 def slug(place, dtype):
@@ -460,37 +460,37 @@ def slug(place, dtype):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("picture", choices=[*DRAW, "job", "all"])
+    parser.add_argument("plot", choices=[*DRAW, "job", "all"])
     parser.add_argument("files", nargs="+", metavar="FILE.jsonl")
-    parser.add_argument("-o", metavar="OUT.png", help="the picture to write")
+    parser.add_argument("-o", metavar="OUT.png", help="the plot to write")
     parser.add_argument("--out", metavar="DIR", help="folder for `all`")
     parser.add_argument("--machine", default="", metavar="TEXT", help="part of its name")
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="")
     args = parser.parse_args()
-    if args.picture == "job":
+    if args.plot == "job":
         if not args.o or len(args.files) != 1:
             parser.error("job needs one FILE and -o OUT.png")
         if not job(args.files[0], args.o):
             raise SystemExit(f"{args.files[0]}: no spans in it")
         return
-    found = settings(tables.read_records(args.files), args.machine, args.dtype)
-    if args.picture == "all":
+    found = settings(measured.read_records(args.files), args.machine, args.dtype)
+    if args.plot == "all":
         if not args.out:
             parser.error("all needs --out DIR")
         for (place, dtype), records in found.items():
             for name, draw in DRAW.items():
-                if not all(tables.is_peer(r) for r in records):
+                if not all(measured.is_peer(r) for r in records):
                     draw(records, os.path.join(args.out, f"{name}-{slug(place, dtype)}.png"))
         return
     if not args.o:
-        parser.error(f"{args.picture} needs -o OUT.png")
-    bench = {"lowering": "conv3d", "profile": "profile"}.get(args.picture)
+        parser.error(f"{args.plot} needs -o OUT.png")
+    bench = {"lowering": "conv3d", "profile": "profile"}.get(args.plot)
     found = {k: rs for k, rs in found.items() if not bench or any(r["bench"] == bench for r in rs)}
     if len(found) > 1:
         raise SystemExit("the files hold several; say --machine or --dtype:\n  "
                          + "\n  ".join(", ".join(k) for k in found))
-    if not found or not DRAW[args.picture](list(found.values())[0], args.o):
-        raise SystemExit(f"{', '.join(args.files)}: no records for {args.picture}")
+    if not found or not DRAW[args.plot](list(found.values())[0], args.o):
+        raise SystemExit(f"{', '.join(args.files)}: no records for {args.plot}")
 
 
 if __name__ == "__main__":

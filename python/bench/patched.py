@@ -27,10 +27,13 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools", "peers"))
 
-import peers  # first: it sets what transformers reads when it is imported
+import torch_times  # first: it sets what transformers reads when it is imported
+import peers
 import torch
+import towers
 import transformers
-from peers import common
+from times import quantile
+from torch_times import common
 
 import qwenvit
 from records import Records
@@ -132,7 +135,7 @@ class Way:
 
 
 class Bench(Records):
-    reason = staticmethod(peers.reason)
+    reason = staticmethod(torch_times.reason)
 
     def __init__(self, o):
         super().__init__("python", o.json)
@@ -142,7 +145,7 @@ class Bench(Records):
         self.streams = {"": None, OWN: torch.cuda.Stream()} if cuda else {"": None}
         self.threads = 0 if cuda else o.threads
         self.models, self.name = {}, os.path.basename(os.path.normpath(o.model))
-        name = torch.cuda.get_device_name() if cuda else peers.cpu_name()
+        name = torch.cuda.get_device_name() if cuda else torch_times.cpu_name()
         libraries = f"torch {torch.__version__.split('+')[0]}", f"transformers {transformers.__version__}"
         self.facts = {
             "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(),
@@ -164,7 +167,7 @@ class Bench(Records):
 
         def linear():
             own = shipped()  # BareTower changes its attention
-            return peers.linear_tower(o.model, own) or own
+            return towers.linear_tower(o.model, own) or own
 
         def patched(stream):
             with self.within(stream):
@@ -190,15 +193,15 @@ class Bench(Records):
 
     def compiled(self, tower, grids, pixels, truth):
         """The best mode, compiled anew."""
-        bare, said = peers.BareTower(tower, grids), io.StringIO()
+        bare, said = towers.BareTower(tower, grids), io.StringIO()
         with contextlib.redirect_stdout(said):
-            found = peers.time_compiled(self.o, self.case, "bf16", bare, pixels, truth)
+            found = towers.time_compiled(self.o, self.case, "bf16", bare, pixels, truth)
         print(said.getvalue().rstrip(), file=sys.stderr, flush=True)
         if found is None:
             raise RuntimeError(f"no mode of torch.compile worked: {said.getvalue().strip()}")
         torch._dynamo.reset()
-        run = peers.compiled(bare, found[1])
-        return Way(lambda: run(pixels), lambda: peers.compiler_setting(self.o, found[1]), mode=found[1])
+        run = towers.compiled(bare, found[1])
+        return Way(lambda: run(pixels), lambda: towers.compiler_setting(self.o, found[1]), mode=found[1])
 
     def way(self, name, pixels, grids, truth, ours):
         model, stream = self.models[name], self.streams[OWN] if name.endswith(OWN) else None
@@ -270,7 +273,7 @@ class Bench(Records):
                     del ways[name]
                 else:
                     ways[name].times.append(taken)
-        middles = {name: [peers.quantile(t, 0.5) for t in zip(*way.times)] for name, way in ways.items()}
+        middles = {name: [quantile(t, 0.5) for t in zip(*way.times)] for name, way in ways.items()}
         for name, way in ways.items():
             total, host = middles[name]
             extra = dict(way.facts)
@@ -280,7 +283,7 @@ class Bench(Records):
                 extra.update(adds_ms=total - c[0], host_adds_ms=host - c[1])
             if "transformers" in middles:
                 extra["times_faster"] = middles["transformers"][0] / total
-            self.write(name, median_ms=total, p90_ms=peers.quantile([t for t, _ in way.times], 0.9),
+            self.write(name, median_ms=total, p90_ms=quantile([t for t, _ in way.times], 0.9),
                        host_ms=host, repeats=len(way.times), patches=n, grid_thw=grid, **extra)
 
 

@@ -103,15 +103,17 @@ int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
 int bench_start(const struct tool_options *o);
 
-/* A cache for `bench job` to fill: keys put by any threads; *writer is gone after the end, when all is sealed.
- * QV_EUNSUPPORTED where bench_has_cache is false: this build has none. */
+/* A cache for `bench job` to fill; NULL where this build has none. Keys are put by any threads; *writer is
+ * gone after the end, when all is sealed. */
 struct qv_cache_writer;
-qv_status bench_cache_start(const char *folder, const qv_model_info *model, qv_dtype dtype,
-                            struct qv_cache_writer **writer, qv_error *err);
-qv_status bench_cache_put(struct qv_cache_writer *writer, const char *key, const qv_tokens *tokens,
-                          qv_error *err);
-qv_status bench_cache_end(struct qv_cache_writer **writer, qv_error *err);
-extern const bool bench_has_cache;
+struct bench_parts {
+    qv_status (*start)(const char *folder, const qv_model_info *model, qv_dtype dtype,
+                       struct qv_cache_writer **writer, qv_error *err);
+    qv_status (*put)(struct qv_cache_writer *writer, const char *key, const qv_tokens *tokens,
+                     qv_error *err);
+    qv_status (*end)(struct qv_cache_writer **writer, qv_error *err);
+};
+extern const struct bench_parts *const bench_parts;
 
 /* ---- roofline.c: operations alone, and what the machine can do at most --------------------------- */
 

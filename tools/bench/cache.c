@@ -18,8 +18,6 @@
 #include "files/atomic_file.h"
 #include "files/json.h"
 
-const bool bench_has_cache = true;
-
 enum { KEY_BYTES = 32, FINDS = 20000 };
 
 struct cache_bench {
@@ -53,9 +51,9 @@ run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times
                 : QV_OK;
 }
 
-qv_status
-bench_cache_start(const char *folder, const qv_model_info *model, qv_dtype dtype,
-                  struct qv_cache_writer **writer, qv_error *err)
+static qv_status
+start_parts(const char *folder, const qv_model_info *model, qv_dtype dtype,
+            struct qv_cache_writer **writer, qv_error *err)
 {
     const qv_cache_writer_options o = {
         .layout = { .dtype = dtype, .width = model->out_hidden, .n_deepstack = model->n_deepstack },
@@ -64,14 +62,8 @@ bench_cache_start(const char *folder, const qv_model_info *model, qv_dtype dtype
     return qv_cache_writer_open(folder, &o, writer, err);
 }
 
-qv_status
-bench_cache_end(struct qv_cache_writer **writer, qv_error *err)
-{
-    return qv_cache_writer_close(writer, err);
-}
-
-qv_status
-bench_cache_put(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_error *err)
+static qv_status
+put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_error *err)
 {
     const qv_cache_source source = { .path = key }; /* there is no such file: no size, no time */
     const double time_s = 0;
@@ -90,12 +82,15 @@ bench_cache_put(struct qv_cache_writer *w, const char *key, const qv_tokens *row
     return s;
 }
 
+static const struct bench_parts parts = { start_parts, put_tokens, qv_cache_writer_close };
+const struct bench_parts *const bench_parts = &parts;
+
 static qv_status
 put_key(qv_cache_writer *w, int64_t i, const qv_tokens *row, qv_error *err)
 {
     char key[KEY_BYTES];
     key_name(i, key);
-    return bench_cache_put(w, key, row, err);
+    return put_tokens(w, key, row, err);
 }
 
 static qv_status

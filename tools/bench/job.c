@@ -7,52 +7,15 @@
  * fails.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "bench.h"
-#include "command/cache.h"
-#include "command/encode.h"
-#include "command/list.h"
 #include "cores.h"
 #include "error.h"
-#include "command/outbox.h"
-#include "files/atomic_file.h"
 #include "files/json.h"
-#include "job_bounds.h"
+#include "job_bench.h"
 
-enum { SINKS = 4 }; /* as the command has */
 enum { MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
 #define MOST_PIXELS ((size_t)1 << 30) /* bytes */
-
-struct job_bench {
-    struct bench b;
-    struct tool_options o; /* of the runs: what they print goes nowhere */
-    struct tool_devices devices;
-    qv_decoder *decoder;
-    qv_model_info m;
-    char *made, *work; /* folders: of clips, which stay; of what is written, which goes */
-    char *list_file;   /* of the clips that are made */
-    struct tool_list list;
-    qv_item *items; /* [list.n]: what the clips are once they are decoded */
-    int64_t patches, tokens;
-    uint64_t bytes; /* of all tokens */
-    void *data;     /* frames, or a clip's tokens: random bytes */
-    struct qv_cache_writer *writer;
-    bool wrong;                               /* a stage was measured wrongly */
-    qv_tokens one;                            /* the largest item's, for one by one */
-    qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
-};
-
-static int64_t
-rows_of(const qv_item *item)
-{
-    return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
-}
 
 static uint64_t
 token_bytes(const struct job_bench *j, int64_t rows)
@@ -61,382 +24,12 @@ token_bytes(const struct job_bench *j, int64_t rows)
     return (uint64_t)(rows / area * j->m.out_hidden * (1 + j->m.n_deepstack)) * sizeof(uint16_t);
 }
 
-/* ---- several threads ------------------------------------------------------------------------- */
-
-typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
-
-struct crew {
-    struct job_bench *j;
-    crew_work *work;
-    pthread_mutex_t lock;
-    size_t next, n;
-    qv_status status;
-    qv_error error;
-};
-
-static void *
-crew_run(void *user)
-{
-    struct crew *c = user;
-    for (;;) {
-        qv_error err = { 0 };
-        pthread_mutex_lock(&c->lock);
-        const size_t i = c->status ? c->n : c->next++;
-        pthread_mutex_unlock(&c->lock);
-        const qv_status s = i < c->n ? c->work(c->j, i, &err) : QV_OK;
-        if (i >= c->n)
-            return NULL;
-        pthread_mutex_lock(&c->lock);
-        if (s && !c->status) {
-            c->status = s;
-            c->error = err;
-        }
-        pthread_mutex_unlock(&c->lock);
-    }
-}
-
-/* Numbers below `times`, by so many threads; *ms: how long it took. */
-static qv_status
-by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, double *ms,
-        qv_error *err)
-{
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
-    pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
-    int n = 0;
-    if (!threads)
-        return qv_fail(err, QV_ENOMEM, "no memory for threads");
-    const double began_s = tool_seconds();
-    while (n < n_threads && !pthread_create(&threads[n], NULL, crew_run, &c))
-        n++;
-    for (int i = 0; i < n; i++)
-        pthread_join(threads[i], NULL);
-    *ms = 1e3 * (tool_seconds() - began_s);
-    free(threads);
-    if (n < n_threads)
-        return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", n_threads);
-    if (c.status)
-        *err = c.error;
-    return c.status;
-}
-
-/* ---- stages alone ---------------------------------------------------------------------------- */
-
-static qv_status
-read_clip(qv_clip *clip, const qv_clip_info *info, qv_error *err)
-{
-    const size_t frame = (size_t)info->width * (size_t)info->height * 3;
-    uint8_t *frames = malloc((size_t)info->n_frames * frame);
-    qv_status s =
-        frames ? QV_OK
-               : qv_fail(err, QV_ENOMEM, "no memory for %lld frames", (long long)info->n_frames);
-    int64_t n = 1;
-    for (int64_t done = 0; done < info->n_frames && n && !s; done += n)
-        s = qv_clip_read(clip, frames + (size_t)done * frame, info->n_frames - done, &n, NULL, err);
-    free(frames);
-    return s;
-}
-
-/* As a job decides: one, but every core where few clips are left. */
-static int
-decoding_threads(const struct job_bench *j, size_t i)
-{
-    const size_t cores = (size_t)qv_usable_cores(), others = i < cores - 1 ? i : cores - 1;
-    const size_t wanted = j->list.n - i + others;
-    return wanted * 2 > cores && wanted > 1 ? 1 : 0;
-}
-
-static qv_status
-decode_clip(struct job_bench *j, size_t i, qv_error *err)
-{
-    const struct tool_entry *entry = &j->list.at[i];
-    qv_clip_options options = tool_entry_options(entry, &j->o.clip);
-    qv_clip *clip = NULL;
-    qv_clip_info info;
-    options.threads = decoding_threads(j, i);
-    qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
-    if (s)
-        return s;
-    qv_clip_get_info(clip, &info);
-    s = read_clip(clip, &info, err);
-    qv_clip_close(&clip);
-    j->items[i].is_image = info.is_image;
-    memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
-    return s;
-}
-
-static qv_status
-time_decoding(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    return by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
-}
-
-/* Every output of a clip is the same bytes: how many rows, and where. */
-static qv_tokens
-tokens_of(const struct job_bench *j, size_t i)
-{
-    qv_tokens t = { .tokens = j->data };
-    t.n = t.capacity = rows_of(&j->items[i]) / (j->m.merge_size * j->m.merge_size);
-    for (int d = 0; d < j->m.n_deepstack; d++)
-        t.deepstack[d] = j->data;
-    return t;
-}
-
-/* As the command's sink writes it. */
-static qv_status
-write_clip(struct job_bench *j, size_t i, qv_error *err)
-{
-    static const char *const metadata[][2] = { { "made", "random" } };
-    static const double time_s[1];
-    char name[32];
-    const qv_tokens t = tokens_of(j, i);
-    snprintf(name, sizeof name, "%zu", i);
-    char *path = qv_path_join(j->work, name);
-    const struct tool_outbox_options o = { .path = path,
-                                           .source = name,
-                                           .dtype = QV_BF16,
-                                           .n_deepstack = j->m.n_deepstack,
-                                           .n_timestamps = 1,
-                                           .rows = t.n,
-                                           .width = j->m.out_hidden };
-    const void *deepstack[QV_MAX_DEEPSTACK];
-    struct tool_outbox *outbox = NULL;
-    for (int d = 0; d < QV_MAX_DEEPSTACK; d++)
-        deepstack[d] = t.deepstack[d];
-    qv_status s = path ? tool_outbox_open(&o, metadata, 1, &outbox, err)
-                       : qv_fail(err, QV_ENOMEM, "no memory for a path");
-    if (!s)
-        s = tool_outbox_put(outbox, t.tokens, deepstack, 0, t.n, err);
-    if (!s)
-        s = tool_outbox_fill_in(outbox, j->items[i].grid_thw, time_s, metadata[0][0],
-                                metadata[0][1], err);
-    if (!s)
-        s = tool_outbox_commit(outbox, err);
-    tool_outbox_close(&outbox);
-    free(path);
-    return s;
-}
-
-static qv_status
-time_files(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
-    bench_clear_folder(j->work);
-    return s;
-}
-
-static qv_status
-put_clip(struct job_bench *j, size_t i, qv_error *err)
-{
-    const qv_tokens t = tokens_of(j, i);
-    return bench_cache_put(j->writer, j->list.at[i].key, &t, err);
-}
-
-/* As the command's sink puts them, until the last part is sealed. */
-static qv_status
-time_parts(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    const double began_s = tool_seconds();
-    qv_status s = bench_cache_start(j->work, &j->m, QV_BF16, &j->writer, err);
-    if (s)
-        return s;
-    s = by_crew(j, put_clip, j->list.n, SINKS, ms, err);
-    qv_error sealing = { 0 };
-    const qv_status sealed = bench_cache_end(&j->writer, &sealing);
-    *ms = 1e3 * (tool_seconds() - began_s);
-    if (!s && sealed)
-        *err = sealing;
-    bench_clear_folder(j->work);
-    return s ? s : sealed;
-}
-
-/* ---- jobs ------------------------------------------------------------------------------------ */
-
-static qv_status
-discard(void *user, const qv_job_result *r, qv_error *err)
-{
-    (void)user;
-    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
-}
-
-/* frames: of clips that were decoded before; else their files. */
-static qv_status
-add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
-{
-    qv_status s = QV_OK;
-    for (size_t i = 0; i < j->list.n && !s; i++) {
-        const struct tool_entry *entry = &j->list.at[i];
-        const qv_clip_options options = tool_entry_options(entry, &j->o.clip);
-        qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
-        if (frames)
-            source =
-                (qv_job_source){ .key = entry->key, .kind = QV_SOURCE_FRAMES, .item = j->items[i] };
-        s = qv_job_add(job, &source, err);
-    }
-    return s;
-}
-
-/* How many devices work in a way. */
-static size_t
-devices_of(const struct job_bench *j, enum bench_job_way way)
-{
-    return way == BENCH_JOB_DEVICE ? 1 : j->devices.n;
-}
-
-static qv_status
-run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
-{
-    const qv_job_options options = { .sink = discard,
-                                     .output = QV_BF16,
-                                     .sinks = SINKS,
-                                     .chunk_rows = j->o.chunk_rows,
-                                     .clip = j->o.clip };
-    qv_job *job = NULL;
-    qv_status s = qv_job_open(j->devices.models, devices_of(j, way), &options, &job, err);
-    if (s)
-        return s;
-    s = add_clips(j, job, way == BENCH_JOB_DEVICE || way == BENCH_JOB_DEVICES, err);
-    if (!s)
-        s = qv_job_end(job, err);
-    qv_job_get_progress(job, &j->progress[way]);
-    *ms = 1e3 * j->progress[way].elapsed_s;
-    qv_job_close(&job);
-    if (!s && j->progress[way].failed)
-        s = qv_fail(err, QV_EFORMAT, "%lld of the clips cannot be encoded",
-                    (long long)j->progress[way].failed);
-    return s;
-}
-
-static qv_status
-time_device(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_DEVICE, ms, err);
-}
-
-/* Each by itself, as a caller without a job does. */
-static qv_status
-time_one_by_one(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    const qv_plan_options o = { .output = QV_BF16 };
-    const double began_s = tool_seconds();
-    qv_status s = QV_OK;
-    for (size_t i = 0; i < j->list.n && !s; i++)
-        s = qv_encode(j->devices.models[0], QV_INPUT_FRAMES, &j->items[i], 1, &o, &j->one, err);
-    *ms = 1e3 * (tool_seconds() - began_s);
-    return s;
-}
-
-static qv_status
-time_devices(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_DEVICES, ms, err);
-}
-
-static qv_status
-time_discarding(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_DISCARD, ms, err);
-}
-
-static qv_status
-end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
-{
-    *ms = 1e3 * job_s;
-    bench_clear_folder(j->work);
-    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
-                          "the job ended with exit code %d", code)
-                : QV_OK;
-}
-
-static qv_status
-time_encode(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    double job_s = 0;
-    j->o.output = j->work;
-    const int code = tool_encode_on(&j->o, &j->devices, &job_s);
-    return end_run(j, code, job_s, ms, err);
-}
-
-static qv_status
-time_cache(void *user, double *ms, qv_error *err)
-{
-    struct job_bench *j = user;
-    struct tool_cache_times times;
-    j->o.out = j->work;
-    const int code = tool_cache_run_on(&j->o, &j->devices, &times);
-    return end_run(j, code, times.job_s, ms, err);
-}
-
-/* ---- clips ----------------------------------------------------------------------------------- */
-
-/* Two frames a second, which are those that are sampled. */
-static struct tool_clip_shape
-shape_of(const struct tool_options *o, int64_t i)
-{
-    static const int sizes[][2] = { { 320, 240 }, { 448, 256 }, { 240, 426 }, { 384, 384 },
-                                    { 608, 320 }, { 256, 192 }, { 512, 288 } };
-    enum { N = sizeof sizes / sizeof *sizes, LEAST = 2, MOST = 16 };
-    if (o->frames)
-        return (struct tool_clip_shape){ (int)(o->size[1] & ~1), (int)(o->size[0] & ~1), 2,
-                                         (int)o->frames };
-    return (struct tool_clip_shape){ sizes[i % N][0], sizes[i % N][1], 2,
-                                     LEAST + (int)(i / N % (MOST - LEAST + 1)) };
-}
-
-/* Appends a line to the list; the clip is made, unless it is there. */
-static qv_status
-make_clip(const struct job_bench *j, int64_t i, struct qv_atomic_file *list, uint64_t *at,
-          qv_error *err)
-{
-    const struct tool_clip_shape shape = shape_of(j->b.o, i);
-    char name[80], key[32];
-    snprintf(name, sizeof name, "%dx%d-%d.mp4", shape.width, shape.height, shape.frames);
-    snprintf(key, sizeof key, "%lld", (long long)i);
-    char *path = qv_path_join(j->made, name);
-    if (!path)
-        return qv_fail(err, QV_ENOMEM, "no memory for a path");
-    qv_status s = qv_path_exists(path) ? QV_OK : tool_make_clip(path, &shape, err);
-    json_t *line = json_pack("{s:o, s:s}", "path", tool_json_text(path), "key", key);
-    char *text = qv_json_text(line, JSON_COMPACT);
-    if (!s && !text)
-        s = qv_fail(err, QV_ENOMEM, "no memory for a list");
-    if (!s)
-        s = qv_atomic_file_write(list, *at, text, strlen(text), err);
-    *at += text ? strlen(text) : 0;
-    if (!s)
-        s = qv_atomic_file_write(list, (*at)++, "\n", 1, err);
-    json_decref(line);
-    free(text);
-    free(path);
-    return s;
-}
-
-static qv_status
-make_clips(struct job_bench *j, qv_error *err)
-{
-    struct qv_atomic_file list = { 0 };
-    uint64_t at = 0;
-    if (mkdir(j->made, 0777) && errno != EEXIST)
-        return qv_fail(err, QV_EIO, "%s: cannot be made: %s", j->made, strerror(errno));
-    qv_status s = qv_atomic_file_open(j->list_file, &list, err);
-    for (int64_t i = 0; i < j->b.o->clips && !s; i++)
-        s = make_clip(j, i, &list, &at, err);
-    if (!s)
-        s = qv_atomic_file_commit(&list, err);
-    qv_atomic_file_abort(&list);
-    return s;
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static size_t
 frame_bytes(const struct job_bench *j, const qv_item *item)
 {
-    return (size_t)(rows_of(item) * j->m.row_dim);
+    return (size_t)(job_rows_of(item) * j->m.row_dim);
 }
 
 static qv_status
@@ -460,7 +53,7 @@ open_data(struct job_bench *j, qv_error *err)
     size_t most = 1, all = 0;
     int64_t most_rows = 0;
     for (size_t i = 0; i < j->list.n; i++) {
-        const int64_t rows = rows_of(&j->items[i]);
+        const int64_t rows = job_rows_of(&j->items[i]);
         const size_t frames = frame_bytes(j, &j->items[i]), bytes = (size_t)token_bytes(j, rows);
         most = frames > most ? frames : most;
         most = bytes > most ? bytes : most;
@@ -502,7 +95,7 @@ open_all(struct job_bench *j, qv_error *err)
     double ms;
     qv_status s = open_folders(j, err);
     if (!s && !o->list)
-        s = make_clips(j, err);
+        s = job_make_clips(j, err);
     j->o = *o;
     j->o.list = o->list ? o->list : j->list_file;
     j->o.output_dtype = j->o.tokens = QV_BF16;
@@ -523,7 +116,8 @@ open_all(struct job_bench *j, qv_error *err)
     j->b.info = j->devices.infos[0];
     qv_model_get_info(j->devices.models[0], &j->m);
     j->items = calloc(j->list.n, sizeof *j->items);
-    s = j->items ? time_decoding(j, &ms, err) : qv_fail(err, QV_ENOMEM, "no memory for clips");
+    s = j->items ? job_works[BENCH_JOB_DECODE](j, &ms, err)
+                 : qv_fail(err, QV_ENOMEM, "no memory for clips");
     return s ? s : open_data(j, err);
 }
 
@@ -555,7 +149,7 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
                   j->b.o->list ? j->b.o->list : "made", "clips", (json_int_t)j->list.n, "patches",
                   (json_int_t)j->patches, "tokens", (json_int_t)j->tokens, "token_bytes",
                   (json_int_t)j->bytes, "clips_per_s", 1e3 * (double)j->list.n / ms, "cores",
-                  qv_usable_cores(), "devices", (int)devices_of(j, way));
+                  qv_usable_cores(), "devices", (int)job_devices_of(j, way));
     if (bounds->sum_ms > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "over_slowest", ms / bounds->slowest_ms,
                                             "over_sum", ms / bounds->sum_ms));
@@ -581,7 +175,7 @@ name_work(const struct job_bench *j, char *text, size_t size)
     char model[100], made[40] = "", devices[40] = "";
     bench_base_name(o->model, model, sizeof model);
     if (o->frames && !o->list) {
-        const struct tool_clip_shape shape = shape_of(o, 0);
+        const struct tool_clip_shape shape = job_clip_shape(o, 0);
         snprintf(made, sizeof made, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
     }
     if (j->devices.n > 1)
@@ -621,7 +215,7 @@ ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
     int n = 0;
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
         if ((way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
-            ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_has_cache))
+            ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;
     return n;
 }
@@ -630,15 +224,8 @@ static qv_status
 time_all(struct job_bench *j, const enum bench_job_way *timed, int n, struct bench_run *runs,
          qv_error *err)
 {
-    static bench_work *const works[BENCH_JOB_WAYS] = {
-        [BENCH_JOB_DECODE] = time_decoding,    [BENCH_JOB_ONE] = time_one_by_one,
-        [BENCH_JOB_DEVICE] = time_device,      [BENCH_JOB_DEVICES] = time_devices,
-        [BENCH_JOB_FILES] = time_files,        [BENCH_JOB_PARTS] = time_parts,
-        [BENCH_JOB_DISCARD] = time_discarding, [BENCH_JOB_ENCODE] = time_encode,
-        [BENCH_JOB_CACHE] = time_cache,
-    };
     for (int i = 0; i < n; i++)
-        runs[i] = (struct bench_run){ .work = works[timed[i]], .user = j };
+        runs[i] = (struct bench_run){ .work = job_works[timed[i]], .user = j };
     return bench_time(&j->b, runs, n, err);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench start: this very command as users start it, from the process's start to its end: one
- * short clip to its file, and `info` of the checkpoint. Each has a cache folder of its own, empty the
- * first time, which is told apart.
+ * qwenvit bench start: the command beside this program as users start it, from the process's start to
+ * its end: one short clip to its file, and `info` of the checkpoint. Each has a cache folder of its
+ * own, empty the first time, which is told apart.
  */
 #define _GNU_SOURCE /* environ */
 #include <errno.h>
@@ -157,7 +157,7 @@ open_files(struct start_bench *t, qv_error *err)
         if (mkdir(t->caches[i], 0777))
             return qv_fail(err, QV_EIO, "%s: cannot be made: %s", t->caches[i], strerror(errno));
     if (!qv_find_installed("qwenvit", ".", ".", X_OK, t->program, sizeof t->program))
-        return qv_fail(err, QV_EBACKEND, "this program's own file is not to be found");
+        return qv_fail(err, QV_EBACKEND, "there is no qwenvit beside this program: %s", t->program);
     snprintf(t->device, sizeof t->device, "%lld", (long long)t->b.o->device);
     snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b.o->threads);
     return given || qv_path_exists(t->clip) ? QV_OK

@@ -78,8 +78,19 @@ enum tool_group {
 struct tool {
     const char *name, *arguments, *does, *example;
     unsigned groups;
-    int (*run)(const struct tool_options *options);
+    int (*run)(const struct tool_options *options); /* NULL where another program has it: */
+    const char *program;                            /* which is beside this one */
+    bool ends_at_once; /* the process ends without the ends of the libraries */
 };
+
+/* run.c: a program of subcommands. */
+struct tool_program {
+    const char *name, *about;
+    const struct tool *tools;
+    size_t n;
+};
+/* Runs what the command line names; the exit code. */
+int tool_main(const struct tool_program *program, int argc, char **argv);
 
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);

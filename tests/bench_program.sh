@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# `qwenvit bench` and `qwenvit profile` are the program qwenvit-bench beside the command: its output, its
+# exit code, its end by a signal; where it is missing or cannot be started, words and exit code 4.
+# Usage: bench_program.sh QWENVIT QWENVIT_BENCH MODEL WORK
+set -eu
+qwenvit=$1 bench=$2 model=$3 work=$4
+. "$(dirname "$0")/expect.sh"
+rm -rf "$work" && mkdir -p "$work/bin" && cd "$work"
+
+# the same program, started by either
+for s in bench profile; do
+    expect 0 "usage: qwenvit $s" "$qwenvit" $s --help
+    mv out.txt command.txt
+    expect 0 "usage: qwenvit $s" "$bench" $s --help
+    cmp out.txt command.txt || fail "$s --help differs"
+done
+expect 2 'say what to time' "$bench" bench
+expect 2 'no subcommand encode' "$bench" encode
+expect 0 'qwenvit-bench SUBCOMMAND --help' "$bench" --help
+expect 0 '  commit   ' "$bench" --version
+
+# none beside the command: that of another's folder is not taken
+cp "$qwenvit" bin/qwenvit
+printf '#!/bin/sh\necho planted\n' > qwenvit-bench && chmod +x qwenvit-bench
+PATH=$PWD:$PATH
+for s in 'bench gemm' profile 'bench --help'; do
+    expect 4 "${s%% *}: it needs the program qwenvit-bench, which is not beside this one: $PWD/bin/qwenvit-bench" \
+        bin/qwenvit $s
+    [ ! -s out.txt ] || fail "$s printed"
+done
+expect 0 'vision tower' bin/qwenvit info "$model"
+expect 0 'Times this machine' bin/qwenvit --help
+
+# what is no program, or cannot be started
+echo 'no program' > bin/qwenvit-bench
+expect 4 'which is not beside this one' bin/qwenvit bench gemm
+chmod +x bin/qwenvit-bench
+expect 4 'bin/qwenvit-bench cannot be started: ' bin/qwenvit profile
+
+# one that ends as it likes
+cat > bin/qwenvit-bench <<'END'
+#!/bin/sh
+echo "<$*>"
+[ "$1" = bench ] || kill -TERM $$
+exit 7
+END
+expect 7 '<bench tower --model a b>' bin/qwenvit bench tower --model 'a b'
+expect 143 '<profile -->' bin/qwenvit profile --
+echo "$n commands, all as expected"

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* What the parts of `qwenvit bench job` share. */
+#ifndef QV_TOOLS_JOB_BENCH_H
+#define QV_TOOLS_JOB_BENCH_H
+
+#include "bench.h"
+#include "command/encode.h"
+#include "command/list.h"
+#include "job_bounds.h"
+
+struct job_bench {
+    struct bench b;
+    struct tool_options o; /* of the runs: what they print goes nowhere */
+    struct tool_devices devices;
+    qv_decoder *decoder;
+    qv_model_info m;
+    char *made, *work; /* folders: of clips, which stay; of what is written, which goes */
+    char *list_file;   /* of the clips that are made */
+    struct tool_list list;
+    qv_item *items; /* [list.n]: what the clips are once they are decoded */
+    int64_t patches, tokens;
+    uint64_t bytes; /* of all tokens */
+    void *data;     /* frames, or a clip's tokens: random bytes */
+    struct qv_cache_writer *writer;
+    bool wrong;                               /* a stage was measured wrongly */
+    qv_tokens one;                            /* the largest item's, for one by one */
+    qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
+};
+
+static inline int64_t
+job_rows_of(const qv_item *item)
+{
+    return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
+}
+
+/* How many devices work in a way. */
+static inline size_t
+job_devices_of(const struct job_bench *j, enum bench_job_way way)
+{
+    return way == BENCH_JOB_DEVICE ? 1 : j->devices.n;
+}
+
+/* job_stages.c: one run of each way; user: a struct job_bench that is open. Decoding finds out what the
+ * clips are, so it comes first. */
+extern bench_work *const job_works[BENCH_JOB_WAYS];
+
+/* job_clips.c: the shape of the clip that is made as number i; and all of them, with their list. */
+struct tool_clip_shape job_clip_shape(const struct tool_options *o, int64_t i);
+qv_status job_make_clips(const struct job_bench *j, qv_error *err);
+
+#endif

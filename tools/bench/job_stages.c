@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT */
+/* One run of each way of `qwenvit bench job`: a stage alone, or a job. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command/cache.h"
+#include "command/outbox.h"
+#include "cores.h"
+#include "error.h"
+#include "files/json.h"
+#include "job_bench.h"
+
+enum { SINKS = 4 }; /* as the command has */
+
+/* ---- several threads ------------------------------------------------------------------------- */
+
+typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
+
+struct crew {
+    struct job_bench *j;
+    crew_work *work;
+    pthread_mutex_t lock;
+    size_t next, n;
+    qv_status status;
+    qv_error error;
+};
+
+static void *
+crew_run(void *user)
+{
+    struct crew *c = user;
+    for (;;) {
+        qv_error err = { 0 };
+        pthread_mutex_lock(&c->lock);
+        const size_t i = c->status ? c->n : c->next++;
+        pthread_mutex_unlock(&c->lock);
+        const qv_status s = i < c->n ? c->work(c->j, i, &err) : QV_OK;
+        if (i >= c->n)
+            return NULL;
+        pthread_mutex_lock(&c->lock);
+        if (s && !c->status) {
+            c->status = s;
+            c->error = err;
+        }
+        pthread_mutex_unlock(&c->lock);
+    }
+}
+
+/* Numbers below `times`, by so many threads; *ms: how long it took. */
+static qv_status
+by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, double *ms,
+        qv_error *err)
+{
+    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
+    pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
+    int n = 0;
+    if (!threads)
+        return qv_fail(err, QV_ENOMEM, "no memory for threads");
+    const double began_s = tool_seconds();
+    while (n < n_threads && !pthread_create(&threads[n], NULL, crew_run, &c))
+        n++;
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    *ms = 1e3 * (tool_seconds() - began_s);
+    free(threads);
+    if (n < n_threads)
+        return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", n_threads);
+    if (c.status)
+        *err = c.error;
+    return c.status;
+}
+
+/* ---- stages alone ---------------------------------------------------------------------------- */
+
+static qv_status
+read_clip(qv_clip *clip, const qv_clip_info *info, qv_error *err)
+{
+    const size_t frame = (size_t)info->width * (size_t)info->height * 3;
+    uint8_t *frames = malloc((size_t)info->n_frames * frame);
+    qv_status s =
+        frames ? QV_OK
+               : qv_fail(err, QV_ENOMEM, "no memory for %lld frames", (long long)info->n_frames);
+    int64_t n = 1;
+    for (int64_t done = 0; done < info->n_frames && n && !s; done += n)
+        s = qv_clip_read(clip, frames + (size_t)done * frame, info->n_frames - done, &n, NULL, err);
+    free(frames);
+    return s;
+}
+
+/* As a job decides: one, but every core where few clips are left. */
+static int
+decoding_threads(const struct job_bench *j, size_t i)
+{
+    const size_t cores = (size_t)qv_usable_cores(), others = i < cores - 1 ? i : cores - 1;
+    const size_t wanted = j->list.n - i + others;
+    return wanted * 2 > cores && wanted > 1 ? 1 : 0;
+}
+
+static qv_status
+decode_clip(struct job_bench *j, size_t i, qv_error *err)
+{
+    const struct tool_entry *entry = &j->list.at[i];
+    qv_clip_options options = tool_entry_options(entry, &j->o.clip);
+    qv_clip *clip = NULL;
+    qv_clip_info info;
+    options.threads = decoding_threads(j, i);
+    qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
+    if (s)
+        return s;
+    qv_clip_get_info(clip, &info);
+    s = read_clip(clip, &info, err);
+    qv_clip_close(&clip);
+    j->items[i].is_image = info.is_image;
+    memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
+    return s;
+}
+
+static qv_status
+time_decoding(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    return by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
+}
+
+/* Every output of a clip is the same bytes: how many rows, and where. */
+static qv_tokens
+tokens_of(const struct job_bench *j, size_t i)
+{
+    qv_tokens t = { .tokens = j->data };
+    t.n = t.capacity = job_rows_of(&j->items[i]) / (j->m.merge_size * j->m.merge_size);
+    for (int d = 0; d < j->m.n_deepstack; d++)
+        t.deepstack[d] = j->data;
+    return t;
+}
+
+/* As the command's sink writes it. */
+static qv_status
+write_clip(struct job_bench *j, size_t i, qv_error *err)
+{
+    static const char *const metadata[][2] = { { "made", "random" } };
+    static const double time_s[1];
+    char name[32];
+    const qv_tokens t = tokens_of(j, i);
+    snprintf(name, sizeof name, "%zu", i);
+    char *path = qv_path_join(j->work, name);
+    const struct tool_outbox_options o = { .path = path,
+                                           .source = name,
+                                           .dtype = QV_BF16,
+                                           .n_deepstack = j->m.n_deepstack,
+                                           .n_timestamps = 1,
+                                           .rows = t.n,
+                                           .width = j->m.out_hidden };
+    const void *deepstack[QV_MAX_DEEPSTACK];
+    struct tool_outbox *outbox = NULL;
+    for (int d = 0; d < QV_MAX_DEEPSTACK; d++)
+        deepstack[d] = t.deepstack[d];
+    qv_status s = path ? tool_outbox_open(&o, metadata, 1, &outbox, err)
+                       : qv_fail(err, QV_ENOMEM, "no memory for a path");
+    if (!s)
+        s = tool_outbox_put(outbox, t.tokens, deepstack, 0, t.n, err);
+    if (!s)
+        s = tool_outbox_fill_in(outbox, j->items[i].grid_thw, time_s, metadata[0][0],
+                                metadata[0][1], err);
+    if (!s)
+        s = tool_outbox_commit(outbox, err);
+    tool_outbox_close(&outbox);
+    free(path);
+    return s;
+}
+
+static qv_status
+time_files(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
+    bench_clear_folder(j->work);
+    return s;
+}
+
+static qv_status
+put_clip(struct job_bench *j, size_t i, qv_error *err)
+{
+    const qv_tokens t = tokens_of(j, i);
+    return bench_parts->put(j->writer, j->list.at[i].key, &t, err);
+}
+
+/* As the command's sink puts them, until the last part is sealed. */
+static qv_status
+time_parts(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    const double began_s = tool_seconds();
+    qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
+    if (s)
+        return s;
+    s = by_crew(j, put_clip, j->list.n, SINKS, ms, err);
+    qv_error sealing = { 0 };
+    const qv_status sealed = bench_parts->end(&j->writer, &sealing);
+    *ms = 1e3 * (tool_seconds() - began_s);
+    if (!s && sealed)
+        *err = sealing;
+    bench_clear_folder(j->work);
+    return s ? s : sealed;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static qv_status
+discard(void *user, const qv_job_result *r, qv_error *err)
+{
+    (void)user;
+    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
+}
+
+/* frames: of clips that were decoded before; else their files. */
+static qv_status
+add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
+{
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < j->list.n && !s; i++) {
+        const struct tool_entry *entry = &j->list.at[i];
+        const qv_clip_options options = tool_entry_options(entry, &j->o.clip);
+        qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
+        if (frames)
+            source =
+                (qv_job_source){ .key = entry->key, .kind = QV_SOURCE_FRAMES, .item = j->items[i] };
+        s = qv_job_add(job, &source, err);
+    }
+    return s;
+}
+
+static qv_status
+run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
+{
+    const qv_job_options options = { .sink = discard,
+                                     .output = QV_BF16,
+                                     .sinks = SINKS,
+                                     .chunk_rows = j->o.chunk_rows,
+                                     .clip = j->o.clip };
+    qv_job *job = NULL;
+    qv_status s = qv_job_open(j->devices.models, job_devices_of(j, way), &options, &job, err);
+    if (s)
+        return s;
+    s = add_clips(j, job, way == BENCH_JOB_DEVICE || way == BENCH_JOB_DEVICES, err);
+    if (!s)
+        s = qv_job_end(job, err);
+    qv_job_get_progress(job, &j->progress[way]);
+    *ms = 1e3 * j->progress[way].elapsed_s;
+    qv_job_close(&job);
+    if (!s && j->progress[way].failed)
+        s = qv_fail(err, QV_EFORMAT, "%lld of the clips cannot be encoded",
+                    (long long)j->progress[way].failed);
+    return s;
+}
+
+static qv_status
+time_device(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, BENCH_JOB_DEVICE, ms, err);
+}
+
+/* Each by itself, as a caller without a job does. */
+static qv_status
+time_one_by_one(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    const qv_plan_options o = { .output = QV_BF16 };
+    const double began_s = tool_seconds();
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < j->list.n && !s; i++)
+        s = qv_encode(j->devices.models[0], QV_INPUT_FRAMES, &j->items[i], 1, &o, &j->one, err);
+    *ms = 1e3 * (tool_seconds() - began_s);
+    return s;
+}
+
+static qv_status
+time_devices(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, BENCH_JOB_DEVICES, ms, err);
+}
+
+static qv_status
+time_discarding(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, BENCH_JOB_DISCARD, ms, err);
+}
+
+static qv_status
+end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
+{
+    *ms = 1e3 * job_s;
+    bench_clear_folder(j->work);
+    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
+                          "the job ended with exit code %d", code)
+                : QV_OK;
+}
+
+static qv_status
+time_encode(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    double job_s = 0;
+    j->o.output = j->work;
+    const int code = tool_encode_on(&j->o, &j->devices, &job_s);
+    return end_run(j, code, job_s, ms, err);
+}
+
+static qv_status
+time_cache(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    struct tool_cache_times times;
+    j->o.out = j->work;
+    const int code = tool_cache_run_on(&j->o, &j->devices, &times);
+    return end_run(j, code, times.job_s, ms, err);
+}
+
+bench_work *const job_works[BENCH_JOB_WAYS] = {
+    [BENCH_JOB_DECODE] = time_decoding,    [BENCH_JOB_ONE] = time_one_by_one,
+    [BENCH_JOB_DEVICE] = time_device,      [BENCH_JOB_DEVICES] = time_devices,
+    [BENCH_JOB_FILES] = time_files,        [BENCH_JOB_PARTS] = time_parts,
+    [BENCH_JOB_DISCARD] = time_discarding, [BENCH_JOB_ENCODE] = time_encode,
+    [BENCH_JOB_CACHE] = time_cache,
+};

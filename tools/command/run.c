@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/* Runs the subcommand that a command line names, in this program or in one beside it. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "commit.h"
+#include "tool.h"
+#include "files/atomic_file.h"
+#include "files/installed.h"
+
+static void
+print_usage(const struct tool_program *p, FILE *to)
+{
+    fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
+            p->name);
+    for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
+        fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);
+    fprintf(to,
+            "\n%s SUBCOMMAND --help says more.\n"
+            "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
+            "input;\n4 device or environment\n",
+            p->name);
+}
+
+/* What this is, and what of it runs here. */
+static void
+print_version(const struct tool_program *p)
+{
+    static const char *const backends[] = { "cpu", "cuda", "metal" };
+    printf("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
+           QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        const qv_context_options options = { .backend = backends[i] };
+        qv_context *context = NULL;
+        qv_context_info info = { 0 };
+        qv_error err;
+        const bool is_here = !qv_context_open(&options, &context, &err);
+        if (is_here)
+            qv_context_get_info(context, &info);
+        printf("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
+        qv_context_close(&context);
+    }
+}
+
+/* Started once, before the first clip, if any argument may be a clip (a folder is a checkpoint). A
+ * failure is not reported here: opening a clip then says why. */
+static void
+start_decoder(const struct tool *tool, struct tool_options *o)
+{
+    o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
+    bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status);
+    for (size_t i = 0; i < o->n_arguments; i++)
+        clips = clips || !tool_is_folder(o->arguments[i]);
+    if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
+        qv_decoder_start(NULL, &o->clip.decoder, NULL);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static pid_t self; /* a forked child has the handler too, and must not remove our files */
+
+/* Removes unfinished files and ends the process by the same signal, so that a shell's loop sees
+ * it. */
+static void
+on_signal(int number)
+{
+    static const char text[] = "\nqwenvit: interrupted: unfinished output was removed\n";
+    if (getpid() == self && qv_atomic_files_remove()) {
+        size_t from = tool_bar_is_shown() ? 0 : 1;
+        ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
+        (void)ignored;
+    }
+    raise(number); /* SA_RESETHAND removed the handler: this ends the process on return */
+}
+
+static void
+catch_signals(void)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
+    self = getpid();
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+            sigaction(numbers[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+}
+
+/* Printed text may still be in the buffer, so an error of writing it can show up only here. */
+static int
+close_stdout(int code)
+{
+    const bool lost = fflush(stdout) || ferror(stdout);
+    if (lost)
+        tool_complain("standard output cannot be written: %s", strerror(errno));
+    return lost && !code ? TOOL_BAD_INPUT : code;
+}
+
+/* One clip's tokens are written: the libraries' own ends, of which CUDA's take long, are not waited
+ * for, as the system takes back all the same. Other subcommands have them: profilers write there what
+ * they saw; and so do builds with the address sanitizer, which looks for leaks there. */
+static int
+end(const struct tool *tool, int code)
+{
+#ifndef __SANITIZE_ADDRESS__
+    if (tool->ends_at_once)
+        _exit(code);
+#endif
+    (void)tool;
+    return code;
+}
+
+/* Becomes the program that has this subcommand; comes back, told, only where that cannot be. */
+static int
+become(const struct tool *tool, char **argv)
+{
+    char path[PATH_MAX];
+    if (!qv_find_installed(tool->program, ".", ".", X_OK, path, sizeof path))
+        tool_complain("%s: it needs the program %s, which is not beside this one: %s", tool->name,
+                      tool->program, path);
+    else {
+        argv[0] = path;
+        execv(path, argv);
+        tool_complain("%s: %s cannot be started: %s", tool->name, path, strerror(errno));
+    }
+    return TOOL_DEVICE;
+}
+
+int
+tool_main(const struct tool_program *p, int argc, char **argv)
+{
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        print_usage(p, stdout);
+        return TOOL_DONE;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--version")) {
+        print_version(p);
+        return close_stdout(TOOL_DONE);
+    }
+    const struct tool *tool = NULL;
+    for (size_t i = 0; argc > 1 && i < p->n; i++)
+        if (!strcmp(argv[1], p->tools[i].name))
+            tool = &p->tools[i];
+    if (!tool) {
+        if (argc > 1)
+            tool_complain("no subcommand %s", argv[1]);
+        print_usage(p, stderr);
+        return TOOL_USAGE;
+    }
+    if (tool->program)
+        return become(tool, argv);
+    catch_signals();
+    struct tool_options o;
+    bool help = false;
+    int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
+    if (help)
+        tool_print_help(tool);
+    else if (!code) {
+        start_decoder(tool, &o);
+        code = tool->run(&o);
+        qv_decoder_stop(&o.clip.decoder);
+    }
+    free(o.arguments);
+    return end(tool, close_stdout(code));
+}
