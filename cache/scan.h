@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The header of a part, read with suspicion: nothing of it is believed that does not fit the rest, the
  * layout and the file's size. */
-#ifndef QV_JOB_CACHE_SCAN_H
-#define QV_JOB_CACHE_SCAN_H
+#ifndef QV_CACHE_SCAN_H
+#define QV_CACHE_SCAN_H
 
 #include "cache.h"
 

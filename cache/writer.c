@@ -15,7 +15,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cache_part.h"
+#include "part.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"

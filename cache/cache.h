@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
-#ifndef QV_JOB_CACHE_H
-#define QV_JOB_CACHE_H
+#ifndef QV_CACHE_CACHE_H
+#define QV_CACHE_CACHE_H
 
 #include <jansson.h>
 

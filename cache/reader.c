@@ -4,7 +4,7 @@
  * is done again; the rest of its record is read again when it is asked for.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "cache_open.h"
+#include "open.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,8 +17,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cache_maps.h"
-#include "cache_scan.h"
+#include "maps.h"
+#include "scan.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "cache_scan.h"
+#include "scan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cache_cursor.h"
+#include "cursor.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
