@@ -48,6 +48,10 @@ void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 uint64_t qv_cache_source_hash(const char *path, const char *start, const char *end,
                               const char *options);
 
+/* Adds the record of a key that ended so. The texts of the source are UTF-8; xxh3: of one that is ok. */
+void qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source *source,
+                           uint64_t xxh3, const qv_cache_result *result);
+
 /* The latest time at which a part may say that it was sealed: 100 years from now, in nanoseconds since
  * 1970. New parts come later than those that are there, so one at the end of what 64 bits count would
  * leave no time to them. A bound that moves with the clock is one that no part can sit on for long; one

@@ -54,4 +54,14 @@ uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);
 qv_status qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err);
 void qv_scan_free(struct qv_scanner *s);
 
+/* ---- what scan.c stands on ------------------------------------------------------------------- */
+
+/* The item of a key of the part, which is made if it is not there; NULL for lack of memory. */
+struct qv_scan_item *qv_scan_item_of(struct qv_scanner *s, const char *key, size_t bytes);
+struct qv_cursor;
+/* Reads a string into `to`, in place of what was in it. */
+bool qv_scan_text(struct qv_cursor *c, struct qv_text *to);
+/* Reads s->records, each of which goes to its key's item. What is wrong is said by `outer`. */
+bool qv_scan_records(struct qv_scanner *s, struct qv_cursor *outer);
+
 #endif
