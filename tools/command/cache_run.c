@@ -334,7 +334,7 @@ add_all(struct run *r, qv_error *err)
         if (is_over(r))
             break;
         struct clip *clip = &r->clips[n++];
-        const qv_clip_options options = tool_entry_options(clip->entry, &r->o->clip);
+        const qv_clip_options options = qv_row_options(clip->entry->own, &r->o->clip);
         const qv_job_source source = {
             .key = clip->entry->key, .path = clip->entry->path, .clip = &options, .user = clip
         };
