@@ -243,6 +243,15 @@ qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
     return qv_cache_open_as(dir, &(struct qv_cache_reading){ .parts = NULL }, out, err);
 }
 
+bool
+qv_cache_exists(const char *dir)
+{
+    char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
+    const bool there = !path || qv_path_exists(path); /* without memory opening it fails, in words */
+    free(path);
+    return there;
+}
+
 void
 qv_cache_close(qv_cache **cache)
 {
