@@ -58,6 +58,9 @@ endif()
 if(TARGET qwenvit_cache)
     install_library(qwenvit_cache cache)
 endif()
+if(TARGET qwenvit_fill)
+    install_library(qwenvit_fill fill)
+endif()
 
 # ---- programs ------------------------------------------------------------------------------------
 # install_program(TARGET FOLDER)
@@ -125,6 +128,8 @@ function(install_pc name summary)
     set(requires "")
     if(name STREQUAL "qwenvit_job") # whoever has jobs has models
         set(requires "qwenvit_media qwenvit")
+    elseif(name STREQUAL "qwenvit_fill")
+        set(requires "qwenvit_cache qwenvit_job")
     endif()
     configure_file(cmake/library.pc.in ${CMAKE_BINARY_DIR}/${name}.pc @ONLY)
     install(FILES ${CMAKE_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
@@ -138,6 +143,9 @@ if(QV_MEDIA)
 endif()
 if(TARGET qwenvit_cache)
     install_pc(qwenvit_cache "Folders of vision tokens" ${JANSSON_LDFLAGS} -pthread -lm)
+endif()
+if(TARGET qwenvit_fill)
+    install_pc(qwenvit_fill "Folders of vision tokens, filled" -pthread)
 endif()
 
 # ---- Debian packages: cpack -G DEB ---------------------------------------------------------------
@@ -157,7 +165,7 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME qwenvit)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
-    "The command, its benches, and the shared libraries libqwenvit, libqwenvit_media, libqwenvit_job and libqwenvit_cache.")
+    "The command, its benches, and the shared libraries libqwenvit, libqwenvit_media, libqwenvit_job, libqwenvit_cache and libqwenvit_fill.")
 set(CPACK_DEBIAN_CUDA_PACKAGE_NAME qwenvit-cuda)
 set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)

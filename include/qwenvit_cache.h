@@ -142,6 +142,8 @@ typedef struct qv_cache_info {
     uint64_t reserved[4];
 } qv_cache_info;
 
+/* Whether a folder is a cache, or says that it is one: qwenvit-cache.json is there. */
+QV_API bool qv_cache_exists(const char *dir);
 /* Reads the headers of all parts, which are checked as strictly as checkpoints are. A part that is
  * damaged, or no regular file, is told by qv_cache_damage, and its keys are not there. Memory: qv_cache_info.index_bytes,
  * and while it opens three times the largest header (32 MiB at most). QV_EIO, QV_EFORMAT (no cache,

@@ -33,7 +33,7 @@ uses() {
 # alone WAY FOLDER: of each library the program that is linked with it and no other; all are tried
 alone() {
     bad=
-    for library in qwenvit media job cache; do
+    for library in qwenvit media job cache fill; do
         "$2/alone_${library}_$1" > said.txt 2>&1 && grep -q '^QV_OK' said.txt ||
             { bad="$bad $library"; cat said.txt; }
     done
@@ -78,7 +78,7 @@ uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenv
     "$(pkg-config --variable=backendsdir qwenvit)"
 
 mkdir pc
-for library in qwenvit media job cache; do
+for library in qwenvit media job cache fill; do
     name=$(echo $library | tr a-z A-Z) package=qwenvit
     [ $library = qwenvit ] || package=qwenvit_$library
     $cc -std=c11 -Wall -Werror -DALONE=$name "$consumer/alone.c" -o pc/alone_${library}_shared \

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-#include "cache_open.h"
+#include "cache/open.h"
 #include "cache_tools.h"
 
 static const char description[] =

@@ -183,7 +183,7 @@ if has clang-format 'version 14.'; then
     check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.m' '*.metal')
 fi
 if has clang-tidy 'version 14.'; then
-    check tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'media/*.c' 'tools/*/*.c'
+    check tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'media/*.c' 'tools/*/*.c'
     check tidy metal-dev 'metal/*.c'
 fi
 if has cppcheck 'Cppcheck 2.10'; then

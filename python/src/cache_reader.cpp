@@ -11,7 +11,7 @@
 #include "binding.h"
 
 extern "C" {
-#include "cache_open.h"
+#include "cache/open.h"
 }
 
 namespace qvpy

@@ -8,6 +8,7 @@
 #define MEDIA 2
 #define JOB 3
 #define CACHE 4
+#define FILL 5
 
 #if ALONE == QWENVIT
 #include <qwenvit.h>
@@ -15,8 +16,10 @@
 #include <qwenvit_media.h>
 #elif ALONE == JOB
 #include <qwenvit_job.h>
-#else
+#elif ALONE == CACHE
 #include <qwenvit_cache.h>
+#else
+#include <qwenvit_fill.h>
 #endif
 
 int
@@ -33,6 +36,13 @@ main(void)
     qv_job *job = NULL;
     qv_error err = { 0 };
     const bool right = qv_job_open(NULL, 0, NULL, &job, &err) == QV_EINVAL;
+#elif ALONE == FILL
+    const qv_cache_fill_options options = { .packed = true };
+    qv_cache_fill *fill = NULL;
+    qv_error err = { 0 };
+    const bool right = !qv_cache_fill_open("no such folder", &options, &fill, &err) &&
+                       qv_cache_fill_end(fill, NULL, 0, &err) == QV_EINVAL;
+    qv_cache_fill_close(&fill);
 #else
     const bool right = qv_cache_key_hash("a") != qv_cache_key_hash("b");
 #endif

@@ -9,7 +9,7 @@
 
 /* Finite, and not negative: every number of a line goes to a decoder as it stands. */
 static void
-check_own(const struct tool_entry_own *own)
+check_own(const qv_row_own *own)
 {
     const double reals[] = { own->fps, own->start_s, own->end_s };
     const int64_t integers[] = { own->max_frames, own->max_pixels, own->offset, own->bytes };
@@ -30,7 +30,7 @@ check_entry(const struct tool_entry *entry, size_t line_before)
     FUZZ_CHECK(text && !strcmp(text, entry->key)); /* a key is UTF-8 */
     free(text);
     check_own(entry->own);
-    const qv_clip_options o = tool_entry_options(entry, &all);
+    const qv_clip_options o = qv_row_options(entry->own, &all);
     FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* these two exclude each other */
     FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == entry->own->bytes);
 }

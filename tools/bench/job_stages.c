@@ -102,7 +102,7 @@ static qv_status
 decode_clip(struct job_bench *j, size_t i, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
-    qv_clip_options options = tool_entry_options(entry, &j->o.clip);
+    qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_clip_info info;
     options.threads = decoding_threads(j, i);
@@ -221,7 +221,7 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
     qv_status s = QV_OK;
     for (size_t i = 0; i < j->list.n && !s; i++) {
         const struct tool_entry *entry = &j->list.at[i];
-        const qv_clip_options options = tool_entry_options(entry, &j->o.clip);
+        const qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
         qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
         if (frames)
             source =

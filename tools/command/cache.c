@@ -8,7 +8,7 @@ qv_cache_source
 tool_cache_source(const struct tool_entry *entry, char options[QV_CACHE_OPTIONS_BYTES])
 {
     static const qv_clip_options nothing;
-    const qv_clip_options own = tool_entry_options(entry, &nothing);
+    const qv_clip_options own = qv_row_options(entry->own, &nothing);
     return qv_cache_source_of(entry->path, &own, options);
 }
 
@@ -39,12 +39,19 @@ tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *
     return s;
 }
 
+void
+tool_cache_tell_damage(const qv_cache *cache)
+{
+    for (int64_t i = 0; cache && qv_cache_damage(cache, i); i++)
+        tool_complain("%s; what it has is passed over", qv_cache_damage(cache, i));
+}
+
 qv_status
 tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err)
 {
     const qv_status s = qv_cache_open(o->out, out, err);
-    for (int64_t i = 0; !s && qv_cache_damage(*out, i); i++)
-        tool_complain("%s; what it has is passed over", qv_cache_damage(*out, i));
+    if (!s)
+        tool_cache_tell_damage(*out);
     return s;
 }
 

@@ -13,6 +13,8 @@ qv_cache_source tool_cache_source(const struct tool_entry *entry,
 /* The list of the options, if there is one, with keys that caches can have; those of other shards are
  * taken out. */
 qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err);
+/* Tells what is damaged of a cache; NULL: nothing. */
+void tool_cache_tell_damage(const qv_cache *cache);
 /* Opens OUT, and tells what is damaged of it. */
 qv_status tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err);
 

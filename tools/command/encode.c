@@ -181,7 +181,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options =
-            output->entry ? tool_entry_options(output->entry, &e->o->clip) : e->o->clip;
+            output->entry ? qv_row_options(output->entry->own, &e->o->clip) : e->o->clip;
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };

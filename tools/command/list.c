@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,97 +69,50 @@ key_of(struct tool_list *list, const char *path)
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-enum field_kind { PATH, KEY, RATE, START, COUNT, PLACE };
-
-static const struct {
-    const char *name;
-    enum field_kind kind;
-    size_t at;
-} fields[] = {
-    { "path", PATH, 0 },
-    { "key", KEY, 0 },
-    { "fps", RATE, offsetof(struct tool_entry_own, fps) },
-    { "max_frames", COUNT, offsetof(struct tool_entry_own, max_frames) },
-    { "max_pixels", COUNT, offsetof(struct tool_entry_own, max_pixels) },
-    { "start", START, offsetof(struct tool_entry_own, start_s) },
-    { "end", RATE, offsetof(struct tool_entry_own, end_s) },
-    { "offset", PLACE, offsetof(struct tool_entry_own, offset) },
-    { "bytes", COUNT, offsetof(struct tool_entry_own, bytes) },
-};
-enum { N_FIELDS = sizeof fields / sizeof *fields };
-
-/* As it is read. Texts are the JSON object's. */
-struct line {
-    const char *path, *key;
-    struct tool_entry_own own;
-    bool asks; /* for something of its own */
-};
-
-/* NULL, or what the value must be. */
-static const char *
-set_field(struct line *line, size_t i, const json_t *value)
+static qv_row_value
+value_of(const json_t *value)
 {
-    char *field = (char *)&line->own + fields[i].at;
-    line->asks |= fields[i].kind != PATH && fields[i].kind != KEY;
-    switch (fields[i].kind) {
-    case PATH:
-    case KEY:
-        if (!json_is_string(value) || !*json_string_value(value))
-            return "a text that is not empty";
-        *(fields[i].kind == PATH ? &line->path : &line->key) = json_string_value(value);
-        return NULL;
-    case RATE:
-    case START:
-        if (!json_is_number(value) || json_number_value(value) < 0 ||
-            (fields[i].kind == RATE && json_number_value(value) == 0))
-            return fields[i].kind == RATE ? "a number above 0" : "a number from 0 up";
-        *(double *)(void *)field = json_number_value(value);
-        return NULL;
-    case COUNT:
-    case PLACE:
-        if (!json_is_integer(value) || json_integer_value(value) < (fields[i].kind == COUNT))
-            return fields[i].kind == COUNT ? "an integer from 1 up" : "an integer from 0 up";
-        *(int64_t *)(void *)field = json_integer_value(value);
-        return NULL;
-    }
-    return NULL;
+    return json_is_string(value)
+               ? (qv_row_value){ .type = QV_ROW_TEXT, .text = json_string_value(value) }
+           : json_is_integer(value)
+               ? (qv_row_value){ .type = QV_ROW_INTEGER, .integer = json_integer_value(value) }
+           : json_is_real(value)
+               ? (qv_row_value){ .type = QV_ROW_REAL, .real = json_real_value(value) }
+               : (qv_row_value){ .type = QV_ROW_OTHER };
 }
 
+/* Texts are the JSON object's. */
 static qv_status
-read_object(const struct place *p, json_t *object, struct line *line, qv_error *err)
+read_object(const struct place *p, json_t *object, qv_row *row, qv_error *err)
 {
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value)
     {
-        size_t i = 0;
-        while (i < N_FIELDS && strcmp(fields[i].name, name) != 0)
-            i++;
-        if (i == N_FIELDS)
+        const qv_row_value v = value_of(value);
+        const char *wanted = qv_row_set(row, name, &v);
+        if (wanted && !*wanted)
             return BAD(p, QV_EFORMAT, "there is no field \"%s\"", qv_path_tail(name));
-        const char *wanted = set_field(line, i, value);
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
     }
-    if (line->own.end_s > 0 && line->own.end_s <= line->own.start_s)
-        return BAD(p, QV_EFORMAT, "\"end\" is %.15g; above \"start\", %.15g", line->own.end_s,
-                   line->own.start_s);
-    return line->path ? QV_OK : BAD(p, QV_EFORMAT, "no \"%s\"", "path");
+    qv_error why = { 0 };
+    return qv_row_check(row, &why) ? BAD(p, QV_EFORMAT, "%s", why.text) : QV_OK;
 }
 
 /* The line becomes an entry. */
 static qv_status
-keep_line(const struct place *p, const struct line *line, struct tool_list *list,
+keep_line(const struct place *p, const qv_row *line, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
-    static const struct tool_entry_own nothing;
-    struct tool_entry_own *own = NULL;
+    static const qv_row_own nothing;
+    qv_row_own *own = NULL;
     *entry = (struct tool_entry){ .own = &nothing, .line = p->line };
     entry->path = keep_text(list, line->path);
     if (entry->path)
         entry->key = line->key ? keep_text(list, line->key) : key_of(list, entry->path);
     if (line->asks) {
-        entry->own = own = take(list, sizeof *own, _Alignof(struct tool_entry_own));
+        entry->own = own = take(list, sizeof *own, _Alignof(qv_row_own));
         if (own)
             *own = line->own;
     }
@@ -176,7 +128,7 @@ static qv_status
 read_json(const struct place *p, const char *text, size_t n, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
-    struct line line = { .path = NULL };
+    qv_row line = { .path = NULL };
     json_error_t why;
     json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!object)
@@ -192,7 +144,7 @@ static qv_status
 read_line(const struct place *p, const char *text, size_t n, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
-    const struct line line = { .path = text };
+    const qv_row line = { .path = text };
     if (memchr(text, 0, n))
         return BAD(p, QV_EFORMAT, "a NUL byte, number %zu of the line", strlen(text) + 1);
     return *text == '{' ? read_json(p, text, n, list, entry, err)
@@ -355,22 +307,4 @@ tool_list_check_files(const struct tool_list *list, const char *file, qv_error *
         status = check_once(&plain, file, "the file of key", err);
     tool_list_free(&plain);
     return status;
-}
-
-qv_clip_options
-tool_entry_options(const struct tool_entry *entry, const qv_clip_options *all)
-{
-    const struct tool_entry_own *own = entry->own;
-    qv_clip_options o = *all;
-    if (own->fps > 0) {
-        o.fps = own->fps;
-        o.num_frames = 0;
-    }
-    o.max_frames = own->max_frames ? own->max_frames : o.max_frames;
-    o.start_s = own->start_s;
-    o.end_s = own->end_s;
-    o.offset = own->offset;
-    o.length = own->bytes;
-    o.max_pixels = own->max_pixels ? own->max_pixels : o.max_pixels;
-    return o;
 }

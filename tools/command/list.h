@@ -3,20 +3,13 @@
 #ifndef QV_TOOLS_LIST_H
 #define QV_TOOLS_LIST_H
 
-#include "qwenvit_media.h"
-
-/* What a line asks of its clip alone. What it leaves out is 0. */
-struct tool_entry_own {
-    double fps, start_s, end_s;
-    int64_t max_frames, max_pixels;
-    int64_t offset, bytes; /* where in the file the clip lies */
-};
+#include "qwenvit_job.h"
 
 /* A line. A list may have a million, few of which ask for anything of their own. */
 struct tool_entry {
     const char *path,
         *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
-    const struct tool_entry_own *own; /* all 0 where the line is a path */
+    const qv_row_own *own; /* all 0 where the line is a path */
     size_t line;                      /* from 1 */
 };
 
@@ -39,8 +32,5 @@ void tool_list_free(struct tool_list *list);
 /* That keys can be names of files below a folder: QV_EFORMAT, with the line's number, for one with "..",
  * and for two that would be one file. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
-
-/* The command's options with those of the line in their place. */
-qv_clip_options tool_entry_options(const struct tool_entry *entry, const qv_clip_options *all);
 
 #endif

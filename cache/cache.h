@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
-#ifndef QV_JOB_CACHE_H
-#define QV_JOB_CACHE_H
+#ifndef QV_CACHE_CACHE_H
+#define QV_CACHE_CACHE_H
 
 #include <jansson.h>
 
@@ -47,6 +47,10 @@ void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 /* What of a source is compared besides size and time: XXH3-64 of their texts. */
 uint64_t qv_cache_source_hash(const char *path, const char *start, const char *end,
                               const char *options);
+
+/* Adds the record of a key that ended so. The texts of the source are UTF-8; xxh3: of one that is ok. */
+void qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source *source,
+                           uint64_t xxh3, const qv_cache_result *result);
 
 /* The latest time at which a part may say that it was sealed: 100 years from now, in nanoseconds since
  * 1970. New parts come later than those that are there, so one at the end of what 64 bits count would

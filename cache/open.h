@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A cache opened in other ways than qv_cache_open's, for the binding and for tests. */
-#ifndef QV_JOB_CACHE_OPEN_H
-#define QV_JOB_CACHE_OPEN_H
+#ifndef QV_CACHE_OPEN_H
+#define QV_CACHE_OPEN_H
 
 #include "qwenvit_cache.h"
 

@@ -3,8 +3,8 @@
  * Parts of a cache in memory. A part is mapped while somebody holds it; of those that nobody holds some
  * stay mapped, and the one that was given back first is dropped first. Several threads may use them.
  */
-#ifndef QV_JOB_CACHE_MAPS_H
-#define QV_JOB_CACHE_MAPS_H
+#ifndef QV_CACHE_MAPS_H
+#define QV_CACHE_MAPS_H
 
 #include <pthread.h>
 

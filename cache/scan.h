@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The header of a part, read with suspicion: nothing of it is believed that does not fit the rest, the
  * layout and the file's size. */
-#ifndef QV_JOB_CACHE_SCAN_H
-#define QV_JOB_CACHE_SCAN_H
+#ifndef QV_CACHE_SCAN_H
+#define QV_CACHE_SCAN_H
 
 #include "cache.h"
 
@@ -53,5 +53,15 @@ uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);
 /* QV_EFORMAT and QV_EIO where the part cannot be used. */
 qv_status qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err);
 void qv_scan_free(struct qv_scanner *s);
+
+/* ---- what scan.c stands on ------------------------------------------------------------------- */
+
+/* The item of a key of the part, which is made if it is not there; NULL for lack of memory. */
+struct qv_scan_item *qv_scan_item_of(struct qv_scanner *s, const char *key, size_t bytes);
+struct qv_cursor;
+/* Reads a string into `to`, in place of what was in it. */
+bool qv_scan_text(struct qv_cursor *c, struct qv_text *to);
+/* Reads s->records, each of which goes to its key's item. What is wrong is said by `outer`. */
+bool qv_scan_records(struct qv_scanner *s, struct qv_cursor *outer);
 
 #endif

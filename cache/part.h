@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A part that is being written: room for a header, blocks of tokens, and when it is sealed what is
  * small of all its keys, and the header. */
-#ifndef QV_JOB_CACHE_PART_H
-#define QV_JOB_CACHE_PART_H
+#ifndef QV_CACHE_PART_H
+#define QV_CACHE_PART_H
 
 #include "cache.h"
-#include "cache_file.h"
+#include "file.h"
 
 /* A key's place in a part: tensor i of the layout's begins at `at` + i * `step`. Offsets are the
  * file's. */

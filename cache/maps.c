@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* MAP_NORESERVE */
-#include "cache_maps.h"
+#include "maps.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +14,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cache_part.h"
+#include "part.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
 
 enum {
-    MOST_SEALING = 2,      /* parts that are full and not sealed, before begin waits */
-    MOST_ERROR_BYTES = 800 /* of a record's error */
+    MOST_SEALING = 2 /* parts that are full and not sealed, before begin waits */
 };
 #define FIRST_ROOM                                                                                 \
     ((uint64_t)256 << 10) /* of a header: what is needed is learned from part to part */
@@ -528,14 +526,6 @@ qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 
 /* ---- keys: finish ---------------------------------------------------------------------------- */
 
-static void
-add_string(struct qv_text *t, const char *name, const char *text)
-{
-    qv_text_say(t, ",\"%s\":\"", name);
-    qv_text_escape(t, text, strlen(text));
-    qv_text_add(t, "\"", 1);
-}
-
 /* The checksum: of the checksums of its tensors, in their order. */
 static uint64_t
 digest(const qv_cache_entry *e, const qv_cache_result *r)
@@ -548,75 +538,6 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     XXH64_canonicalFromHash(&all[n++],
                             XXH3_64bits(r->timestamps_s, (size_t)r->n_timestamps * sizeof(double)));
     return XXH3_64bits(all, n * sizeof *all);
-}
-
-static void
-add_failure(struct qv_text *t, const qv_cache_result *r)
-{
-    qv_text_say(t, ",\"status\":\"failed\",\"code\":\"%s\"", qv_status_name(r->status));
-    char *error = qv_utf8_text(r->error ? r->error : "");
-    if (!error) {
-        t->lost = true;
-        return;
-    }
-    size_t n = strlen(error);
-    if (n > MOST_ERROR_BYTES)
-        for (n = MOST_ERROR_BYTES; n && ((unsigned char)error[n] & 0xc0) == 0x80;)
-            n--; /* the begin of a character */
-    error[n] = 0;
-    add_string(t, "error", error);
-    free(error);
-}
-
-/* A number above 0 as all metadata of ours has it: the same value when it is read. */
-static void
-add_real(struct qv_text *t, const char *name, double value)
-{
-    json_t *json = json_real(value);
-    char *text = json ? qv_json_text(json, JSON_ENCODE_ANY) : NULL;
-    json_decref(json);
-    t->lost = t->lost || !text;
-    if (text)
-        qv_text_say(t, ",\"%s\":%s", name, text);
-    free(text);
-}
-
-/* What there is to say of one that is ok. */
-static void
-add_result(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *r)
-{
-    qv_text_say(t, ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64,
-                r->damaged_frames, r->frames);
-    qv_text_say(t, ",\"picture\":%s", r->is_image ? "true" : "false");
-    if (r->sampled_fps > 0)
-        add_real(t, "sampled_fps", r->sampled_fps);
-    qv_text_say(t, ",\"xxh3\":\"%016" PRIx64 "\"", digest(e, r));
-}
-
-static void
-print_record(struct qv_text *t, const qv_cache_entry *e, const qv_cache_result *r)
-{
-    const qv_cache_source *s = &e->source;
-    qv_text_add(t, "{\"key\":\"", 8);
-    qv_text_escape(t, e->key, strlen(e->key));
-    qv_text_add(t, "\"", 1);
-    add_string(t, "path", e->path);
-    if (s->start_s > 0) {
-        qv_text_say(t, ",\"start\":");
-        qv_text_seconds(t, s->start_s);
-    }
-    if (s->end_s > 0) {
-        qv_text_say(t, ",\"end\":");
-        qv_text_seconds(t, s->end_s);
-    }
-    if (e->options)
-        add_string(t, "options", e->options);
-    qv_text_say(t, ",\"bytes\":%" PRId64 ",\"mtime\":%" PRId64, s->bytes, s->mtime_ns);
-    if (r->status)
-        add_failure(t, r);
-    else
-        add_result(t, e, r);
-    qv_text_add(t, "}", 1);
 }
 
 /* Under the lock: the entry leaves its part, with a record and rows, or without. */
@@ -679,7 +600,10 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         free_entry(entry);
         return s;
     }
-    print_record(&record, e, r);
+    qv_cache_source source = e->source;
+    source.path = e->path;
+    source.options = e->options;
+    qv_cache_print_record(&record, e->key, &source, r->status ? 0 : digest(e, r), r);
     pthread_mutex_lock(&w->lock);
     if (leave(e, r, &record) || record.lost) {
         qv_error failed;

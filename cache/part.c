@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* fallocate */
-#include "cache_part.h"
+#include "part.h"
 
 #include <errno.h>
 #include <fcntl.h>

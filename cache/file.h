@@ -4,8 +4,8 @@
  * replaces one. Until then it has no name (O_TMPFILE), or, where the file system cannot do that, a
  * temporary one with host and process.
  */
-#ifndef QV_JOB_CACHE_FILE_H
-#define QV_JOB_CACHE_FILE_H
+#ifndef QV_CACHE_FILE_H
+#define QV_CACHE_FILE_H
 
 #include "qwenvit.h"
 

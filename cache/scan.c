@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "cache_scan.h"
+#include "scan.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "cache_cursor.h"
+#include "cursor.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
@@ -17,12 +14,6 @@
 
 enum { MAX_DIMS = 2, GRID = QV_CACHE_MAX_TENSORS, TIMES, UNUSED, N_KINDS };
 enum { HAS_FORMAT = 1, HAS_VERSION = 2, HAS_SEALED = 4, HAS_RECORDS = 8, HAS_ALL = 15 };
-
-uint64_t
-qv_scan_hash(uint64_t seed, const char *key, size_t bytes)
-{
-    return XXH3_64bits_withSeed(key, bytes, seed);
-}
 
 void
 qv_scan_free(struct qv_scanner *s)
@@ -35,77 +26,6 @@ qv_scan_free(struct qv_scanner *s)
     free(s->ranges);
     free(s->table);
     *s = (struct qv_scanner){ .seed = s->seed, .layout = s->layout };
-}
-
-/* ---- keys of the part ------------------------------------------------------------------------ */
-
-static bool
-grow_table(struct qv_scanner *s)
-{
-    const size_t room = s->table_room ? 2 * s->table_room : 1024;
-    uint32_t *table = calloc(room, sizeof *table);
-    if (!table)
-        return false;
-    for (size_t i = 0; i < s->n_items; i++) {
-        size_t at = (size_t)s->items[i].hash & (room - 1);
-        while (table[at])
-            at = (at + 1) & (room - 1);
-        table[at] = (uint32_t)i + 1;
-    }
-    free(s->table);
-    s->table = table;
-    s->table_room = room;
-    return true;
-}
-
-static bool
-is_key(const struct qv_scanner *s, size_t i, const char *key, size_t bytes)
-{
-    const struct qv_scan_item *item = &s->items[i];
-    return item->name_bytes == bytes && !memcmp(s->names.at + item->name, key, bytes);
-}
-
-static struct qv_scan_item *
-add_item(struct qv_scanner *s, const char *key, size_t bytes, uint64_t hash)
-{
-    if (s->n_items == s->items_room) {
-        const size_t room = 2 * s->items_room + 512;
-        struct qv_scan_item *items = realloc(s->items, room * sizeof *items);
-        if (!items)
-            return NULL;
-        s->items = items;
-        s->items_room = room;
-    }
-    struct qv_scan_item *item = &s->items[s->n_items];
-    *item = (struct qv_scan_item){ .name = s->names.n, .name_bytes = bytes, .hash = hash };
-    qv_text_add(&s->names, key, bytes);
-    qv_text_add(&s->names, "", 1);
-    return s->names.lost ? NULL : item;
-}
-
-/* The key's item, which is made if it is not there; NULL for lack of memory. */
-static struct qv_scan_item *
-find_item(struct qv_scanner *s, const char *key, size_t bytes)
-{
-    if (s->n_items && is_key(s, s->last, key, bytes)) /* tensors of a key mostly stand together */
-        return &s->items[s->last];
-    if (2 * (s->n_items + 1) > s->table_room && !grow_table(s))
-        return NULL;
-    const uint64_t hash = qv_scan_hash(s->seed, key, bytes);
-    size_t at = (size_t)hash & (s->table_room - 1);
-    for (; s->table[at]; at = (at + 1) & (s->table_room - 1)) {
-        const size_t i = s->table[at] - 1;
-        if (s->items[i].hash == hash && is_key(s, i, key, bytes)) {
-            s->last = i;
-            return &s->items[i];
-        }
-    }
-    struct qv_scan_item *item = add_item(s, key, bytes, hash);
-    if (item) {
-        s->last = s->n_items++;
-        s->table[at] = (uint32_t)s->n_items;
-    }
-    return item;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -292,236 +212,11 @@ add_tensor(struct qv_scanner *s, struct qv_cursor *c, struct qv_text *name)
     const size_t bytes = (size_t)(slash - name->at);
     if (bytes > QV_CACHE_MAX_KEY)
         return qv_cursor_fail(c, "a key is too long");
-    struct qv_scan_item *item = find_item(s, name->at, bytes);
+    struct qv_scan_item *item = qv_scan_item_of(s, name->at, bytes);
     if (!item)
         return qv_cursor_fail_memory(c);
     return read_tensor(s, c, &t) && check_tensor(s, c, &t, kind) && add_range(s, c, &t) &&
            add_to_key(s, c, item, &t, kind);
-}
-
-/* ---- records --------------------------------------------------------------------------------- */
-
-enum {
-    F_KEY = 1,
-    F_PATH = 2,
-    F_START = 4,
-    F_END = 8,
-    F_OPTIONS = 16,
-    F_BYTES = 32,
-    F_MTIME = 64,
-    F_STATUS = 128,
-    F_CODE = 256,
-    F_XXH3 = 512,
-    F_IMAGE = 1024,
-    F_RATE = 2048,
-};
-
-static const struct {
-    const char *name;
-    unsigned field;
-} fields[] = { { "key", F_KEY },     { "path", F_PATH },       { "start", F_START },
-               { "end", F_END },     { "options", F_OPTIONS }, { "bytes", F_BYTES },
-               { "mtime", F_MTIME }, { "status", F_STATUS },   { "code", F_CODE },
-               { "xxh3", F_XXH3 },   { "picture", F_IMAGE },   { "sampled_fps", F_RATE } };
-
-static unsigned
-find_field(const char *name)
-{
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!strcmp(name, fields[i].name))
-            return fields[i].field;
-    return 0;
-}
-
-static bool
-read_text(struct qv_cursor *c, struct qv_text *to)
-{
-    to->n = 0;
-    return qv_cursor_string(c, to);
-}
-
-static bool
-read_real(struct qv_cursor *c, struct qv_text *to)
-{
-    char text[64];
-    if (!qv_cursor_number(c, text, sizeof text))
-        return false;
-    to->n = 0;
-    qv_text_add(to, text, strlen(text) + 1);
-    return !to->lost || qv_cursor_fail_memory(c);
-}
-
-static bool
-read_status(struct qv_scanner *s, struct qv_cursor *c, bool *ok)
-{
-    if (!read_text(c, &s->word))
-        return false;
-    *ok = !strcmp(s->word.at, "ok");
-    return *ok || !strcmp(s->word.at, "failed") ||
-           qv_cursor_fail(c, "a record's status is \"ok\" or \"failed\"");
-}
-
-/* A code that this build does not know is a failure all the same. */
-static bool
-read_code(struct qv_scanner *s, struct qv_cursor *c, qv_status *code)
-{
-    if (!read_text(c, &s->word))
-        return false;
-    *code = QV_EFORMAT;
-    for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
-        if (!strcmp(s->word.at, qv_status_name((qv_status)i)))
-            *code = (qv_status)i;
-    return true;
-}
-
-static bool
-read_checksum(struct qv_scanner *s, struct qv_cursor *c, uint64_t *out)
-{
-    if (!read_text(c, &s->word))
-        return false;
-    char *end = s->word.at;
-    *out = strtoull(s->word.at, &end, 16);
-    return (s->word.n == 16 && strspn(s->word.at, "0123456789abcdef") == 16) ||
-           qv_cursor_fail(c, "a record's xxh3 is 16 hexadecimal digits");
-}
-
-/* By jansson, whose numbers have a point in every locale. Most keys of a part have one rate. */
-static bool
-read_rate(struct qv_scanner *s, struct qv_cursor *c, double *out)
-{
-    char text[sizeof s->rate];
-    if (!qv_cursor_number(c, text, sizeof text))
-        return false;
-    if (strcmp(text, s->rate)) {
-        json_error_t error = { 0 };
-        json_t *number = json_loads(text, JSON_DECODE_ANY, &error);
-        if (!number && json_error_code(&error) == json_error_out_of_memory)
-            return qv_cursor_fail_memory(c);
-        s->rate_fps = json_number_value(number);
-        json_decref(number);
-        memcpy(s->rate, text, sizeof text);
-    }
-    *out = s->rate_fps;
-    return *out > 0 || qv_cursor_fail(c, "a record's sampled_fps is no number above 0");
-}
-
-static bool
-read_image(struct qv_cursor *c, int8_t *out)
-{
-    bool is_image = false;
-    const bool good = qv_cursor_bool(c, &is_image, "a record's image is true or false");
-    *out = (int8_t)is_image;
-    return good;
-}
-
-struct record {
-    unsigned seen;
-    bool ok;
-    struct qv_scan_item item; /* what it says of it */
-    struct qv_text key;
-};
-
-static bool
-read_field(struct qv_scanner *s, struct qv_cursor *c, struct record *r, unsigned field)
-{
-    switch (field) {
-    case F_KEY: return read_text(c, &r->key);
-    case F_PATH: return read_text(c, &s->path);
-    case F_START: return read_real(c, &s->start);
-    case F_END: return read_real(c, &s->end);
-    case F_OPTIONS: return read_text(c, &s->options);
-    case F_BYTES: return qv_cursor_int(c, &r->item.bytes);
-    case F_MTIME: return qv_cursor_int(c, &r->item.mtime_ns);
-    case F_STATUS: return read_status(s, c, &r->ok);
-    case F_CODE: return read_code(s, c, &r->item.status);
-    case F_XXH3: return read_checksum(s, c, &r->item.xxh3);
-    case F_IMAGE: return read_image(c, &r->item.is_image);
-    case F_RATE: return read_rate(s, c, &r->item.sampled_fps);
-    default: return qv_cursor_skip(c);
-    }
-}
-
-static bool
-check_record(struct qv_cursor *c, const struct record *r)
-{
-    if (!(r->seen & F_KEY) || !(r->seen & F_PATH) || !(r->seen & F_STATUS))
-        return qv_cursor_fail(c, "a record has no key, path or status");
-    if (!r->key.n || r->key.n > QV_CACHE_MAX_KEY || !strncmp(r->key.at, "__", 2))
-        return qv_cursor_fail(c, "a record's key is none");
-    if (r->ok ? !(r->seen & F_XXH3) || r->seen & F_CODE : !(r->seen & F_CODE))
-        return qv_cursor_fail(c, "a record that is ok has an xxh3, one that failed a code");
-    return true;
-}
-
-/* What the record says becomes its key's. */
-static bool
-keep_record(struct qv_scanner *s, struct qv_cursor *c, const struct record *r, uint64_t begin,
-            uint64_t end)
-{
-    struct qv_scan_item *item = find_item(s, r->key.at, r->key.n);
-    if (!item)
-        return qv_cursor_fail_memory(c);
-    if (item->recorded)
-        return qv_cursor_fail(c, "a key has two records");
-    item->recorded = true;
-    item->status = r->ok ? QV_OK : r->item.status;
-    item->bytes = r->item.bytes;
-    item->mtime_ns = r->item.mtime_ns;
-    item->xxh3 = r->item.xxh3;
-    item->is_image = r->item.is_image;
-    item->sampled_fps = r->item.sampled_fps;
-    item->record = begin;
-    item->record_bytes = end - begin;
-    item->source = qv_cache_source_hash(s->path.at, r->seen & F_START ? s->start.at : NULL,
-                                        r->seen & F_END ? s->end.at : NULL,
-                                        r->seen & F_OPTIONS ? s->options.at : NULL);
-    return true;
-}
-
-static bool
-read_record(struct qv_scanner *s, struct qv_cursor *c, struct record *r)
-{
-    bool first = true;
-    r->seen = 0;
-    r->item = (struct qv_scan_item){ .is_image = -1 };
-    if (!qv_cursor_expect(c, '{', "a record is an object"))
-        return false;
-    const char *begin = c->at - 1;
-    while (qv_cursor_member(c, &first, &s->word)) {
-        const unsigned field = find_field(s->word.at);
-        if (r->seen & field)
-            return qv_cursor_fail(c, "a record has a field twice");
-        r->seen |= field;
-        if (!read_field(s, c, r, field))
-            return false;
-    }
-    return !c->wrong && check_record(c, r) &&
-           keep_record(s, c, r, (uint64_t)(begin - s->records.at),
-                       (uint64_t)(c->at - s->records.at));
-}
-
-static bool
-read_records(struct qv_scanner *s, struct qv_cursor *outer)
-{
-    struct qv_cursor c = { .at = s->records.at, .end = s->records.at + s->records.n };
-    struct record r = { .seen = 0 };
-    if (qv_cursor_expect(&c, '[', "records are a list") && !qv_cursor_take(&c, ']')) {
-        bool good;
-        do
-            good = read_record(s, &c, &r);
-        while (good && qv_cursor_take(&c, ','));
-        if (good)
-            qv_cursor_expect(&c, ']', "a comma or the end of the records is needed");
-    }
-    free(r.key.at);
-    if (!c.wrong) { /* nothing may stand behind them */
-        const char *at = c.at;
-        at += strspn(at, " \t\r\n");
-        if (at != c.end)
-            qv_cursor_fail(&c, "something follows the records");
-    }
-    outer->lost = outer->lost || c.lost;
-    return c.wrong ? qv_cursor_fail(outer, c.wrong) : true;
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -539,9 +234,9 @@ read_metadata_field(struct qv_scanner *s, struct qv_cursor *c)
     s->metadata |= field;
     if (field == HAS_RECORDS) {
         s->records.n = 0;
-        return qv_cursor_string(c, &s->records) && read_records(s, c);
+        return qv_cursor_string(c, &s->records) && qv_scan_records(s, c);
     }
-    if (!read_text(c, &s->word))
+    if (!qv_scan_text(c, &s->word))
         return false;
     if (field == HAS_FORMAT && strcmp(s->word.at, QV_CACHE_FORMAT))
         return qv_cursor_fail(c, "its format is not \"" QV_CACHE_FORMAT "\"");

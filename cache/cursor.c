@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "cache_cursor.h"
+#include "cursor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * gigabyte. The text is to end with a NUL. A function that returns false has said in `wrong` what is
  * wrong, and where is `at`.
  */
-#ifndef QV_JOB_CACHE_CURSOR_H
-#define QV_JOB_CACHE_CURSOR_H
+#ifndef QV_CACHE_CURSOR_H
+#define QV_CACHE_CURSOR_H
 
 #include "cache.h"
 

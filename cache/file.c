@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* O_TMPFILE, pwritev */
-#include "cache_file.h"
+#include "file.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
  * is done again; the rest of its record is read again when it is asked for.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "cache_open.h"
+#include "open.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,50 +17,28 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cache_maps.h"
-#include "cache_scan.h"
+#include "index.h"
+#include "maps.h"
+#include "scan.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
 
-#define MAX_KEYS ((size_t)UINT32_MAX / 2)
 enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
-
-struct part {
-    char *name; /* of the file */
-    int64_t sealed_ns;
-};
 
 struct damage {
     char *words;
     size_t part;
 };
 
-struct key {
-    uint64_t name;      /* in the names */
-    uint64_t at, small; /* offsets in the part: of the first tensor, of grid_thw */
-    uint64_t source, xxh3;
-    int64_t bytes, mtime_ns;
-    uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
-    uint32_t n_times, part;
-    uint32_t record, record_bytes; /* in the part's records */
-    uint32_t hash;                 /* the low bits of the key's: the table has no more places */
-    uint8_t status;
-    int8_t is_image;
-    double sampled_fps;
-};
-
 struct qv_cache {
     char *dir, *made_by;
     qv_cache_layout layout;
     uint64_t seed;
-    struct part *parts; /* by name */
-    struct key *keys;
-    uint32_t *table;
-    struct qv_text names;
+    struct qv_cache_index index;
     struct damage *damage;
     struct qv_part_maps *maps; /* have a lock of their own */
-    size_t n_parts, n_keys, keys_room, table_room, n_damage;
+    size_t n_damage;
     uint64_t part_bytes;
     bool has_lock;
     pthread_mutex_t *lock;      /* of the scanner */
@@ -72,165 +50,6 @@ static qv_status
 no_memory(const qv_cache *c, qv_error *err)
 {
     return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-}
-
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-static const char *
-name_of(const qv_cache *c, const struct key *k)
-{
-    return c->names.at + k->name;
-}
-
-/* Until all parts are read a key may have two records: the last that is ok, and the last that failed. */
-enum which { IS_OK, HAS_FAILED, ANY };
-
-static bool
-is_of(const struct key *k, enum which which)
-{
-    return which == ANY || (k->status ? HAS_FAILED : IS_OK) == which;
-}
-
-/* The place of a key in the table, or where it would be put. */
-static size_t
-find_place(const qv_cache *c, const char *key, uint64_t hash, enum which which)
-{
-    size_t at = (size_t)hash & (c->table_room - 1);
-    for (; c->table[at]; at = (at + 1) & (c->table_room - 1)) {
-        const struct key *k = &c->keys[c->table[at] - 1];
-        if (k->hash == (uint32_t)hash && is_of(k, which) && !strcmp(name_of(c, k), key))
-            break;
-    }
-    return at;
-}
-
-/* table: of zeros. */
-static void
-fill_table(const qv_cache *c, uint32_t *table, size_t room)
-{
-    for (size_t i = 0; i < c->n_keys; i++) {
-        size_t at = (size_t)c->keys[i].hash & (room - 1);
-        while (table[at])
-            at = (at + 1) & (room - 1);
-        table[at] = (uint32_t)i + 1;
-    }
-}
-
-static qv_status
-grow_table(qv_cache *c, qv_error *err)
-{
-    const size_t room = c->table_room ? 2 * c->table_room : 4096;
-    uint32_t *table = calloc(room, sizeof *table);
-    if (!table)
-        return no_memory(c, err);
-    fill_table(c, table, room);
-    free(c->table);
-    c->table = table;
-    c->table_room = room;
-    return QV_OK;
-}
-
-static qv_status
-grow_keys(qv_cache *c, qv_error *err)
-{
-    const size_t room = c->keys_room * 3 / 2 + 4096;
-    if (c->n_keys >= MAX_KEYS)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s: more than %zu keys", qv_path_tail(c->dir),
-                       MAX_KEYS);
-    struct key *keys = realloc(c->keys, room * sizeof *keys);
-    if (!keys)
-        return no_memory(c, err);
-    c->keys = keys;
-    c->keys_room = room;
-    return QV_OK;
-}
-
-/* The part that was sealed later, then the last by name (parts come by name). */
-static bool
-is_later(const qv_cache *c, const struct key *now, const struct key *before)
-{
-    const int64_t sealed = c->parts[now->part].sealed_ns, other = c->parts[before->part].sealed_ns;
-    return sealed > other || (sealed == other && now->part >= before->part);
-}
-
-/* A key has a last record that failed and a last one that is ok, and the later of the two counts; but a
- * failure does not take the tokens of the same version of the same file. */
-static bool
-failure_counts(const qv_cache *c, const struct key *failed, const struct key *ok)
-{
-    return is_later(c, failed, ok) && (failed->source != ok->source || failed->bytes != ok->bytes ||
-                                       failed->mtime_ns != ok->mtime_ns);
-}
-
-/* Leaves each key one record. */
-static void
-settle_keys(qv_cache *c)
-{
-    enum { DROPPED = 0xff };
-    size_t n = 0;
-    for (size_t i = 0; i < c->n_keys; i++) {
-        struct key *failed = &c->keys[i];
-        const uint32_t at = failed->status && failed->status != DROPPED
-                                ? c->table[find_place(c, name_of(c, failed), failed->hash, IS_OK)]
-                                : 0;
-        struct key *ok = at ? &c->keys[at - 1] : NULL;
-        if (ok)
-            (failure_counts(c, failed, ok) ? ok : failed)->status = DROPPED;
-    }
-    for (size_t i = 0; i < c->n_keys; i++)
-        if (c->keys[i].status != DROPPED)
-            c->keys[n++] = c->keys[i];
-    if (n == c->n_keys)
-        return;
-    c->n_keys = n;
-    memset(c->table, 0, c->table_room * sizeof *c->table);
-    fill_table(c, c->table, c->table_room);
-}
-
-static qv_status
-add_key(qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item, uint32_t part,
-        qv_error *err)
-{
-    struct key k = { .hash = (uint32_t)item->hash,
-                     .at = item->at[0],
-                     .small = item->grid,
-                     .source = item->source,
-                     .xxh3 = item->xxh3,
-                     .bytes = item->bytes,
-                     .mtime_ns = item->mtime_ns,
-                     .rows = (uint32_t)item->rows,
-                     .n_times = (uint32_t)item->n_times,
-                     .part = part,
-                     .record = (uint32_t)item->record,
-                     .record_bytes = (uint32_t)item->record_bytes,
-                     .status = (uint8_t)item->status,
-                     .is_image = item->is_image,
-                     .sampled_fps = item->sampled_fps };
-    if (qv_cache_n_tensors(&c->layout) > 1)
-        k.step = (uint32_t)((item->at[1] - item->at[0]) / QV_CACHE_ALIGN);
-    qv_status status = QV_OK;
-    if (2 * (c->n_keys + 1) > c->table_room)
-        status = grow_table(c, err);
-    if (!status && c->n_keys == c->keys_room)
-        status = grow_keys(c, err);
-    if (status)
-        return status;
-    const char *name = s->names.at + item->name;
-    const size_t at = find_place(c, name, item->hash, item->status ? HAS_FAILED : IS_OK);
-    if (c->table[at]) {
-        struct key *before = &c->keys[c->table[at] - 1];
-        k.name = before->name;
-        if (is_later(c, &k, before))
-            *before = k;
-        return QV_OK;
-    }
-    k.name = c->names.n;
-    qv_text_add(&c->names, name, item->name_bytes + 1);
-    if (c->names.lost)
-        return no_memory(c, err);
-    c->keys[c->n_keys++] = k;
-    c->table[at] = (uint32_t)c->n_keys;
-    return QV_OK;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -247,24 +66,24 @@ is_part(const char *name)
 static int
 by_name(const void *a, const void *b)
 {
-    const struct part *x = a, *y = b;
+    const struct qv_index_part *x = a, *y = b;
     return strcmp(x->name, y->name);
 }
 
 static qv_status
 add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
 {
-    if (c->n_parts == *room) {
+    if (c->index.n_parts == *room) {
         *room = 2 * *room + 64;
-        struct part *parts = realloc(c->parts, *room * sizeof *parts);
+        struct qv_index_part *parts = realloc(c->index.parts, *room * sizeof *parts);
         if (!parts)
             return no_memory(c, err);
-        c->parts = parts;
+        c->index.parts = parts;
     }
-    c->parts[c->n_parts] = (struct part){ .name = strdup(name) };
-    if (!c->parts[c->n_parts].name)
+    c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
+    if (!c->index.parts[c->index.n_parts].name)
         return no_memory(c, err);
-    c->n_parts++;
+    c->index.n_parts++;
     return QV_OK;
 }
 
@@ -298,15 +117,15 @@ list_parts(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
                 : qv_fail(err, QV_EINVAL, "%s: %.80s is no name of a part", qv_path_tail(c->dir),
                           name);
     }
-    if (c->n_parts)
-        qsort(c->parts, c->n_parts, sizeof *c->parts, by_name);
-    return s ? s : qv_part_maps_open(c->maps, c->n_parts, err);
+    if (c->index.n_parts)
+        qsort(c->index.parts, c->index.n_parts, sizeof *c->index.parts, by_name);
+    return s ? s : qv_part_maps_open(c->maps, c->index.n_parts, err);
 }
 
 static char *
 part_path(const qv_cache *c, size_t part)
 {
-    return qv_path_join(c->dir, c->parts[part].name);
+    return qv_path_join(c->dir, c->index.parts[part].name);
 }
 
 /* A part that cannot be used is told and passed over: its keys are missing, and can be made again. */
@@ -338,11 +157,11 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, qv_error *err)
     }
     if (status)
         return note_damage(c, part, &why, err);
-    c->parts[part].sealed_ns = s->sealed_ns;
+    c->index.parts[part].sealed_ns = s->sealed_ns;
     c->maps->at[part].bytes = s->size;
     c->part_bytes += s->size;
     for (size_t i = 0; i < s->n_items && !status; i++)
-        status = add_key(c, s, &s->items[i], (uint32_t)part, err);
+        status = qv_index_add(&c->index, &c->layout, s, &s->items[i], (uint32_t)part, err);
     return status;
 }
 
@@ -352,12 +171,12 @@ scan_parts(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
     struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
     qv_status status = list_parts(c, how, err);
     if (!status)
-        status = grow_table(c, err);
-    for (size_t i = 0; i < c->n_parts && !status; i++)
+        status = qv_index_grow(&c->index, err);
+    for (size_t i = 0; i < c->index.n_parts && !status; i++)
         status = scan_part(c, &s, i, err);
     qv_scan_free(&s);
     if (!status)
-        settle_keys(c);
+        qv_index_settle(&c->index);
     return status;
 }
 
@@ -396,7 +215,7 @@ qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache *
     if (!c)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
     c->seed = draw_seed(c);
-    c->dir = strdup(dir);
+    c->index.dir = c->dir = strdup(dir);
     c->lock = malloc(sizeof(pthread_mutex_t));
     c->has_lock = c->lock && !pthread_mutex_init(c->lock, NULL);
     c->maps = calloc(1, sizeof *c->maps);
@@ -424,14 +243,21 @@ qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
     return qv_cache_open_as(dir, &(struct qv_cache_reading){ .parts = NULL }, out, err);
 }
 
+bool
+qv_cache_exists(const char *dir)
+{
+    char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
+    const bool there = !path || qv_path_exists(path); /* without memory opening it fails, in words */
+    free(path);
+    return there;
+}
+
 void
 qv_cache_close(qv_cache **cache)
 {
     qv_cache *c = cache ? *cache : NULL;
     if (!c)
         return;
-    for (size_t i = 0; i < c->n_parts; i++)
-        free(c->parts[i].name);
     for (size_t i = 0; i < c->n_damage; i++)
         free(c->damage[i].words);
     if (c->maps)
@@ -444,10 +270,7 @@ qv_cache_close(qv_cache **cache)
     free(c->scanner);
     free(c->lock);
     free(c->damage);
-    free(c->parts);
-    free(c->keys);
-    free(c->table);
-    free(c->names.at);
+    qv_index_free(&c->index);
     free(c->made_by);
     free(c->dir);
     free(c);
@@ -458,22 +281,23 @@ void
 qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
 {
     *out = (qv_cache_info){ .layout = c->layout,
-                            .n_parts = (int64_t)c->n_parts,
+                            .n_parts = (int64_t)c->index.n_parts,
                             .n_damaged = (int64_t)c->n_damage,
                             .part_bytes = c->part_bytes,
                             .made_by = c->made_by };
     const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
-    for (size_t i = 0; i < c->n_keys; i++) {
-        const struct key *k = &c->keys[i];
+    for (size_t i = 0; i < c->index.n_keys; i++) {
+        const struct qv_index_key *k = &c->index.keys[i];
         out->n_ok += !k->status;
         out->n_failed += k->status != 0;
         out->bytes += k->status ? 0 : k->rows * row + 24 + 8 * (uint64_t)k->n_times;
     }
-    for (size_t i = 0; i < c->n_parts; i++)
-        if (c->parts[i].sealed_ns > out->sealed)
-            out->sealed = c->parts[i].sealed_ns;
-    out->index_bytes = c->keys_room * sizeof *c->keys + c->table_room * sizeof *c->table +
-                       c->names.room + c->n_parts * (sizeof *c->parts + sizeof *c->maps->at + 96);
+    for (size_t i = 0; i < c->index.n_parts; i++)
+        if (c->index.parts[i].sealed_ns > out->sealed)
+            out->sealed = c->index.parts[i].sealed_ns;
+    out->index_bytes = c->index.keys_room * sizeof *c->index.keys +
+                       c->index.table_room * sizeof *c->index.table + c->index.names.room +
+                       c->index.n_parts * (sizeof *c->index.parts + sizeof *c->maps->at + 96);
 }
 
 const char *
@@ -491,20 +315,20 @@ qv_cache_damaged_part(const qv_cache *c, int64_t i)
 const char *
 qv_cache_part(const qv_cache *c, int64_t i)
 {
-    return c->parts[i].name;
+    return c->index.parts[i].name;
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
 static qv_cache_item
-item_of(const qv_cache *c, const struct key *k)
+item_of(const qv_cache *c, const struct qv_index_key *k)
 {
-    return (qv_cache_item){ .key = name_of(c, k),
-                            .index = k - c->keys,
+    return (qv_cache_item){ .key = qv_index_name(&c->index, k),
+                            .index = k - c->index.keys,
                             .status = (qv_status)k->status,
                             .rows = k->rows,
                             .n_timestamps = k->n_times,
-                            .part = c->parts[k->part].name,
+                            .part = c->index.parts[k->part].name,
                             .part_index = k->part,
                             .bytes = k->bytes,
                             .mtime_ns = k->mtime_ns,
@@ -516,17 +340,16 @@ item_of(const qv_cache *c, const struct key *k)
                             .grid_at = k->small };
 }
 
-static const struct key *
+static const struct qv_index_key *
 find_key(const qv_cache *c, const char *key)
 {
-    const uint32_t at = c->table[find_place(c, key, qv_scan_hash(c->seed, key, strlen(key)), ANY)];
-    return at ? &c->keys[at - 1] : NULL;
+    return qv_index_find(&c->index, key, qv_scan_hash(c->seed, key, strlen(key)));
 }
 
 qv_status
 qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *err)
 {
-    const struct key *k = find_key(c, key);
+    const struct qv_index_key *k = find_key(c, key);
     (void)err;
     *out = k ? item_of(c, k) : (qv_cache_item){ .key = NULL };
     return QV_OK;
@@ -535,10 +358,10 @@ qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *
 static qv_status
 check_index(const qv_cache *c, int64_t i, qv_error *err)
 {
-    return i >= 0 && (uint64_t)i < c->n_keys
+    return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: there is no key %lld; there are %zu",
-                         qv_path_tail(c->dir), (long long)i, c->n_keys);
+                         qv_path_tail(c->dir), (long long)i, c->index.n_keys);
 }
 
 qv_status
@@ -546,7 +369,7 @@ qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
 {
     const qv_status s = check_index(c, i, err);
     if (!s)
-        *out = item_of(c, &c->keys[i]);
+        *out = item_of(c, &c->index.keys[i]);
     return s;
 }
 
@@ -555,9 +378,9 @@ qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
 {
     const char *map = NULL;
     qv_status s = check_index(c, item->index, err);
-    if (s || c->keys[item->index].status)
+    if (s || c->index.keys[item->index].status)
         return s;
-    const struct key *k = &c->keys[item->index];
+    const struct qv_index_key *k = &c->index.keys[item->index];
     char *path = part_path(c, k->part);
     s = path ? qv_part_maps_hold(c->maps, k->part, path, &map, err) : no_memory(c, err);
     free(path);
@@ -576,7 +399,7 @@ qv_cache_release(const qv_cache *c, qv_cache_item *item)
 {
     if (!item->tokens)
         return;
-    qv_part_maps_release(c->maps, c->keys[item->index].part);
+    qv_part_maps_release(c->maps, c->index.keys[item->index].part);
     item->tokens = NULL;
     memset(item->deepstack, 0, sizeof item->deepstack);
     item->grid_thw = NULL;
@@ -611,12 +434,12 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     qv_status s = check_index(c, i, err);
     if (s)
         return s;
-    const struct key *k = &c->keys[i];
+    const struct qv_index_key *k = &c->index.keys[i];
     pthread_mutex_lock(c->lock);
     s = load_records(c, k->part, err);
     if (!s && (uint64_t)k->record + k->record_bytes > c->scanner->records.n)
         s = qv_fail(err, QV_EIO, "%s/%s: it is not the file that it was", qv_path_tail(c->dir),
-                    c->parts[k->part].name);
+                    c->index.parts[k->part].name);
     if (!s) {
         char *text = strndup(c->scanner->records.at + k->record, k->record_bytes);
         s = text ? QV_OK : no_memory(c, err);
@@ -656,7 +479,7 @@ hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
 }
 
 static qv_status
-hash_key(const qv_cache *c, const struct key *k, int fd, const char *path, uint64_t *out,
+hash_key(const qv_cache *c, const struct qv_index_key *k, int fd, const char *path, uint64_t *out,
          qv_error *err)
 {
     XXH64_canonical_t all[QV_CACHE_MAX_TENSORS + 2];
@@ -684,9 +507,9 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
     uint64_t size = 0, found = 0;
     int fd = -1;
     qv_status s = check_index(c, i, err);
-    if (s || c->keys[i].status)
+    if (s || c->index.keys[i].status)
         return s;
-    const struct key *k = &c->keys[i];
+    const struct qv_index_key *k = &c->index.keys[i];
     char *path = part_path(c, k->part);
     s = path ? qv_file_open(path, &fd, &size, err) : no_memory(c, err);
     if (!s)
@@ -696,7 +519,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
     if (!s && found != k->xxh3)
         s = qv_fail(err, QV_EFORMAT,
                     "%s: key %s: the checksum of its tensors is %016llx, its record has %016llx",
-                    qv_path_tail(path), qv_json_quote(name_of(c, k), quoted),
+                    qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
                     (unsigned long long)found, (unsigned long long)k->xxh3);
     free(path);
     return s;
@@ -707,7 +530,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 qv_cache_state
 qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *source)
 {
-    const struct key *k = find_key(c, key);
+    const struct qv_index_key *k = find_key(c, key);
     if (!k)
         return QV_CACHE_MISSING;
     struct qv_text start = { 0 }, end = { 0 };

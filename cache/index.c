@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+#include "index.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+#define MAX_KEYS ((size_t)UINT32_MAX / 2)
+
+static qv_status
+no_memory(const struct qv_cache_index *c, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+}
+
+const char *
+qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
+{
+    return c->names.at + k->name;
+}
+
+/* Until all parts are read a key may have two records: the last that is ok, and the last that failed. */
+enum which { IS_OK, HAS_FAILED, ANY };
+
+static bool
+is_of(const struct qv_index_key *k, enum which which)
+{
+    return which == ANY || (k->status ? HAS_FAILED : IS_OK) == which;
+}
+
+/* The place of a key in the table, or where it would be put. */
+static size_t
+find_place(const struct qv_cache_index *c, const char *key, uint64_t hash, enum which which)
+{
+    size_t at = (size_t)hash & (c->table_room - 1);
+    for (; c->table[at]; at = (at + 1) & (c->table_room - 1)) {
+        const struct qv_index_key *k = &c->keys[c->table[at] - 1];
+        if (k->hash == (uint32_t)hash && is_of(k, which) && !strcmp(qv_index_name(c, k), key))
+            break;
+    }
+    return at;
+}
+
+/* table: of zeros. */
+static void
+fill_table(const struct qv_cache_index *c, uint32_t *table, size_t room)
+{
+    for (size_t i = 0; i < c->n_keys; i++) {
+        size_t at = (size_t)c->keys[i].hash & (room - 1);
+        while (table[at])
+            at = (at + 1) & (room - 1);
+        table[at] = (uint32_t)i + 1;
+    }
+}
+
+qv_status
+qv_index_grow(struct qv_cache_index *c, qv_error *err)
+{
+    const size_t room = c->table_room ? 2 * c->table_room : 4096;
+    uint32_t *table = calloc(room, sizeof *table);
+    if (!table)
+        return no_memory(c, err);
+    fill_table(c, table, room);
+    free(c->table);
+    c->table = table;
+    c->table_room = room;
+    return QV_OK;
+}
+
+static qv_status
+grow_keys(struct qv_cache_index *c, qv_error *err)
+{
+    const size_t room = c->keys_room * 3 / 2 + 4096;
+    if (c->n_keys >= MAX_KEYS)
+        return qv_fail(err, QV_EUNSUPPORTED, "%s: more than %zu keys", qv_path_tail(c->dir),
+                       MAX_KEYS);
+    struct qv_index_key *keys = realloc(c->keys, room * sizeof *keys);
+    if (!keys)
+        return no_memory(c, err);
+    c->keys = keys;
+    c->keys_room = room;
+    return QV_OK;
+}
+
+/* The part that was sealed later, then the last by name (parts come by name). */
+static bool
+is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
+         const struct qv_index_key *before)
+{
+    const int64_t sealed = c->parts[now->part].sealed_ns, other = c->parts[before->part].sealed_ns;
+    return sealed > other || (sealed == other && now->part >= before->part);
+}
+
+/* A key has a last record that failed and a last one that is ok, and the later of the two counts; but a
+ * failure does not take the tokens of the same version of the same file. */
+static bool
+failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
+               const struct qv_index_key *ok)
+{
+    return is_later(c, failed, ok) && (failed->source != ok->source || failed->bytes != ok->bytes ||
+                                       failed->mtime_ns != ok->mtime_ns);
+}
+
+void
+qv_index_settle(struct qv_cache_index *c)
+{
+    enum { DROPPED = 0xff };
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_keys; i++) {
+        struct qv_index_key *failed = &c->keys[i];
+        const uint32_t at =
+            failed->status && failed->status != DROPPED
+                ? c->table[find_place(c, qv_index_name(c, failed), failed->hash, IS_OK)]
+                : 0;
+        struct qv_index_key *ok = at ? &c->keys[at - 1] : NULL;
+        if (ok)
+            (failure_counts(c, failed, ok) ? ok : failed)->status = DROPPED;
+    }
+    for (size_t i = 0; i < c->n_keys; i++)
+        if (c->keys[i].status != DROPPED)
+            c->keys[n++] = c->keys[i];
+    if (n == c->n_keys)
+        return;
+    c->n_keys = n;
+    memset(c->table, 0, c->table_room * sizeof *c->table);
+    fill_table(c, c->table, c->table_room);
+}
+
+qv_status
+qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const struct qv_scanner *s,
+             const struct qv_scan_item *item, uint32_t part, qv_error *err)
+{
+    struct qv_index_key k = { .hash = (uint32_t)item->hash,
+                              .at = item->at[0],
+                              .small = item->grid,
+                              .source = item->source,
+                              .xxh3 = item->xxh3,
+                              .bytes = item->bytes,
+                              .mtime_ns = item->mtime_ns,
+                              .rows = (uint32_t)item->rows,
+                              .n_times = (uint32_t)item->n_times,
+                              .part = part,
+                              .record = (uint32_t)item->record,
+                              .record_bytes = (uint32_t)item->record_bytes,
+                              .status = (uint8_t)item->status,
+                              .is_image = item->is_image,
+                              .sampled_fps = item->sampled_fps };
+    if (qv_cache_n_tensors(layout) > 1)
+        k.step = (uint32_t)((item->at[1] - item->at[0]) / QV_CACHE_ALIGN);
+    qv_status status = QV_OK;
+    if (2 * (c->n_keys + 1) > c->table_room)
+        status = qv_index_grow(c, err);
+    if (!status && c->n_keys == c->keys_room)
+        status = grow_keys(c, err);
+    if (status)
+        return status;
+    const char *name = s->names.at + item->name;
+    const size_t at = find_place(c, name, item->hash, item->status ? HAS_FAILED : IS_OK);
+    if (c->table[at]) {
+        struct qv_index_key *before = &c->keys[c->table[at] - 1];
+        k.name = before->name;
+        if (is_later(c, &k, before))
+            *before = k;
+        return QV_OK;
+    }
+    k.name = c->names.n;
+    qv_text_add(&c->names, name, item->name_bytes + 1);
+    if (c->names.lost)
+        return no_memory(c, err);
+    c->keys[c->n_keys++] = k;
+    c->table[at] = (uint32_t)c->n_keys;
+    return QV_OK;
+}
+
+const struct qv_index_key *
+qv_index_find(const struct qv_cache_index *c, const char *key, uint64_t hash)
+{
+    const uint32_t at = c->table[find_place(c, key, hash, ANY)];
+    return at ? &c->keys[at - 1] : NULL;
+}
+
+void
+qv_index_free(struct qv_cache_index *c)
+{
+    for (size_t i = 0; i < c->n_parts; i++)
+        free(c->parts[i].name);
+    free(c->parts);
+    free(c->keys);
+    free(c->table);
+    free(c->names.at);
+    *c = (struct qv_cache_index){ .dir = NULL };
+}

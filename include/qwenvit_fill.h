@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit_fill: a folder of vision tokens (qwenvit_cache.h) is filled by a job (qwenvit_job.h). What the
+ * folder lacks of a list of clips is computed and written; what it has is left alone, so running it again
+ * after any end goes on.
+ *
+ *     qv_cache_fill_open   reads what is there
+ *     qv_cache_fill_add    says of a clip whether it is wanted, and remembers those that are
+ *     qv_cache_fill_end    computes them and seals what was done
+ *
+ * A clip that fails becomes a record of the folder, and is not tried again unless retry_failed. A failure of
+ * the device, of memory or of the disk ends the run: then, as where the run is stopped, what was done before
+ * is sealed. Programs that only read caches need no more than libqwenvit_cache.
+ *
+ * Threads. A fill is used by one thread at a time; `told` is called by threads of the job.
+ */
+#ifndef QWENVIT_FILL_H
+#define QWENVIT_FILL_H
+
+#include "qwenvit_cache.h"
+#include "qwenvit_job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct qv_cache_fill qv_cache_fill;
+
+typedef struct qv_cache_fill_options {
+    qv_dtype tokens;         /* in the cache: QV_BF16 (default), QV_F16 or QV_F32 */
+    bool no_deepstack;       /* DeepStack's outputs are not kept */
+    bool packed;             /* they lie beside the tokens: qv_cache_layout.packed */
+    bool retry_failed;       /* what failed before is done again */
+    int64_t shard, n_shards; /* these four as in qv_cache_writer_options */
+    int64_t part_bytes;
+    double part_seconds;
+    int decoders; /* these three as in qv_job_options */
+    int64_t chunk_rows;
+    qv_clip_options clip; /* of all clips; a clip's own options come before them */
+    /* Told of each clip that fails, in words; several threads may call it at once. NULL: nobody is. */
+    void (*told)(void *user, const char *key, qv_status status, const char *words);
+    /* Asked several times a second, by the thread that called qv_cache_fill_end: false ends the run. `job` is
+     * there to ask for its progress. NULL: the run goes on. */
+    bool (*go_on)(void *user, qv_job *job);
+    void *user; /* of both */
+    uint64_t reserved[8];
+} qv_cache_fill_options;
+
+/* Since the fill was opened. */
+typedef struct qv_cache_fill_counts {
+    int64_t done, tokens,
+        failed; /* clips that are in the cache by now, their tokens, clips that failed */
+    int64_t there, failed_before; /* clips that were not wanted */
+    double seconds;               /* from the first clip until all was sealed */
+    uint64_t reserved[4];
+} qv_cache_fill_counts;
+
+/* Reads what is there; a folder that is no cache yet is an empty one, and stays as it is. What
+ * qv_cache_open returns. */
+QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
+                                    qv_cache_fill **out, qv_error *err);
+/* What is there, until the first qv_cache_fill_end; NULL: nothing. It belongs to the fill. */
+QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
+/* A clip, whose file is looked at. Wanted is what is not there, is there of another path, size, time, piece or
+ * options, or has failed before and is to be done again. `key`, `path` and `own` (NULL: nothing of its own) are
+ * the caller's until qv_cache_fill_end has returned; *wanted may be NULL. QV_ENOMEM. */
+QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
+                                   const qv_row_own *own, bool *wanted, qv_error *err);
+/* Computes what is wanted, on models of one tower, each on a device of its own, and seals it. It is the last
+ * call but qv_cache_fill_get_counts and qv_cache_fill_close. QV_OK, whatever failed of the clips, and where the
+ * run was stopped; else what ended the run: QV_EFORMAT where the folder is of another model or kind, what
+ * qv_job_open, qv_job_add and qv_cache_writer_open return, and the first failure of the device or the disk. */
+QV_API qv_status qv_cache_fill_end(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
+                                   qv_error *err);
+QV_API void qv_cache_fill_get_counts(const qv_cache_fill *fill, qv_cache_fill_counts *out);
+QV_API void qv_cache_fill_close(qv_cache_fill **fill);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A cache is filled: what is wanted of a list, what failed before, whose fault a failure is, what is done when
+ * the run is stopped, values as f16, and the rules of a list's row.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "cache/filling.h"
+#include "dtype.h"
+#include "qwenvit_fill.h"
+#include "tempdir.h"
+
+/* ---- whose fault ----------------------------------------------------------------------------- */
+
+static void
+only_the_device_and_memory_end_a_run(void **state)
+{
+    (void)state;
+    static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
+    static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
+    for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
+        assert_false(qv_filling_ends(clips[i]));
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        assert_true(qv_filling_ends(ours[i]));
+}
+
+/* ---- f16 ------------------------------------------------------------------------------------- */
+
+static qv_status
+put_f16(struct qv_filling *f, const char *key, const float *rows, qv_status *put, qv_error *err)
+{
+    const qv_cache_source source = { .path = "clip.mp4" };
+    const qv_tokens t = { .n = 1,
+                          .tokens = (void *)(uintptr_t)rows,
+                          .deepstack = { (void *)(uintptr_t)(rows + 2) } };
+    qv_cache_entry *e = NULL;
+    assert_int_equal(qv_cache_begin(f->writer, key, &source, 1, &e, err), QV_OK);
+    *put = qv_filling_put(f, e, &t, err);
+    const qv_cache_result done = { .status = *put, .error = err->text, .grid_thw = { 1, 2, 2 } };
+    return qv_cache_finish(&e, &done, err);
+}
+
+static void
+a_value_that_f16_lacks_is_its_clips_failure(void **state)
+{
+    (void)state;
+    static const float good[] = { 1, 65504, 0.1f, -3 }, large[] = { 1, 2, 3, -65520 };
+    char dir[64];
+    snprintf(dir, sizeof dir, "%s", temp_path("cache"));
+    const qv_cache_writer_options o = { .layout = {
+                                            .dtype = QV_F16, .width = 2, .n_deepstack = 1 } };
+    struct qv_filling f;
+    qv_error err = { 0 };
+    qv_status put = QV_OK;
+    assert_int_equal(qv_filling_open(&f, dir, false, &err), QV_OK);
+    assert_null(f.there);
+    assert_int_equal(qv_filling_begin(&f, dir, &o, &err), QV_OK);
+    assert_int_equal(put_f16(&f, "large", large, &put, &err), QV_OK);
+    expect_failure("large", QV_EUNSUPPORTED, "-65520, which f16 does not hold", put, &err);
+    assert_int_equal(put_f16(&f, "good", good, &put, &err), QV_OK);
+    assert_int_equal(put, QV_OK);
+    assert_int_equal(qv_filling_close(&f, &err), QV_OK);
+
+    qv_cache *c = NULL;
+    qv_cache_item item;
+    assert_int_equal(qv_cache_open(dir, &c, &err), QV_OK);
+    assert_int_equal(qv_cache_find(c, "large", &item, &err), QV_OK);
+    assert_int_equal(item.status, QV_EUNSUPPORTED);
+    assert_int_equal(qv_cache_find(c, "good", &item, &err), QV_OK);
+    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *half = i < 2 ? item.tokens : item.deepstack[0];
+        assert_int_equal(half[i % 2], qv_f32_to_f16(good[i]));
+    }
+    qv_cache_release(c, &item);
+    qv_cache_close(&c);
+}
+
+/* ---- what is wanted -------------------------------------------------------------------------- */
+
+enum { IMAGES = 3 };
+
+struct filler {
+    qv_cache_fill_options o;
+    qv_cache_fill_counts counts;
+    int n_wanted;
+    atomic_int n_told;
+    int64_t enough; /* the run is stopped once so many are done; 0: it is not */
+};
+
+static const char *
+image(int i)
+{
+    char name[32], data[64 + 64 * 64 * 3];
+    snprintf(name, sizeof name, "%d.ppm", i);
+    const int n = snprintf(data, 64, "P6\n64 64\n255\n");
+    memset(data + n, 'a' + i, 64 * 64 * 3);
+    return temp_file(name, data, (size_t)n + 64 * 64 * 3);
+}
+
+/* By the job's threads, where cmocka has no test to end. */
+static void
+count_told(void *user, const char *key, qv_status status, const char *words)
+{
+    struct filler *f = user;
+    if (!strcmp(key, "missing") && status == QV_EIO && strstr(words, "missing.mp4"))
+        atomic_fetch_add(&f->n_told, 1);
+    else
+        fprintf(stderr, "%s: %s\n", key, words);
+}
+
+static bool
+go_on(void *user, qv_job *job)
+{
+    const struct filler *f = user;
+    qv_job_progress p;
+    qv_job_get_progress(job, &p);
+    return !f->enough || p.done < f->enough;
+}
+
+/* The images 0 to n - 1, and a file that is not there. */
+static qv_status
+fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
+{
+    char keys[64][16], paths[64][64];
+    const qv_row_own own = { .max_pixels = 65536 };
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_cache_fill *fill = NULL;
+    f->o.told = count_told;
+    f->o.go_on = go_on;
+    f->o.user = f;
+    f->o.clip.trusted = true; /* in a thread */
+    f->n_wanted = 0;
+    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, err) ||
+        qv_model_load(ctx, model_dir, NULL, &model, err) ||
+        qv_cache_fill_open(temp_path("cache"), &f->o, &fill, err))
+        fail_msg("%s", err->text);
+    for (int i = 0; i <= n; i++) {
+        bool wanted = false;
+        snprintf(keys[i], sizeof keys[i], i < n ? "%d" : "missing", i);
+        snprintf(paths[i], sizeof paths[i], "%s", temp_path(i < n ? keys[i] : "missing.mp4"));
+        if (i < n)
+            strcat(paths[i], ".ppm");
+        assert_int_equal(qv_cache_fill_add(fill, keys[i], paths[i], i == 1 ? &own : NULL, &wanted,
+                                           err),
+                         QV_OK);
+        f->n_wanted += wanted;
+    }
+    const qv_status s = qv_cache_fill_end(fill, &model, 1, err);
+    if (!s)
+        assert_int_equal(qv_cache_fill_end(fill, &model, 1, err), QV_EINVAL);
+    qv_cache_fill_get_counts(fill, &f->counts);
+    qv_cache_fill_close(&fill);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return s;
+}
+
+static void
+expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t there,
+            int64_t failed_before)
+{
+    qv_error err = { 0 };
+    atomic_store(&f->n_told, 0);
+    if (fill_with(f, QV_GOLDEN "/qwen3_vl", IMAGES, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(f->n_wanted, wanted);
+    assert_int_equal(f->counts.done, done);
+    assert_int_equal(f->counts.failed, failed);
+    assert_int_equal(f->n_told, failed);
+    assert_int_equal(f->counts.there, there);
+    assert_int_equal(f->counts.failed_before, failed_before);
+    assert_true((f->counts.tokens > 0) == (done > 0));
+}
+
+static void
+what_is_there_is_left_alone(void **state)
+{
+    (void)state;
+    struct filler f = { .enough = 0 };
+    for (int i = 0; i < IMAGES; i++)
+        image(i);
+    expect_fill(&f, 4, 3, 1, 0, 0);
+    expect_fill(&f, 0, 0, 0, 3, 1);
+    f.o.retry_failed = true;
+    expect_fill(&f, 1, 0, 1, 3, 0);
+    f.o.retry_failed = false;
+    const char *changed = image(0); /* the same bytes, written at another time */
+    const struct timespec times[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+    assert_int_equal(utimensat(AT_FDCWD, changed, times, 0), 0);
+    expect_fill(&f, 1, 1, 0, 2, 1);
+}
+
+static void
+another_model_is_refused(void **state)
+{
+    (void)state;
+    struct filler f = { .enough = 0 };
+    qv_error err = { 0 };
+    for (int i = 0; i < IMAGES; i++)
+        image(i);
+    expect_fill(&f, 4, 3, 1, 0, 0);
+    expect_failure("another model", QV_EFORMAT, "model_type",
+                   fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, &err), &err);
+    f.o.packed = true;
+    expect_failure("another kind", QV_EFORMAT, "packed",
+                   fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, &err), &err);
+    f.o.packed = false;
+    expect_fill(&f, 0, 0, 0, 3, 1);
+}
+
+static void
+a_run_that_is_stopped_seals_what_is_done(void **state)
+{
+    (void)state;
+    enum { MANY = 60 };
+    qv_error err = { 0 };
+    struct filler f = { .o.chunk_rows = 256, .enough = 1 };
+    for (int i = 0; i < MANY; i++)
+        image(i);
+    if (fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err))
+        fail_msg("%s", err.text);
+    const int64_t done = f.counts.done, failed = f.counts.failed;
+    assert_true(done + failed >= 1 && done < MANY);
+
+    qv_cache *c = NULL;
+    qv_cache_info info;
+    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
+    qv_cache_get_info(c, &info);
+    assert_int_equal(info.n_ok, done);
+    assert_int_equal(info.n_failed, failed);
+    assert_int_equal(info.n_damaged, 0);
+    qv_cache_close(&c);
+
+    f.enough = 0;
+    assert_int_equal(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), QV_OK);
+    assert_int_equal(f.counts.there, done);
+    assert_int_equal(f.counts.done, MANY - done);
+    assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void
+a_row_takes_what_its_fields_mean(void **state)
+{
+    (void)state;
+#define INTEGER(v)                                                                                 \
+    {                                                                                              \
+        .type = QV_ROW_INTEGER, .integer = (v)                                                     \
+    }
+#define REAL(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_ROW_REAL, .real = (v)                                                           \
+    }
+#define TEXT(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_ROW_TEXT, .text = (v)                                                           \
+    }
+#define OTHER                                                                                      \
+    {                                                                                              \
+        .type = QV_ROW_OTHER                                                                       \
+    }
+    static const struct {
+        const char *name, *words; /* NULL: it is right */
+        qv_row_value value;
+    } cases[] = {
+        { "path", NULL, TEXT("a") },
+        { "path", "a text that is not empty", TEXT("") },
+        { "key", "a text that is not empty", INTEGER(1) },
+        { "fps", NULL, INTEGER(2) },
+        { "fps", NULL, REAL(0.5) },
+        { "fps", "a number above 0", REAL(0) },
+        { "fps", "a number above 0", REAL(INFINITY) },
+        { "fps", "a number above 0", OTHER },
+        { "start", NULL, REAL(0) },
+        { "start", "a number from 0 up", REAL(-1) },
+        { "start", "a number from 0 up", REAL(NAN) },
+        { "end", "a number above 0", INTEGER(0) },
+        { "max_frames", NULL, INTEGER(1) },
+        { "max_frames", "an integer from 1 up", OTHER }, /* true */
+        { "max_frames", "an integer from 1 up", REAL(2) },
+        { "max_frames", "an integer from 1 up", INTEGER(0) },
+        { "max_pixels", "an integer from 1 up", TEXT("1") },
+        { "offset", NULL, INTEGER(0) },
+        { "offset", "an integer from 0 up", INTEGER(-1) },
+        { "bytes", "an integer from 1 up", INTEGER(0) },
+        { "fsp", "", INTEGER(1) },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_row row = { .path = NULL };
+        const char *words = qv_row_set(&row, cases[i].name, &cases[i].value);
+        if (!words != !cases[i].words || (words && strcmp(words, cases[i].words)))
+            fail_msg("case %zu, %s: \"%s\"", i, cases[i].name, words ? words : "taken");
+    }
+}
+
+static void
+a_row_has_a_path_and_ends_after_its_start(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    qv_row row = { .own = { .start_s = 2, .end_s = 2 } };
+    expect_failure("end", QV_EINVAL, "\"end\" is 2; above \"start\", 2", qv_row_check(&row, &err),
+                   &err);
+    row.own.end_s = 2.5;
+    expect_failure("path", QV_EINVAL, "no \"path\"", qv_row_check(&row, &err), &err);
+    row.path = "a";
+    assert_int_equal(qv_row_check(&row, &err), QV_OK);
+    row.own.fps = 3;
+    row.own.bytes = 7;
+    const qv_clip_options all = { .num_frames = 5, .max_frames = 6, .min_pixels = 8 };
+    const qv_clip_options o = qv_row_options(&row.own, &all);
+    assert_true(o.fps == 3 && !o.num_frames && o.max_frames == 6 && o.min_pixels == 8);
+    assert_true(o.start_s == 2 && o.end_s == 2.5 && o.length == 7);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(only_the_device_and_memory_end_a_run),
+        TEST(a_value_that_f16_lacks_is_its_clips_failure),
+        TEST(what_is_there_is_left_alone),
+        TEST(another_model_is_refused),
+        TEST(a_run_that_is_stopped_seals_what_is_done),
+        TEST(a_row_takes_what_its_fields_mean),
+        TEST(a_row_has_a_path_and_ends_after_its_start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
