@@ -269,9 +269,9 @@ class Model:
 
         source: a path; bytes of a file; frames, uint8 [frames, height, width, 3] (or [height, width, 3],
         an image); a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..} with "key",
-        a text that is not empty, and options of its own. An iterable of these gives a generator: they are decoded side by side
-        and packed into full chunks, and come in the order in which they are done, each with its key (its
-        path, else its place).
+        a text that is not empty, and options of its own. An iterable of these gives a generator: they are
+        decoded side by side and packed into full chunks, and come in the order in which they are done, each
+        with its key (its path, else its place).
 
         options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
         min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), threads,
