@@ -19,7 +19,6 @@
 #include "error.h"
 #include "files/sync_file.h"
 
-#define MAX_WRITE ((uint64_t)1 << 30)
 /* Temporary names are PREFIX host-process-DRAWNnumber; DRAWN has 8 hexadecimal digits. */
 #define PREFIX ".qwenvit-tmp-"
 
@@ -92,19 +91,12 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
-/* Syncs an open folder. errno, or 0; a file system that cannot do that does without. */
-static int
-sync_folder(int fd)
-{
-    return !fsync(fd) || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
-}
-
 /* Who may not read the folder above cannot sync it, and does without. */
 qv_status
 qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
 {
     const int above = openat(f->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int e = above < 0 ? errno : sync_folder(above);
+    int e = above < 0 ? errno : qv_sync_folder(above);
     if (above >= 0)
         close(above);
     else if (e == EACCES)
@@ -233,19 +225,8 @@ qv_status
 qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *data,
                     uint64_t bytes, qv_error *err)
 {
-    const char *p = data;
-    while (bytes) {
-        const size_t want = (size_t)(bytes < MAX_WRITE ? bytes : MAX_WRITE);
-        const ssize_t put = pwrite(f->fd, p, want, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return fail_errno(f->folder, "a part cannot be written", put ? errno : ENOSPC, err);
-        p += put;
-        offset += (uint64_t)put;
-        bytes -= (uint64_t)put;
-    }
-    return QV_OK;
+    const int e = qv_write_all(f->fd, offset, data, bytes, false);
+    return e ? fail_errno(f->folder, "a part cannot be written", e, err) : QV_OK;
 }
 
 /* Of what a call wrote only whole pieces are skipped; a piece that was cut is written by itself. */
@@ -293,9 +274,9 @@ qv_status
 qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv_error *err)
 {
     *taken = false;
-    /* A failed fsync is final: the kernel may have dropped the pages, and a second one succeeds. */
-    if (qv_sync_file(f->fd))
-        return fail_errno(f->folder, "a part cannot be synced", errno, err);
+    int e = qv_sync_file(f->fd);
+    if (e)
+        return fail_errno(f->folder, "a part cannot be synced", e, err);
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
         return *taken ? QV_OK
@@ -304,7 +285,7 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);
     *f->temporary = 0;
-    const int e = sync_folder(f->folder->fd);
+    e = qv_sync_folder(f->folder->fd);
     return e ? fail_errno(f->folder, "a part is written, but the folder cannot be synced", e, err)
              : QV_OK;
 }

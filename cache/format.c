@@ -183,9 +183,9 @@ const char *
 qv_cache_dtype_name(qv_dtype dtype)
 {
     switch (dtype) {
-    case QV_F32: return "F32";
-    case QV_BF16: return "BF16";
-    case QV_F16: return "F16";
+    case QV_F32:
+    case QV_BF16:
+    case QV_F16: return qv_dtype_file_name(dtype);
     case QV_U8:
     case QV_I32:
     case QV_DTYPE_AUTO:

@@ -114,7 +114,7 @@ static bool
 read_image(struct qv_cursor *c, int8_t *out)
 {
     bool is_image = false;
-    const bool good = qv_cursor_bool(c, &is_image, "a record's image is true or false");
+    const bool good = qv_cursor_bool(c, &is_image, "a record's picture is true or false");
     *out = (int8_t)is_image;
     return good;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtype.h"
 #include "job.h"
 
 static qv_job_result
@@ -34,7 +35,7 @@ static void
 add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r)
 {
     const qv_tokens *t = &piece->buffer->tokens;
-    const size_t row = (size_t)job->model.out_hidden * (job->o.output == QV_BF16 ? 2 : 4);
+    const size_t row = (size_t)job->model.out_hidden * qv_dtype_bytes(job->o.output);
     const size_t at = (size_t)piece->buffer_row * row;
     r->last = piece->last;
     r->first_row = piece->first_row;

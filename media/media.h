@@ -93,6 +93,9 @@ typedef struct qvm_rules {
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
+/* Which options go together, and in which bounds (clip_options.c): QV_EINVAL in words. */
+qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
+
 /* Takes what the file says in `info` and adds what is decided; free(*indices), whatever came of it. */
 qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
                      qv_clip_info *info, int64_t **indices, qv_error *err);

@@ -12,6 +12,12 @@ typedef uint16_t qv_bf16;
 /* The dtype of that name; false if there is none. */
 bool qv_dtype_parse(const char *text, qv_dtype *out);
 
+/* What safetensors files call a dtype: "F32", "BF16", "F16", "U8"; NULL for those that stand in no file
+ * that we write or load. */
+const char *qv_dtype_file_name(qv_dtype dtype);
+/* The dtype of that name in files; false if we have none. */
+bool qv_dtype_parse_file(const char *name, qv_dtype *out);
+
 static inline size_t
 qv_dtype_bytes(int64_t dtype)
 {

@@ -111,17 +111,27 @@ names_and_sizes(void **state)
     (void)state;
     static const struct {
         qv_dtype dtype;
-        const char *name;
+        const char *name, *file_name;
         size_t bytes;
-    } all[] = { { QV_F32, "f32", 4 }, { QV_BF16, "bf16", 2 }, { QV_F16, "f16", 2 },
-                { QV_U8, "u8", 1 },   { QV_I32, "i32", 4 },   { QV_DTYPE_AUTO, "auto", 1 } };
+    } all[] = { { QV_F32, "f32", "F32", 4 }, { QV_BF16, "bf16", "BF16", 2 },
+                { QV_F16, "f16", "F16", 2 }, { QV_U8, "u8", "U8", 1 },
+                { QV_I32, "i32", NULL, 4 },  { QV_DTYPE_AUTO, "auto", NULL, 1 } };
     qv_dtype dtype = QV_DTYPE_MAX;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         assert_string_equal(qv_dtype_name(all[i].dtype), all[i].name);
         assert_true(qv_dtype_parse(all[i].name, &dtype));
         assert_int_equal(dtype, all[i].dtype);
         assert_int_equal(qv_dtype_bytes(dtype), all[i].bytes);
+        if (!all[i].file_name) {
+            assert_null(qv_dtype_file_name(all[i].dtype));
+            continue;
+        }
+        assert_string_equal(qv_dtype_file_name(all[i].dtype), all[i].file_name);
+        assert_true(qv_dtype_parse_file(all[i].file_name, &dtype));
+        assert_int_equal(dtype, all[i].dtype);
     }
+    assert_false(qv_dtype_parse_file("I32", &dtype)); /* no file of ours has it */
+    assert_false(qv_dtype_parse_file("bf16", &dtype));
     assert_false(qv_dtype_parse("f64", &dtype));
     assert_false(qv_dtype_parse("", &dtype));
     assert_string_equal(qv_dtype_name(QV_DTYPE_MAX), "no qv_dtype");

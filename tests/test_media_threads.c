@@ -136,7 +136,7 @@ load_tensors(const char *path, uint8_t *out, size_t room)
     return n;
 }
 
-/* The clip decodes, the device computes and the outbox writes, all at once; twice over. */
+/* The clip decodes, the device computes and the sink writes, all at once; twice over. */
 static void
 encode_two_clips(void **state)
 {

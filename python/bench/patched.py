@@ -65,7 +65,7 @@ class ModelOptions(ctypes.Structure):
 
 class Item(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("grid_thw", ctypes.c_int64 * 3), ("n_frames", ctypes.c_int64),
-                ("picture", ctypes.c_bool), ("reserved", ctypes.c_uint64 * 2)]
+                ("is_image", ctypes.c_bool), ("reserved", ctypes.c_uint64 * 2)]
 
 
 class PlanOptions(ctypes.Structure):

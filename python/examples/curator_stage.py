@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A stage of NeMo Curator (1.4) that adds files of clips and pictures to a cache of vision tokens.
+"""A stage of NeMo Curator (1.4) that adds files of clips and images to a cache of vision tokens.
 
     pipeline = Pipeline(name="tokens", stages=[
         FilePartitioningStage("/data/clips", files_per_partition=64, file_extensions=[".mp4"]),

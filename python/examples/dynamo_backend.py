@@ -3,7 +3,7 @@
 
     python -m dynamo.vllm --model Qwen3-VL-4B-Instruct --custom-encoder-class dynamo_backend.QwenvitBackend ...
 
-Pictures come as data: URLs or bytes, or are keys of the cache that QWENVIT_CACHE names (optional). Paths of
+Images come as data: URLs or bytes, or are keys of the cache that QWENVIT_CACHE names (optional). Paths of
 the server are not taken from clients.
 """
 import base64
@@ -18,8 +18,8 @@ from PIL import Image
 import qwenvit
 
 
-def picture_of(raw):
-    """What a client sent, decoded. Its errors are shown to the client, and concern its picture alone."""
+def image_of(raw):
+    """What a client sent, decoded. Its errors are shown to the client, and concern its image alone."""
     if isinstance(raw, str) and raw.startswith("data:"):
         about, _, data = raw.partition(",")
         try:
@@ -27,15 +27,15 @@ def picture_of(raw):
         except binascii.Error:
             raise ValueError("a data: URL whose base64 is broken") from None
     if not isinstance(raw, bytes):
-        raise ValueError("a picture is bytes, a data: URL or a key of the cache")
+        raise ValueError("an image is bytes, a data: URL or a key of the cache")
     try:
         return Image.open(io.BytesIO(raw)).convert("RGB")
     except (OSError, Image.DecompressionBombError):
-        raise ValueError("a picture that cannot be decoded") from None
+        raise ValueError("an image that cannot be decoded") from None
 
 
 class QwenvitBackend(VisionEncoderBackend):
-    max_batch_cost = 16  # pictures of one call; qwenvit packs them into chunks itself
+    max_batch_cost = 16  # images of one call; qwenvit packs them into chunks itself
     preprocess_concurrency = 4
 
     def build(self, model_id):
@@ -46,12 +46,12 @@ class QwenvitBackend(VisionEncoderBackend):
 
     def preprocess(self, raw):
         found = self.cache.get(raw) if isinstance(raw, str) else None
-        return Preprocessed(item=picture_of(raw) if found is None else found)
+        return Preprocessed(item=image_of(raw) if found is None else found)
 
     def forward_batch(self, items, target_bucket=None):
-        """One Qwen3VLImageEncoding for each item, a picture or an Entry of the cache."""
+        """One Qwen3VLImageEncoding for each item, an image or an Entry of the cache."""
         done = dict(enumerate(items))
-        new = [{"picture": item, "key": str(i)} for i, item in done.items() if isinstance(item, Image.Image)]
+        new = [{"image": item, "key": str(i)} for i, item in done.items() if isinstance(item, Image.Image)]
         for tokens in self.model.encode(new, dtype="bf16") if new else ():
             done[int(tokens.key)] = tokens
         return [encoding_of(done[i]) for i in range(len(items))]
@@ -62,6 +62,6 @@ class QwenvitBackend(VisionEncoderBackend):
 
 def encoding_of(result):
     """The matrix that vLLM takes, and its grid."""
-    fields = result.to_vllm(picture=True)["image"]
+    fields = result.to_vllm(is_image=True)["image"]
     (grid,) = fields["image_grid_thw"].tolist()
     return Qwen3VLImageEncoding(embeddings=fields["image_embeds"].to(torch.bfloat16), grid_thw=tuple(grid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Qwen-VL vision towers in C: clips and pictures in, vision tokens out.
+"""Qwen-VL vision towers in C: clips and images in, vision tokens out.
 
     model = qwenvit.load("Qwen3-VL-4B-Instruct")
     tokens = model.encode("clip.mp4", fps=2)

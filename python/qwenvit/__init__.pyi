@@ -22,6 +22,8 @@ class Tokens(Adapters):
     @property
     def dtype(self) -> Literal["f32", "bf16"]: ...
     @property
+    def is_image(self) -> bool | None: ...
+    @property
     def picture(self) -> bool | None: ...
     @property
     def sampled_fps(self) -> float | None: ...
@@ -90,7 +92,8 @@ def prompt(
     text: str | None = None,
     *,
     outer: bool = True,
-    picture: bool | None = None,
+    is_image: bool | None = None,
     timestamps: Any = None,
     model_type: str | None = None,
+    picture: bool | None = None,
 ) -> str: ...

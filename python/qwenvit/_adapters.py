@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Methods that Tokens and entries of a cache share: those of engines.py, of one result."""
+"""What Tokens and entries of a cache share: the methods of engines.py, of one result."""
 
 
 class Adapters:
+    picture = property(lambda self: self.is_image, doc="The name that is_image had in 0.2.")
+
     def to_vllm(self, **about):
         """engines.to_vllm() of this result alone."""
         from .engines import to_vllm

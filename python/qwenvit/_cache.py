@@ -27,8 +27,8 @@ class Entry(Adapters):
     An entry is of the part that its cache had when it was taken, whatever refresh() finds later. A part is
     mapped while there is an array or tensor of it, and for some time after; Error where it was removed before.
 
-    picture, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
-    caches had before, what has one frame is a picture, and the others are None."""
+    is_image, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
+    caches had before, what has one frame is an image, and the others are None."""
 
     def __init__(self, cache, reader, index, key):
         self._cache, self._reader, self._index, self.key = cache, reader, index, key
@@ -59,7 +59,7 @@ class Entry(Adapters):
     _place = property(lambda self: Place(*self._reader.place(self._index)))
 
     @property
-    def picture(self):
+    def is_image(self):
         known = self._reader.kind(self._index)[0]
         return int(self.grid_thw[0, 0]) == 1 and self._place.frames < 2 if known is None else known
 

@@ -15,7 +15,7 @@ NOT_THE_CLIPS = ("QV_ENOMEM", "QV_ENODEVICE", "QV_EBACKEND", "QV_ESTATE")
 
 
 class CacheWriter:
-    """A folder of vision tokens that clips and pictures are added to; the model stays the caller's.
+    """A folder of vision tokens that clips and images are added to; the model stays the caller's.
 
         with qwenvit.CacheWriter(model, "tokens", fps=2) as cache:
             counts = cache.add(["a.mp4", {"path": "b.mp4", "key": "b", "max_frames": 64}])

@@ -21,7 +21,7 @@ class Tokens:
     n: int
     width: int
     n_deepstack: int
-    picture: bool
+    is_image: bool
     cancelled: bool
     damaged_frames: int
     sampled_fps: float
@@ -46,7 +46,7 @@ class Model:
     def forward_at(
         self, rows: Any, grid_thw: list[int], allocate: Callable[[int], int], dtype: str, /
     ) -> None: ...
-    def prepare(self, frames: Any, picture: bool, min_pixels: int, max_pixels: int, /) -> Frames: ...
+    def prepare(self, frames: Any, is_image: bool, min_pixels: int, max_pixels: int, /) -> Frames: ...
 
 def parse_like(name: Any, /) -> int: ...
 

@@ -15,7 +15,7 @@ from ._arrays import error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
-    "clips and pictures in files are decoded by FFmpeg's libraries, which are not here: install them "
+    "clips and images in files are decoded by FFmpeg's libraries, which are not here: install them "
     "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or give frames as arrays"
 )
 

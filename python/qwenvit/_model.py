@@ -105,11 +105,11 @@ def _name(dtype):
 
 
 class Tokens(Adapters):
-    """The vision tokens of a clip or a picture, or of the items of a forward().
+    """The vision tokens of a clip or an image, or of the items of a forward().
 
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
     int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
-    of the sampled frames, or None; key: of encode(), which source. picture: whether it is one; None of
+    of the sampled frames, or None; key: of encode(), which source. is_image: whether it is one; None of
     forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
     that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
 
@@ -127,7 +127,7 @@ class Tokens(Adapters):
 
     key = property(lambda self: self._core.key)
     dtype = property(lambda self: self._core.dtype)
-    picture = property(lambda self: self._core.picture if self._core.key else None)
+    is_image = property(lambda self: self._core.is_image if self._core.key else None)
     sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
@@ -265,13 +265,13 @@ class Model:
     # ---- files and frames --------------------------------------------------------------------------
 
     def encode(self, source, *, dtype="f32", progress=None, errors="raise", decoders=0, **options):
-        """Tokens of a clip or picture, or a generator of the Tokens of many.
+        """Tokens of a clip or image, or a generator of the Tokens of many.
 
         source: a path; bytes of a file; frames, uint8 [frames, height, width, 3] (or [height, width, 3],
-        a picture); a PIL picture; or {"path": .., "bytes": .., "frames": .. or "picture": ..} with "key",
-        a text that is not empty, and options of its own. An iterable of these gives a generator: they are decoded side by side
-        and packed into full chunks, and come in the order in which they are done, each with its key (its
-        path, else its place).
+        an image); a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..} with "key",
+        a text that is not empty, and options of its own. An iterable of these gives a generator: they are
+        decoded side by side and packed into full chunks, and come in the order in which they are done, each
+        with its key (its path, else its place).
 
         options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
         min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), threads,
@@ -318,27 +318,27 @@ def _options(options):
     return options
 
 
-def _picture_frames(model, picture, options):
+def _image_frames(model, image, options):
     np = numpy()
     if np is None:
-        raise error("QV_EUNSUPPORTED", "PIL pictures need numpy")
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        raise error("QV_EUNSUPPORTED", "PIL images need numpy")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         from PIL import Image
 
-        white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
-        picture = Image.alpha_composite(white, picture.convert("RGBA"))
-    return _frames(model, np.asarray(picture.convert("RGB"))[None], True, options)
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return _frames(model, np.asarray(image.convert("RGB"))[None], True, options)
 
 
-def _frames(model, frames, picture, options):
+def _frames(model, frames, is_image, options):
     known = {"min_pixels", "max_pixels"}
     if set(options) - known - {"fps", "num_frames", "min_frames", "max_frames"}:
         raise error("QV_EINVAL", f"of frames only {' and '.join(sorted(known))} can be said")
     frames, _ = shareable(frames)
     if getattr(frames, "ndim", 0) == 3:
-        frames, picture = frames[None], True
+        frames, is_image = frames[None], True
     return model._core.prepare(
-        frames, picture, options.get("min_pixels", 0), options.get("max_pixels", 0)
+        frames, is_image, options.get("min_pixels", 0), options.get("max_pixels", 0)
     )
 
 
@@ -355,15 +355,18 @@ def _text_of(given, what, place):
     return text
 
 
+KINDS = ("path", "bytes", "frames", "image")  # of sources that are a dict
+
+
 def _describe(model, source, key, place, common):
     """What the binding's Job.add takes of a source: key, path or bytes or frames, is it a path, options."""
-    options, picture = common, False
+    options, is_image = common, False
     if isinstance(source, dict):
         own = {k: v for k, v in source.items() if k != "key"}
-        kinds = [k for k in ("path", "bytes", "frames", "picture") if k in own]
+        kinds = [k for k in (*KINDS, "picture") if k in own]  # picture: what image was called in 0.2
         if len(kinds) != 1:
-            raise error("QV_EINVAL", f"source {place}: a dict has one of path, bytes, frames, picture")
-        source, picture = own.pop(kinds[0]), kinds[0] == "picture"
+            raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
+        source, is_image = own.pop(kinds[0]), kinds[0] in ("image", "picture")
         options = {**common, **_options(own)}
         if kinds[0] == "bytes":
             source = bytes(source)
@@ -377,12 +380,12 @@ def _describe(model, source, key, place, common):
     if isinstance(source, (bytes, bytearray, memoryview)):
         return key, bytes(source), False, options
     if _is_pil(source):
-        return key, _picture_frames(model, source, options), False, {}
+        return key, _image_frames(model, source, options), False, {}
     if _is_array(source):
-        return key, _frames(model, source, picture, options), False, {}
+        return key, _frames(model, source, is_image, options), False, {}
     raise error(
         "QV_EINVAL",
-        f"source {place}: a {type(source).__name__}; must be a path, bytes, frames or a PIL picture",
+        f"source {place}: a {type(source).__name__}; must be a path, bytes, frames or a PIL image",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The text that belongs to vision tokens: what a processor puts where a chat has a clip or a picture."""
+"""The text that belongs to vision tokens: what a processor puts where a chat has a clip or an image."""
 
 import collections
 import math
@@ -16,7 +16,7 @@ FAMILIES = {
 }
 NO_SECONDS = "a clip without timestamps, which its prompt needs: give timestamps=, the seconds of each frame"
 
-# One clip or picture of a result: its rows of tokens, "image" or "video", its grid before merging, and
+# One clip or image of a result: its rows of tokens, "image" or "video", its grid before merging, and
 # the seconds of its frame pairs (None where nobody says them).
 Item = collections.namedtuple("Item", "result first n kind grid seconds")
 
@@ -33,35 +33,46 @@ def family_of(result, model_type=None):
     return name
 
 
-def prompt(results, text=None, *, outer=True, picture=None, timestamps=None, model_type=None):
+def prompt(
+    results, text=None, *, outer=True, is_image=None, timestamps=None, model_type=None, picture=None
+):
     """The text of a chat in which vision tokens stand, as transformers' processors of Qwen2-VL,
     Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
 
     results: Tokens or an Entry of a Cache, or several. text: a chat template's, with one `<|image_pad|>`
-    or `<|video_pad|>` for each of their pictures and clips, which are put in by their order; None: the
+    or `<|video_pad|>` for each of their images and clips, which are put in by their order; None: the
     text of the results alone, each between `<|vision_start|>` and `<|vision_end|>`.
 
     A Qwen3 clip has `<t seconds>` and these two markers around each frame pair. outer: whether the
-    template's own stay around the whole (transformers 5.10 and later) or go (4.57). picture, timestamps,
+    template's own stay around the whole (transformers 5.10 and later) or go (4.57). is_image, timestamps,
     model_type: of one result that does not know: forward() knows no kinds, frames have no seconds.
+    picture: the name that is_image had in 0.2.
 
     Raises Error: a family without known prompts, a Qwen3 clip without timestamps, placeholders that do
     not match.
     """
+    is_image = said(is_image, picture)
     order = []  # (kind, what takes the placeholder's place, whether it has seconds)
-    for result in as_list(results, picture, timestamps):
+    for result in as_list(results, is_image, timestamps):
         with_seconds = FAMILIES[family_of(result, model_type)]
-        for item in items_of(result, picture, timestamps):
+        for item in items_of(result, is_image, timestamps):
             order.append((item.kind, _inner(item, with_seconds), with_seconds))
     if text is None:
         return "".join(_whole(*piece, outer) for piece in order)
     return _fill(text, order, outer)
 
 
+def said(is_image, picture):
+    """is_image=, or picture=, as it was called in 0.2."""
+    if is_image is not None and picture is not None:
+        raise error("QV_EINVAL", "picture is the old name of is_image: say one of them")
+    return picture if is_image is None else is_image
+
+
 def as_list(results, *of_one):
     results = [results] if hasattr(results, "grid_thw") else list(results)
     if len(results) != 1 and any(about is not None for about in of_one):
-        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: picture, timestamps..")
+        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: is_image, timestamps..")
     return results
 
 
@@ -73,8 +84,8 @@ def _lists(array):
         return array.tolist() if hasattr(array, "tolist") else list(array)
 
 
-def items_of(result, picture=None, timestamps=None):
-    """The Items of a result. picture, timestamps: where it does not know, or to say otherwise."""
+def items_of(result, is_image=None, timestamps=None):
+    """The Items of a result. is_image, timestamps: where it does not know, or to say otherwise."""
     grids = integers(_lists(result.grid_thw), "grid_thw")
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
@@ -83,24 +94,24 @@ def items_of(result, picture=None, timestamps=None):
     if len(grids) > 1 and timestamps is not None:
         raise wrong(result, f"timestamps are of one clip; this result has {len(grids)}")
     seconds = result.timestamps if timestamps is None else timestamps
-    if picture is None:
-        picture = result.picture
+    if is_image is None:  # who made an object for 0.2 gave it a picture
+        is_image = result.is_image if hasattr(result, "is_image") else result.picture
     items, first = [], 0
     for grid in grids:
         n_tokens = math.prod(grid) // per_token
-        kind = _kind(picture, grid, result)
+        kind = _kind(is_image, grid, result)
         pairs = _pair_seconds(seconds, grid[0], result) if kind == "video" and seconds is not None else None
         items.append(Item(result, first, n_tokens, kind, tuple(grid), pairs))
         first += n_tokens
     return items
 
 
-def _kind(picture, grid, result):
-    if picture is None and grid[0] == 1:
-        raise wrong(result, "a picture, or a clip of one frame pair? Say picture=True or picture=False")
-    if picture and grid[0] > 1:
-        raise wrong(result, f"a picture of {grid[0]} frame pairs")
-    return "image" if picture else "video"
+def _kind(is_image, grid, result):
+    if is_image is None and grid[0] == 1:
+        raise wrong(result, "an image, or a clip of one frame pair? Say is_image=True or is_image=False")
+    if is_image and grid[0] > 1:
+        raise wrong(result, f"an image of {grid[0]} frame pairs")
+    return "image" if is_image else "video"
 
 
 def _pair_seconds(seconds, n_pairs, result):
@@ -136,9 +147,9 @@ def _fill(text, order, outer):
     found = collections.Counter(kinds[m[1] or m[0]] for m in re.finditer(pattern, text))
     for kind, pad in PADS.items():
         if found[kind] != len(waiting[kind]):
-            what = "picture" if kind == "image" else "clip"
+            what = "an image" if kind == "image" else "a clip"
             raise error(
-                "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of a {what}"
+                "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of {what}"
             )
 
     def put(match):

@@ -21,7 +21,8 @@ FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
 
 
 def to_vllm(
-    results, *, embeddings=True, picture=None, timestamps=None, second_per_grid_ts=None, version=None
+    results, *, embeddings=True, is_image=None, timestamps=None, second_per_grid_ts=None, version=None,
+    picture=None
 ):
     """multi_modal_data of a prompt of vLLM, which was started with enable_mm_embeds=True.
 
@@ -30,16 +31,16 @@ def to_vllm(
     frame pair; of Qwen2.5's with "second_per_grid_ts". embeddings: False leaves the tokens out, for an
     instance that gets them by its EC connector.
 
-    picture, timestamps: of one result that does not know. second_per_grid_ts: one number or one for each
+    is_image, timestamps: of one result that does not know. second_per_grid_ts: one number or one for each
     clip, in place of what they know; None: that. version: of vLLM, None: the one that is installed here,
-    else the one that was tried.
+    else the one that was tried. picture: the name that is_image had in 0.2.
 
     Raises Error: a version older than those known (a newer one is a warning), a cache without DeepStack
     of a model that has it, a clip without what its family needs.
     """
     _check_version(*VLLM, version)
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps).items():
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
             fields[f"{kind}_embeds"] = _matrix(items)
@@ -48,12 +49,14 @@ def to_vllm(
     return data
 
 
-def to_sglang(results, *, picture=None, timestamps=None, second_per_grid_ts=None, version=None):
+def to_sglang(
+    results, *, is_image=None, timestamps=None, second_per_grid_ts=None, version=None, picture=None
+):
     """{"image_data": [..], "video_data": [..]}: arguments of SGLang's Engine.generate(), beside input_ids
     of a text that prompt() has made. Arguments and errors as of to_vllm()."""
     _check_version(*SGLANG, version)
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps).items():
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         fields = {"format": "precomputed_embedding", "feature": _matrix(items)}
         fields[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -63,12 +66,12 @@ def to_sglang(results, *, picture=None, timestamps=None, second_per_grid_ts=None
     return data
 
 
-def to_transformers(results, *, picture=None, timestamps=None, second_per_grid_ts=None):
+def to_transformers(results, *, is_image=None, timestamps=None, second_per_grid_ts=None, picture=None):
     """{"pixel_values": [n, width], "image_grid_thw"}, and "pixel_values_videos", "video_grid_thw" of
     clips: arguments of a model of transformers that accept_tokens() was called on. Arguments and errors
     as of to_vllm()."""
     data = {}
-    for kind, items in _by_kind(results, picture, timestamps).items():
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
         data[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -80,7 +83,7 @@ def to_transformers(results, *, picture=None, timestamps=None, second_per_grid_t
 def save_ec(result, path, hash):
     """Writes PATH/hash/encoder_cache.safetensors, what vLLM's ECExampleConnector reads where path is its
     shared_storage_path and hash the multi_modal_uuid of the request. Whole or not at all; in place of
-    what is there. One clip or picture. Returns the file's name."""
+    what is there. One clip or image. Returns the file's name."""
     from ._prompt import wrong
 
     if not isinstance(hash, str) or not hash or hash in (".", "..") or {"/", "\0"} & set(hash):
@@ -195,18 +198,19 @@ def _check_deepstack(result):
         )
 
 
-def _by_kind(results, picture, timestamps):
+def _by_kind(results, is_image, timestamps, picture):
     """{"image": Items, "video": Items}, those that are there."""
-    from ._prompt import as_list, items_of, wrong
+    from ._prompt import as_list, items_of, said, wrong
 
+    is_image = said(is_image, picture)
     kinds, made_by = {}, None
-    for result in as_list(results, picture, timestamps):
+    for result in as_list(results, is_image, timestamps):
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
             raise wrong(result, f"of model, matrices, width, dtype {this}, others of {made_by}")
         made_by = this
-        for item in items_of(result, picture, timestamps):
+        for item in items_of(result, is_image, timestamps):
             kinds.setdefault(item.kind, []).append(item)
     if not kinds:
         raise error("QV_EINVAL", "no results")

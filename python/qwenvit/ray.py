@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
         ("timestamps", pa.list_(pa.float64())),  # seconds of the sampled frames
         ("damaged_frames", pa.int64()),
         ("picture", pa.bool_()),
-        ("sampled_fps", pa.float64()),  # of a clip; None of a picture, and of caches that do not say
+        ("sampled_fps", pa.float64()),  # of a clip; None of an image, and of caches that do not say
     ]
 )
 MOST_BYTES = 64 << 20  # of tokens in a table
@@ -85,7 +85,7 @@ def _row_of(tokens, deepstack, dtype):
 
 
 def _kind_of(result):
-    return {"picture": result.picture, "sampled_fps": result.sampled_fps}
+    return {"picture": result.is_image, "sampled_fps": result.sampled_fps}
 
 
 def _tables(rows, schema):

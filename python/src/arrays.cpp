@@ -12,6 +12,24 @@ array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype, nb::han
     return nb::cast(array);
 }
 
+nb::dlpack::dtype
+array_dtype(qv_dtype dtype, bool bits)
+{
+    using nb::dlpack::dtype_code;
+    switch (dtype) {
+    case QV_F32: return nb::dtype<float>();
+    case QV_F16: return { (uint8_t)dtype_code::Float, 16, 1 };
+    case QV_BF16:
+        return bits ? nb::dtype<uint16_t>()
+                    : nb::dlpack::dtype{ (uint8_t)dtype_code::Bfloat, 16, 1 };
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    fail(QV_EINVAL, "no tokens are in %s", qv_dtype_name(dtype));
+}
+
 nb::ndarray<>
 take_array(nb::handle object, const char *what, bool writable)
 {

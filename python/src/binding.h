@@ -16,6 +16,10 @@
 
 #include "qwenvit_job.h"
 
+extern "C" {
+#include "dtype.h"
+}
+
 namespace qvpy
 {
 
@@ -46,13 +50,6 @@ as_text(const char *words)
 /* Bytes as Python has them of a path or a key, which `what` names: QV_EINVAL if there is a NUL. */
 std::string text_of(nb::bytes bytes, const char *what);
 
-/* Of tokens' dtypes. */
-inline size_t
-element_bytes(qv_dtype dtype)
-{
-    return dtype == QV_BF16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 /* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one piece of memory. */
 struct Tokens {
     int64_t n = 0, width = 0;
@@ -72,7 +69,7 @@ struct Tokens {
     size_t
     matrix_bytes() const
     {
-        return (size_t)n * (size_t)width * element_bytes(dtype);
+        return (size_t)n * (size_t)width * qv_dtype_bytes(dtype);
     }
     char *
     matrix(int i) const
@@ -143,6 +140,8 @@ void bind_cache_reader(nb::module_ &m);
 /* An array of ours for Python: reads `data`, which `owner` keeps. */
 nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,
                     nb::handle owner);
+/* What Python's arrays call a dtype of tokens. bits: bf16 as 16-bit integers, for those who know no bf16. */
+nb::dlpack::dtype array_dtype(qv_dtype dtype, bool bits);
 /* Anything with DLPack or a buffer: QV_EINVAL in words where it has none, or is not contiguous. */
 nb::ndarray<> take_array(nb::handle object, const char *what, bool writable);
 

@@ -225,16 +225,6 @@ struct Held {
     }
 };
 
-static nb::dlpack::dtype
-dtype_of(qv_dtype dtype)
-{
-    if (dtype == QV_F32)
-        return nb::dtype<float>();
-    if (dtype == QV_F16)
-        return nb::dlpack::dtype{ (uint8_t)nb::dlpack::dtype_code::Float, 16, 1 };
-    return nb::dtype<uint16_t>(); /* bf16, as its bits */
-}
-
 /* Tensor i of an item: of its matrices, or -1: grid_thw, -2: timestamps. numpy's, mapped. What is
  * written to one that is writable stays in this process. */
 static nb::object
@@ -258,7 +248,7 @@ view(nb::handle self, int64_t index, int i, bool writable)
     const size_t *shape = i == -1 ? grid : i < 0 ? times : matrix;
     const nb::dlpack::dtype dtype = i == -1 ? nb::dtype<int64_t>()
                                     : i < 0 ? nb::dtype<double>()
-                                            : dtype_of(l.dtype);
+                                            : array_dtype(l.dtype, true);
     nb::capsule owner(held.get(), [](void *p) noexcept { delete static_cast<Held *>(p); });
     held.release();
     const size_t dims = i == -2 ? 1 : 2;

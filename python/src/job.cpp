@@ -146,7 +146,7 @@ Job::take(const qv_job_result *r, qv_error *)
     Tokens &t = *source->tokens;
     if (r->n && !t.data)
         t.allocate(model->facts, r->n_tokens, r->dtype);
-    const size_t row = (size_t)t.width * element_bytes(r->dtype);
+    const size_t row = (size_t)t.width * qv_dtype_bytes(r->dtype);
     for (int i = 0; r->n && i < 1 + t.n_deepstack; i++)
         memcpy(t.matrix(i) + (size_t)r->first_row * row, i ? r->deepstack[i - 1] : r->tokens,
                (size_t)r->n * row);

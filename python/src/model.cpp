@@ -354,7 +354,7 @@ Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::cal
     const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
     encode(x.input, x.items, output, [&] {
         const nb::gil_scoped_acquire acquired;
-        const uintptr_t bytes = (size_t)(n * facts.out_hidden) * element_bytes(output);
+        const uintptr_t bytes = (size_t)(n * facts.out_hidden) * qv_dtype_bytes(output);
         const uintptr_t first = nb::cast<uintptr_t>(allocate(n));
         qv_tokens to = {};
         to.tokens = reinterpret_cast<void *>(first);

@@ -23,7 +23,7 @@ tokens = model.forward(pixels, [[1, 4, 4]])
 assert len(tokens) == 4 and len(tokens.deepstack) == model.info["n_deepstack"]
 assert memoryview(tokens.tokens).shape == (4, model.info["out_hidden"])
 assert memoryview(tokens.grid_thw).tolist() == [[1, 4, 4]]
-assert qwenvit.prompt(tokens, picture=True).count("<|image_pad|>") == 4
+assert qwenvit.prompt(tokens, is_image=True).count("<|image_pad|>") == 4
 try:
     model.forward([1, 2], [[1, 4, 4]])
     sys.exit("a list was taken")

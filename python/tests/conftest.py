@@ -53,8 +53,8 @@ def clip(tmp_path_factory, frames):
     """A clip of 8 frames."""
     image = pytest.importorskip("PIL.Image")
     path = tmp_path_factory.mktemp("clips") / "clip.gif"
-    pictures = [image.fromarray(f) for f in [*frames, *frames[::-1]]]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100)
+    images = [image.fromarray(f) for f in [*frames, *frames[::-1]]]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=100)
     return path
 
 
@@ -79,7 +79,7 @@ def contents(folder):
 
 @pytest.fixture(scope="session")
 def rows(clip, frames, tmp_path_factory):
-    """Clips and pictures, options of their own, a piece of a clip, an odd key, a clip inside of a file, two that fail."""
+    """Clips and images, options of their own, a piece of a clip, an odd key, a clip inside of a file, two that fail."""
     folder = tmp_path_factory.mktemp("rows")
     for i in range(6):
         (folder / f"p{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i % 4].tobytes())

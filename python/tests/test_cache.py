@@ -162,11 +162,11 @@ def test_packed(tmp_path):
     [({}, 1, (True, None)), ({}, 2, (False, None)), ({"picture": False, "sampled_fps": 7.5}, 1, (False, 7.5)),
      ({"picture": False, "sampled_fps": 1}, 9, (False, 1)), ({"picture": True}, 1, (True, None))])
 def test_what_a_record_says_of_its_clip(tmp_path, about, frames, found):
-    """Of one that does not, as in caches of before, a single frame is a picture."""
+    """Of one that does not, as in caches of before, a single frame is an image."""
     make_format(tmp_path)
     write_part(tmp_path, 1, {"a": clip_of(1)}, 1, frames=frames, **about)
     entry = qwenvit.Cache(tmp_path)["a"]
-    assert (entry.picture, entry.sampled_fps) == found
+    assert (entry.is_image, entry.sampled_fps) == found
     assert entry.second_per_grid_ts == (2 / found[1] if found[1] else None)
     assert pickle.loads(pickle.dumps(qwenvit.Cache(tmp_path)))["a"].sampled_fps == found[1]
 
@@ -462,7 +462,7 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
             with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):
                 cache[key]
         for entry in cache.values():
-            assert entry.picture in (True, False) and (entry.sampled_fps or 1) > 0
+            assert entry.is_image in (True, False) and (entry.sampled_fps or 1) > 0
             found = entry.packed().tobytes(), entry.grid_thw.tobytes(), entry.timestamps.tobytes()
             try:
                 entry.verify()

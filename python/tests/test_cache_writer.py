@@ -74,13 +74,13 @@ def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
         cache.add(rows[:-2])
     cache = qwenvit.Cache(tmp_path / "cache")
     keys = {row.get("key", row["path"]) for row in rows[:-2]}
-    assert set(cache) == keys and {e.picture for e in cache.values()} == {False, True}
+    assert set(cache) == keys and {e.is_image for e in cache.values()} == {False, True}
     for row in rows[:-2]:
         entry = cache[row.get("key", row["path"])]
         tokens = model.encode({{"bytes": "length"}.get(k, k): v for k, v in row.items()}, fps=row.get("fps", 3))
-        for name in ("picture", "sampled_fps", "second_per_grid_ts"):
+        for name in ("is_image", "sampled_fps", "second_per_grid_ts"):
             assert getattr(entry, name) == getattr(tokens, name), (entry.key, name)
-        assert entry.picture == (entry.sampled_fps is None)
+        assert entry.is_image == (entry.sampled_fps is None)
     clip = str(rows[6]["path"])
     run = subprocess.run(
         [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--fps",

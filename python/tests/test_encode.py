@@ -24,7 +24,7 @@ def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
     ours, meta = read_safetensors(tmp_path / "ours.safetensors")
     assert list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
     assert meta["note"] == "é" and meta["source"] == str(clip)
-    assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.picture
+    assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.is_image
     assert json.loads(about["preprocessing"])["second_per_grid_ts"] == tokens.second_per_grid_ts
     assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
 
@@ -46,14 +46,14 @@ def test_frames_are_what_patches_are(model, expected):
     assert tokens.grid_thw.tolist() == [[n // 2, h // 16, w // 16]] and tokens.timestamps is None
 
 
-def test_a_pil_picture_is_the_file_of_it(model, frames, tmp_path):
+def test_a_pil_image_is_the_file_of_it(model, frames, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    picture = image.fromarray(frames[0])
-    picture.save(tmp_path / "p.png")
-    tokens = model.encode(picture)
-    assert tokens.picture and (tokens.tokens == model.encode(tmp_path / "p.png").tokens).all()
+    made = image.fromarray(frames[0])
+    made.save(tmp_path / "p.png")
+    tokens = model.encode(made)
+    assert tokens.is_image and (tokens.tokens == model.encode(tmp_path / "p.png").tokens).all()
     assert (tokens.tokens == model.encode(frames[0]).tokens).all()
-    assert (tokens.tokens == model.encode({"picture": frames[:1]}).tokens).all()
+    assert (tokens.tokens == model.encode({"image": frames[:1]}).tokens).all()
 
 
 def test_many_come_with_their_keys_and_one_bad_one_costs_itself(model, clip, frames, tmp_path):
@@ -237,7 +237,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (b"x", {"start": 2, "end": 2.0}, "end 2; above start, 2"),
         (b"x", {"end": "2"}, "end: a str; must be a number"),
         (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only max_pixels and min_pixels"),
-        ({"key": "a"}, {}, "one of path, bytes, frames, picture"),
+        ({"key": "a"}, {}, "one of path, bytes, frames, image"),
         ({"path": 3}, {}, "source 0: path is 3"),
         ("\ud800.mp4", {}, "source 0: path is"),
         ("a\0b", {}, "NUL"),

@@ -23,7 +23,7 @@ def torch(monkeypatch):
 
 
 def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, clips=None, **changes):
-    """Clips a and b of 5 frames, a picture p. clips: what records say of a and b, which else say nothing."""
+    """Clips a and b of 5 frames, an image p. clips: what records say of a and b, which else say nothing."""
     make_format(folder, model_type, n_deepstack=matrices - 1, **changes)
     number = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[changes.get("dtype", "f32")]
     packed = changes.get("packed", False)
@@ -43,7 +43,7 @@ def plain(data):
     return [plain(v) for v in data] if isinstance(data, list) else getattr(data, "array", data)
 
 
-def test_clips_and_pictures_of_a_cache(torch, tmp_path):
+def test_clips_and_images_of_a_cache(torch, tmp_path):
     cache = cache_of(tmp_path)
     a, b, p = (cache[k].packed() for k in "abp")
     data = plain(engines.to_vllm([cache["a"], cache["p"], cache["b"]]))
@@ -68,16 +68,16 @@ def test_clips_and_pictures_of_a_cache(torch, tmp_path):
 
 
 def test_results_of_encode_and_forward_alike(torch, model, expected, clip, frames):
-    tokens, picture = model.encode(clip, fps=5), model.encode(frames[0])
+    tokens, image = model.encode(clip, fps=5), model.encode(frames[0])
     data = plain(tokens.to_vllm())
     assert list(data) == ["video"] and (data["video"]["video_embeds"] == tokens.packed()).all()
     assert len(data["video"]["timestamps"][0]) == tokens.grid_thw[0, 0]
-    assert list(picture.to_vllm()) == ["image"] and list(picture.to_sglang()) == ["image_data"]
+    assert list(image.to_vllm()) == ["image"] and list(image.to_sglang()) == ["image_data"]
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
-    with pytest.raises(qwenvit.Error, match="Say picture=True"):
+    with pytest.raises(qwenvit.Error, match="Say is_image=True"):
         rows.to_vllm()
     two = model.forward(expected["pixel_values"], [[1, 4, 6], [1, 6, 4]])
-    data = plain(two.to_vllm(picture=True))
+    data = plain(two.to_vllm(is_image=True))
     assert (data["image"]["image_embeds"] == two.packed()).all()
     assert data["image"]["image_grid_thw"].tolist() == [[1, 4, 6], [1, 6, 4]]
 
@@ -121,7 +121,7 @@ def test_a_clip_of_one_frame_is_a_clip_where_its_record_says_so(torch, tmp_path)
     write_part(tmp_path, 1, {"a": clip_of(0)[:1]}, 1, (), False, (1, 4, 5), 1, picture=False, sampled_fps=2)
     entry = qwenvit.Cache(tmp_path)["a"]
     assert plain(entry.to_vllm())["video"]["second_per_grid_ts"].tolist() == [1]
-    assert list(entry.to_vllm(picture=True)) == ["image"]
+    assert list(entry.to_vllm(is_image=True)) == ["image"]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])

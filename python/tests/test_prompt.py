@@ -30,7 +30,7 @@ def result_of(case):
 
 
 def clip(seconds=(0.0, 0.5, 1.0), grid=(2, 4, 4), **changes):
-    facts = {"model_type": "qwen3_vl", "picture": False, "timestamps": seconds, "grid_thw": [list(grid)], "n": 8}
+    facts = {"model_type": "qwen3_vl", "is_image": False, "timestamps": seconds, "grid_thw": [list(grid)], "n": 8}
     return Result(**{**facts, **changes})
 
 
@@ -51,17 +51,17 @@ def test_the_table_has_every_trap():
 
 
 def test_several_by_their_order_and_kind():
-    picture = clip(None, (1, 4, 4), picture=True, n=4)
+    image = clip(None, (1, 4, 4), is_image=True, n=4)
     pair, pad = "<|vision_start|>" + "<|video_pad|>" * 4 + "<|vision_end|>", "<|image_pad|>"
     inner = f"<0.2 seconds>{pair}<1.0 seconds>{pair}"
     text = f"<|video_pad|> and <|vision_start|>{pad}<|vision_end|> and <|vision_start|><|video_pad|><|vision_end|>"
     late = clip((2.0, 2.4, 2.8, 3.4))
     whole = f"<|vision_start|>{inner.replace('0.2', '2.2').replace('1.0', '3.1')}<|vision_end|>"
     wanted = f"{inner} and <|vision_start|>{pad * 4}<|vision_end|> and {whole}"
-    assert qwenvit.prompt([picture, clip(), late], text) == wanted
+    assert qwenvit.prompt([image, clip(), late], text) == wanted
     without = wanted.replace(whole, whole[len("<|vision_start|>") : -len("<|vision_end|>")])
-    assert qwenvit.prompt([clip(), late, picture], text, outer=False) == without
-    items = clip(None, picture=False, grid_thw=[[2, 4, 4], [3, 2, 2]], n=11, model_type="qwen2_vl")
+    assert qwenvit.prompt([clip(), late, image], text, outer=False) == without
+    items = clip(None, is_image=False, grid_thw=[[2, 4, 4], [3, 2, 2]], n=11, model_type="qwen2_vl")
     assert qwenvit.prompt(items) == "".join(
         f"<|vision_start|>{'<|video_pad|>' * n}<|vision_end|>" for n in (8, 3)
     )
@@ -77,8 +77,8 @@ def test_several_by_their_order_and_kind():
         (clip(n=7), {}, "grid_thw has 32 patches, for 7 tokens"),
         (clip(n=16), {}, "for 16 tokens"),
         (clip(n=0), {}, "for 0 tokens"),
-        (clip(picture=None, grid_thw=[[1, 4, 8]]), {}, "Say picture=True"),
-        (clip(picture=True), {}, "a picture of 2 frame pairs"),
+        (clip(is_image=None, grid_thw=[[1, 4, 8]]), {}, "Say is_image=True"),
+        (clip(is_image=True), {}, "an image of 2 frame pairs"),
         (clip(), {"text": "no placeholder"}, "text has 0 <|video_pad|>; there are 1 results of a clip"),
         (clip(), {"text": "<|image_pad|>"}, "text has 1 <|image_pad|>; there are 0"),
         ([clip(), clip()], {"timestamps": [0]}, "said of one result came with 2"),
@@ -97,14 +97,28 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
         round(float(a + b) / 2, 1) for a, b in zip(tokens.timestamps[::2], tokens.timestamps[1::2])
     ]
     assert text.count("<|video_pad|>") == len(tokens)
-    picture = model.encode(frames[0])
-    assert qwenvit.prompt(picture).count("<|image_pad|>") == len(picture)
+    image = model.encode(frames[0])
+    assert qwenvit.prompt(image).count("<|image_pad|>") == len(image)
     pair = model.encode(frames[:2])
     with pytest.raises(qwenvit.Error, match="timestamps="):
         qwenvit.prompt(pair)
     assert "<0.3 seconds>" in qwenvit.prompt(pair, timestamps=[0.2, 0.4])
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
-    with pytest.raises(qwenvit.Error, match="Say picture=True"):
+    with pytest.raises(qwenvit.Error, match="Say is_image=True"):
         qwenvit.prompt(rows)
     assert qwenvit.engines.to_vllm  # is there without an import of its own
-    assert rows.picture is None and picture.picture and not tokens.picture
+    assert rows.is_image is None and image.is_image and not tokens.is_image
+
+
+def test_names_of_before(model, frames):
+    """picture: what is_image, and a source's image, were called in 0.2."""
+    tokens = model.encode({"picture": frames[:1]})
+    assert tokens.picture is True and tokens.is_image is True
+    unsure = clip(None, (1, 4, 8), is_image=None)
+    assert qwenvit.prompt(unsure, picture=True) == qwenvit.prompt(unsure, is_image=True)
+    assert "video" in qwenvit.prompt(unsure, picture=False, timestamps=[0, 1])
+    with pytest.raises(qwenvit.Error, match="the old name of is_image"):
+        qwenvit.prompt(unsure, picture=True, is_image=True)
+    of_before = clip(None, (1, 4, 8), picture=True)
+    del of_before.is_image
+    assert qwenvit.prompt(of_before) == qwenvit.prompt(unsure, is_image=True)

@@ -125,7 +125,7 @@ def test_a_cache_is_rows(theirs, tmp_path):
         for mine, matrix in zip(qr.matrices(row), [entry.tokens, *entry.deepstack], strict=True):
             assert mine.dtype == matrix.dtype and mine.shape == matrix.shape and mine.tobytes() == matrix.tobytes()
         assert row["grid_thw"] == entry.grid_thw[0].tolist() and row["timestamps"] == entry.timestamps.tolist()
-        assert row["picture"] == entry.picture and row["sampled_fps"] == entry.sampled_fps
+        assert row["picture"] == entry.is_image and row["sampled_fps"] == entry.sampled_fps
     some = qr.CacheDatasource(theirs, keys=["small", "inside"])
     ray.data.read_datasource(some).write_parquet(tmp_path / "parquet")
     assert sorted(parquet.read_table(tmp_path / "parquet")["key"].to_pylist()) == ["inside", "small"]
@@ -156,7 +156,7 @@ def test_rows_become_rows_with_tokens(golden, rows, theirs, tmp_path):
         for mine, matrix in zip(qr.matrices(found[i]), [entry.tokens, *entry.deepstack], strict=True):
             assert mine.tobytes() == np.asarray(matrix).tobytes() and mine.shape == matrix.shape
         assert found[i]["timestamps"] == entry.timestamps.tolist()
-        assert found[i]["picture"] == entry.picture and found[i]["sampled_fps"] == entry.sampled_fps
+        assert found[i]["picture"] == entry.is_image and found[i]["sampled_fps"] == entry.sampled_fps
     assert [found[i]["code"] for i in (11, 12, 13)] == ["QV_EFORMAT", "QV_EIO", "QV_EINVAL"]
     assert "none.mp4: cannot be opened" in found[12]["error"] and found[13]["error"] == "a row without a path"
     assert found[13]["tokens"] is None and found[13]["status"] == "failed"

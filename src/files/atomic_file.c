@@ -15,8 +15,6 @@
 #include "error.h"
 #include "sync_file.h"
 
-#define MAX_WRITE ((uint64_t)1 << 30)
-
 /* Temporary names. Whoever takes one out owns it, so that no handler reads freed memory. Blocks of them
  * are added at the front and stay, so that a handler may walk along them at any moment. */
 typedef _Atomic(char *) name_slot;
@@ -143,21 +141,10 @@ qv_status
 qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data, uint64_t bytes,
                      qv_error *err)
 {
-    const char *p = data;
-    while (bytes) {
-        const size_t want = (size_t)(bytes < MAX_WRITE ? bytes : MAX_WRITE);
-        ssize_t put = pwrite(f->fd, p, want, (off_t)offset);
-        if (put < 0 && errno == ESPIPE && offset == f->end) /* a pipe takes what comes in order */
-            put = write(f->fd, p, want);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return fail_errno(f, "cannot write", put ? errno : ENOSPC, err);
-        p += put;
-        offset += (uint64_t)put;
-        bytes -= (uint64_t)put;
-        f->end = offset;
-    }
+    const int e = qv_write_all(f->fd, offset, data, bytes, offset == f->end);
+    if (e)
+        return fail_errno(f, "cannot write", e, err);
+    f->end = bytes ? offset + bytes : f->end;
     return QV_OK;
 }
 
@@ -177,13 +164,13 @@ open_folder_of(const char *path)
     return fd;
 }
 
-/* Closes it. 0, or errno; a file system that cannot sync folders does without. */
+/* Syncs an open folder and closes it. 0, or errno. */
 static int
 sync_and_close(int fd)
 {
-    const int e = fsync(fd) ? errno : 0;
+    const int e = qv_sync_folder(fd);
     close(fd);
-    return e == EINVAL || e == ENOTSUP ? 0 : e;
+    return e;
 }
 
 /* The rename is only kept over a power loss once the folder is on the disk as well. */
@@ -202,9 +189,9 @@ sync_folder(const struct qv_atomic_file *f, qv_error *err)
 static qv_status
 publish(struct qv_atomic_file *f, qv_error *err)
 {
-    /* A failed fsync is final: the kernel may have dropped the pages, and a second one succeeds. */
-    if (f->temporary && qv_sync_file(f->fd))
-        return fail_errno(f, "cannot sync", errno, err);
+    const int e = f->temporary ? qv_sync_file(f->fd) : 0;
+    if (e)
+        return fail_errno(f, "cannot sync", e, err);
     const int fd = f->fd;
     f->fd = -1;
     if (close(fd) && errno != EINTR)

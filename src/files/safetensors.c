@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dtype.h"
 #include "error.h"
 #include "json.h"
 
@@ -22,35 +23,26 @@ struct qv_safetensors {
     size_t n;
 };
 
-static const struct {
-    const char *name;
-    unsigned bits;
-    qv_dtype dtype;
-} dtypes[] = {
-    { "BOOL", 8, QV_DTYPE_AUTO },
-    { "F4", 4, QV_DTYPE_AUTO },
-    { "F6_E2M3", 6, QV_DTYPE_AUTO },
-    { "F6_E3M2", 6, QV_DTYPE_AUTO },
-    { "U8", 8, QV_U8 },
-    { "I8", 8, QV_DTYPE_AUTO },
-    { "F8_E5M2", 8, QV_DTYPE_AUTO },
-    { "F8_E4M3", 8, QV_DTYPE_AUTO },
-    { "F8_E8M0", 8, QV_DTYPE_AUTO },
-    { "F8_E4M3FNUZ", 8, QV_DTYPE_AUTO },
-    { "F8_E5M2FNUZ", 8, QV_DTYPE_AUTO },
-    { "I16", 16, QV_DTYPE_AUTO },
-    { "U16", 16, QV_DTYPE_AUTO },
-    { "F16", 16, QV_F16 },
-    { "BF16", 16, QV_BF16 },
-    { "I32", 32, QV_DTYPE_AUTO },
-    { "U32", 32, QV_DTYPE_AUTO },
-    { "F32", 32, QV_F32 },
-    { "C64", 64, QV_DTYPE_AUTO },
-    { "F64", 64, QV_DTYPE_AUTO },
-    { "I64", 64, QV_DTYPE_AUTO },
-    { "U64", 64, QV_DTYPE_AUTO },
+/* Every dtype of the format, its size, and whether qv_safetensors_writer writes it. */
+static const struct qv_safetensors_dtype dtypes[] = {
+    { "BOOL", 8, false },        { "F4", 4, false },          { "F6_E2M3", 6, false },
+    { "F6_E3M2", 6, false },     { "U8", 8, true },           { "I8", 8, false },
+    { "F8_E5M2", 8, false },     { "F8_E4M3", 8, false },     { "F8_E8M0", 8, false },
+    { "F8_E4M3FNUZ", 8, false }, { "F8_E5M2FNUZ", 8, false }, { "I16", 16, false },
+    { "U16", 16, false },        { "F16", 16, true },         { "BF16", 16, true },
+    { "I32", 32, true },         { "U32", 32, true },         { "F32", 32, true },
+    { "C64", 64, false },        { "F64", 64, true },         { "I64", 64, true },
+    { "U64", 64, false },
 };
-#define N_DTYPES (sizeof dtypes / sizeof *dtypes)
+
+const struct qv_safetensors_dtype *
+qv_safetensors_dtype(const char *name)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(name, dtypes[i].name))
+            return &dtypes[i];
+    return NULL;
+}
 
 /* One entry of the header while it is read; field names come out as `tensor "NAME": dtype`. */
 struct entry {
@@ -63,16 +55,15 @@ read_dtype(const struct entry *e, struct qv_safetensor *t, unsigned *bits, qv_er
 {
     const json_t *json = qv_json_get(&e->object, "dtype");
     const char *name = json_string_value(json);
-    for (size_t i = 0; name && i < N_DTYPES; i++) {
-        if (!strcmp(name, dtypes[i].name)) {
-            strcpy(t->dtype_name, name);
-            t->dtype = dtypes[i].dtype;
-            *bits = dtypes[i].bits;
-            return QV_OK;
-        }
-    }
-    return qv_json_wrong(&e->object, "dtype", json,
-                         "it must be a safetensors dtype, as \"BF16\" or \"F32\"", err);
+    const struct qv_safetensors_dtype *found = name ? qv_safetensors_dtype(name) : NULL;
+    if (!found)
+        return qv_json_wrong(&e->object, "dtype", json,
+                             "it must be a safetensors dtype, as \"BF16\" or \"F32\"", err);
+    strcpy(t->dtype_name, found->name);
+    if (!qv_dtype_parse_file(name, &t->dtype))
+        t->dtype = QV_DTYPE_AUTO;
+    *bits = found->bits;
+    return QV_OK;
 }
 
 /* The shape, and from it the data's size. */

@@ -23,6 +23,14 @@ struct qv_safetensor {
     uint64_t offset, bytes; /* in the file; in all */
 };
 
+struct qv_safetensors_dtype {
+    const char *name;
+    unsigned bits;
+    bool is_written; /* by qv_safetensors_writer */
+};
+/* The dtype that the format has under this name; NULL if there is none. */
+const struct qv_safetensors_dtype *qv_safetensors_dtype(const char *name);
+
 struct qv_safetensors; /* one file */
 
 qv_status qv_safetensors_open(const char *path, struct qv_safetensors **out, qv_error *err);

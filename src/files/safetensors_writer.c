@@ -9,8 +9,8 @@
 
 #include "error.h"
 #include "json.h"
-#include "safetensors.h"
 #include "atomic_file.h"
+#include "safetensors.h"
 #include "utf8.h"
 
 #define AMEND_ROOM 32 /* bytes by which amended metadata may grow */
@@ -27,14 +27,6 @@ struct qv_safetensors_writer {
     size_t n;
     json_t *header;
     size_t header_bytes; /* with the length and the spaces behind */
-};
-
-static const struct {
-    const char *name;
-    unsigned bytes;
-} dtypes[] = {
-    { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 },
-    { "U8", 1 },  { "I32", 4 },  { "U32", 4 }, { "I64", 8 },
 };
 
 static qv_status
@@ -72,16 +64,13 @@ static qv_status
 tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *t, uint64_t *bytes,
              qv_error *err)
 {
-    const size_t n_dtypes = sizeof dtypes / sizeof *dtypes;
-    size_t d = 0;
-    while (d < n_dtypes && strcmp(dtypes[d].name, t->dtype_name))
-        d++;
-    if (d == n_dtypes)
+    const struct qv_safetensors_dtype *dtype = qv_safetensors_dtype(t->dtype_name);
+    if (!dtype || !dtype->is_written)
         return fail_tensor(w, t, "dtype must be F32, BF16, F16, F64, U8, I32, U32 or I64", err);
     if (t->n_dims < 0 || t->n_dims > QV_SAFETENSORS_MAX_DIMS)
         return fail_tensor(w, t, "must have 0 to 8 dimensions", err);
 
-    int64_t size = dtypes[d].bytes; /* signed: offsets in files are */
+    int64_t size = dtype->bits / 8; /* signed: offsets in files are */
     for (int i = 0; i < t->n_dims; i++) {
         if (t->shape[i] < 0)
             return fail_tensor(w, t, "a size in its shape is negative", err);

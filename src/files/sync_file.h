@@ -1,12 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* What makes a file outlive a loss of power, on every system: for files that appear whole. */
+/* What is written, and outlives a loss of power, on every system: for files that appear whole. Each
+ * returns 0, or errno. */
 #ifndef QV_FILES_SYNC_FILE_H
 #define QV_FILES_SYNC_FILE_H
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <unistd.h>
 
-/* 0, or -1 with errno. */
+#define QV_MAX_WRITE ((uint64_t)1 << 30) /* Linux moves at most 2 GiB a call */
+
+/* Writes all bytes at an offset. is_next: they follow what was written last, so a pipe, which has no
+ * offsets, may take them too. */
+static inline int
+qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_next)
+{
+    const char *p = (const char *)data;
+    while (bytes) {
+        const size_t want = (size_t)(bytes < QV_MAX_WRITE ? bytes : QV_MAX_WRITE);
+        ssize_t put = pwrite(fd, p, want, (off_t)offset);
+        if (put < 0 && errno == ESPIPE && is_next)
+            put = write(fd, p, want);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return put ? errno : ENOSPC;
+        p += put;
+        offset += (uint64_t)put;
+        bytes -= (uint64_t)put;
+    }
+    return 0;
+}
+
+/* A failure is final: the kernel may have dropped the pages, and a second call succeeds without them. */
 static inline int
 qv_sync_file(int fd)
 {
@@ -14,7 +42,14 @@ qv_sync_file(int fd)
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
 #endif
-    return fsync(fd);
+    return fsync(fd) ? errno : 0;
+}
+
+/* Of an open folder: names in it. A file system that cannot sync folders does without. */
+static inline int
+qv_sync_folder(int fd)
+{
+    return !fsync(fd) || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
 }
 
 #endif

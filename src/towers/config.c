@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,48 +78,86 @@ pair_or_self(const json_t *value)
     return json_equal(first, json_array_get(value, 1)) ? first : value;
 }
 
+/* What the vision config's integers are called, what transformers' attribute_map calls them as well,
+ * where they go in struct qv_config, their bounds, and the default that every family shares (0: each
+ * family has its own, or no such key). */
+static const struct {
+    const char *key, *alias;
+    size_t offset;
+    int64_t min, max, preset;
+} sizes[QV_SIZES] = {
+#define SIZE(field) offsetof(struct qv_config, field)
+    [QV_SIZE_DEPTH] = { "depth", "num_hidden_layers", SIZE(depth), 1, QV_MOST_DEPTH, 0 },
+    [QV_SIZE_HIDDEN] = { "hidden_size", NULL, SIZE(hidden), 1, 65536, 0 },
+    [QV_SIZE_HEADS] = { "num_heads", "num_attention_heads", SIZE(heads), 1, 1024, 0 },
+    [QV_SIZE_MLP_RATIO] = { "mlp_ratio", NULL, SIZE(intermediate), 1, 16, 0 },
+    [QV_SIZE_INTERMEDIATE] = { "intermediate_size", NULL, SIZE(intermediate), 1, 1 << 20, 0 },
+    [QV_SIZE_OUT_HIDDEN] = { "out_hidden_size", NULL, SIZE(out_hidden), 1, 1 << 20, 0 },
+    [QV_SIZE_MERGER_INTERMEDIATE] = { "intermediate_size", NULL, SIZE(merger_intermediate), 1,
+                                      1 << 20, 0 },
+    [QV_SIZE_IN_CHANNELS] = { "in_channels", NULL, SIZE(in_channels), 1, 16, 3 },
+    [QV_SIZE_PATCH] = { "patch_size", NULL, SIZE(patch), 1, 256, 0 },
+    [QV_SIZE_TEMPORAL] = { "temporal_patch_size", NULL, SIZE(temporal), 1, 8, 2 },
+    [QV_SIZE_MERGE] = { "spatial_merge_size", NULL, SIZE(merge), 1, 8, 2 },
+    [QV_SIZE_POSITIONS] = { "num_position_embeddings", NULL, SIZE(n_positions), 1, 1 << 20, 0 },
+    [QV_SIZE_IMAGE] = { "image_size", NULL, SIZE(image_size), 1, 1 << 14, 0 },
+    [QV_SIZE_WINDOW] = { "window_size", NULL, SIZE(window), 1, 1 << 20, 0 },
+#undef SIZE
+};
+
+/* What the family's configs call a number. */
+static const char *
+key_of(const struct qv_family *family, enum qv_size size)
+{
+    const char *own = family->sizes->key[size];
+    return own ? own : sizes[size].key;
+}
+
+static qv_status
+read_size(const struct qv_json_object *vision, enum qv_size size, int64_t preset,
+          struct qv_config *c, qv_error *err)
+{
+    const char *key = key_of(c->family, size), *alias = sizes[size].alias;
+    const json_t *found = qv_json_get(vision, key);
+    if (!found && alias) {
+        found = qv_json_get(vision, alias);
+        key = found ? alias : key;
+    }
+    if (size == QV_SIZE_PATCH)
+        found = pair_or_self(found);
+
+    int64_t value = preset;
+    if (found) {
+        const qv_status s =
+            qv_json_check_int(vision, key, found, sizes[size].min, sizes[size].max, &value, err);
+        if (s)
+            return s;
+    }
+    value *= size == QV_SIZE_MLP_RATIO ? c->hidden : 1;
+    memcpy((char *)c + sizes[size].offset, &value, sizeof value);
+    return QV_OK;
+}
+
 static qv_status
 read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
-    for (const struct qv_config_key *k = c->family->keys; k->key; k++) {
-        const char *key = k->key;
-        const json_t *found = qv_json_get(vision, key);
-        if (!found && k->alias) {
-            found = qv_json_get(vision, k->alias);
-            key = found ? k->alias : key;
-        }
-        if (!strcmp(key, "patch_size"))
-            found = pair_or_self(found);
-
-        int64_t value = k->preset;
-        if (found) {
-            const qv_status s = qv_json_check_int(vision, key, found, k->min, k->max, &value, err);
-            if (s)
-                return s;
-        }
-        value *= k->of_hidden ? c->hidden : 1;
-        memcpy((char *)c + k->offset, &value, sizeof value);
+    for (int size = 0; size < QV_SIZES; size++) {
+        const int64_t own = c->family->sizes->preset[size];
+        const int64_t preset = own ? own : sizes[size].preset;
+        const qv_status s = preset ? read_size(vision, (enum qv_size)size, preset, c, err) : QV_OK;
+        if (s)
+            return s;
     }
     if (c->image_size)
         c->n_positions = (c->image_size / c->patch) * (c->image_size / c->patch);
     return QV_OK;
 }
 
-/* What the family's configs call a number. */
-static const char *
-key_of(const struct qv_family *family, size_t offset)
-{
-    const struct qv_config_key *k = family->keys;
-    while (k->key && k->offset != offset)
-        k++;
-    return k->key ? k->key : "";
-}
-
 static qv_status
 check_sizes(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
 {
     const char *file = qv_path_tail(vision->file), *in = vision->prefix;
-    const char *hidden = key_of(c->family, QV_CONFIG(hidden));
+    const char *hidden = key_of(c->family, QV_SIZE_HIDDEN);
     const int64_t side = qv_config_position_side(c), cell = c->patch * c->merge;
     if (c->image_size && c->image_size < c->patch)
         return qv_fail(err, QV_EFORMAT,

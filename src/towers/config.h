@@ -3,8 +3,6 @@
 #ifndef QV_TOWERS_CONFIG_H
 #define QV_TOWERS_CONFIG_H
 
-#include <stddef.h>
-
 #include "family.h"
 
 enum { QV_MOST_DEPTH = 512 };
@@ -33,17 +31,6 @@ qv_config_head_dim(const struct qv_config *c)
 {
     return c->hidden / c->heads;
 }
-
-#define QV_CONFIG(field) offsetof(struct qv_config, field)
-/* For tables of struct qv_config_key. */
-#define QV_KEY(key, alias, field, min, max, preset)                                                \
-    {                                                                                              \
-        key, alias, QV_CONFIG(field), min, max, preset, false                                      \
-    }
-#define QV_KEY_OF_HIDDEN(key, alias, field, min, max, preset)                                      \
-    {                                                                                              \
-        key, alias, QV_CONFIG(field), min, max, preset, true                                       \
-    }
 
 /* Side of a window in merged cells; 0: there are none. */
 static inline int64_t

@@ -4,9 +4,8 @@
 #include "family.h"
 
 const struct qv_family *const qv_families[] = {
-    &qv_family_qwen2_vl,  &qv_family_qwen2_5_vl, &qv_family_qwen2_5_omni,
-    &qv_family_qwen3_vl,  &qv_family_qwen3_omni, &qv_family_qwen3_5,
-    &qv_family_qwen4_exp, &qv_family_glm4v,      NULL,
+    &qv_family_qwen2_vl,   &qv_family_qwen2_5_vl, &qv_family_qwen2_5_omni, &qv_family_qwen3_vl,
+    &qv_family_qwen3_omni, &qv_family_qwen3_5,    &qv_family_glm4v,        NULL,
 };
 
 /* "qwen4_exp" and "qwen4_exp_vision" are the same family; the parts of an Omni model are named so. */

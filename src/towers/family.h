@@ -32,21 +32,40 @@ struct qv_tensor_names {
     const char *merger_fc1[2], *merger_fc2;
 };
 
-/* One of the vision config's integers, and transformers' class default for it. The second name is the
- * one that transformers' attribute_map takes as well. */
-struct qv_config_key {
-    const char *key, *alias;
-    size_t offset; /* of its int64_t in struct qv_config */
-    int64_t min, max, preset;
-    bool of_hidden; /* it is a multiple of the hidden size, which stands before it */
+/* The vision config's integers, in the order in which they are read. config.c has a table of their
+ * keys, their bounds and what they become in struct qv_config. */
+enum qv_size {
+    QV_SIZE_DEPTH,
+    QV_SIZE_HIDDEN,
+    QV_SIZE_HEADS,
+    QV_SIZE_MLP_RATIO, /* the intermediate size as a multiple of the hidden size */
+    QV_SIZE_INTERMEDIATE,
+    QV_SIZE_OUT_HIDDEN,
+    QV_SIZE_MERGER_INTERMEDIATE,
+    QV_SIZE_IN_CHANNELS,
+    QV_SIZE_PATCH,
+    QV_SIZE_TEMPORAL,
+    QV_SIZE_MERGE,
+    QV_SIZE_POSITIONS,
+    QV_SIZE_IMAGE,
+    QV_SIZE_WINDOW,
+    QV_SIZES,
+};
+
+/* What a family's configs have of these. */
+struct qv_family_sizes {
+    /* transformers' class defaults; 0: the default that every family shares, or, where there is none,
+     * the family's configs have no such key */
+    int64_t preset[QV_SIZES];
+    const char *key[QV_SIZES]; /* another key than the one that most families have */
 };
 
 struct qv_family {
     /* model_type of the whole model, NULL at the end; with "_vision" behind, of the tower */
     const char *model_types[4];
     const struct qv_tensor_names *names;
-    const struct qv_config_key *keys; /* a key NULL at the end */
-    const char *act;                  /* hidden_act where config.json leaves it out */
+    const struct qv_family_sizes *sizes;
+    const char *act; /* hidden_act where config.json leaves it out */
     enum qv_norm_kind norm;
     double norm_eps;          /* transformers' modules have it as a constant, */
     const char *norm_eps_key; /* or the vision config has it under this name */
@@ -67,9 +86,9 @@ struct qv_family {
 extern const struct qv_family *const qv_families[];
 
 /* What several families share. */
-extern const struct qv_tensor_names qv_names_qwen3;     /* in qwen3_vl.c */
-extern const struct qv_config_key qv_keys_qwen3[];      /* in qwen3_vl.c */
-extern const struct qv_config_key qv_keys_qwen2_5_vl[]; /* in qwen2_5_vl.c */
+extern const struct qv_tensor_names qv_names_qwen3;      /* in qwen3_vl.c */
+extern const struct qv_family_sizes qv_sizes_qwen3;      /* in qwen3_vl.c */
+extern const struct qv_family_sizes qv_sizes_qwen2_5_vl; /* in qwen2_5_vl.c */
 
 extern const struct qv_family qv_family_qwen2_vl;
 extern const struct qv_family qv_family_qwen2_5_vl;
@@ -77,7 +96,6 @@ extern const struct qv_family qv_family_qwen2_5_omni;
 extern const struct qv_family qv_family_qwen3_vl;
 extern const struct qv_family qv_family_qwen3_omni;
 extern const struct qv_family qv_family_qwen3_5;
-extern const struct qv_family qv_family_qwen4_exp;
 extern const struct qv_family qv_family_glm4v;
 
 /* Whether an MLP is act(gate) * up, of one GEMM with both. */

@@ -3,7 +3,7 @@
  * those of the two convolutions. A norm behind the Conv3d, then learned positions, interpolated
  * bicubically; a Conv2d of 2x2 patches before the merger. Its intermediate_size is the merger's: the
  * blocks' MLPs are as wide as tokens. */
-#include "config.h"
+#include "family.h"
 
 static const struct qv_tensor_names names = {
     .patch_embed = "patch_embed.proj",
@@ -25,25 +25,22 @@ static const struct qv_tensor_names names = {
     .merger_fc2 = "merger.down_proj",
 };
 
-static const struct qv_config_key keys[] = {
-    QV_KEY("depth", "num_hidden_layers", depth, 1, QV_MOST_DEPTH, 24),
-    QV_KEY("hidden_size", NULL, hidden, 1, 65536, 1536),
-    QV_KEY("num_heads", "num_attention_heads", heads, 1, 1024, 12),
-    QV_KEY("out_hidden_size", NULL, out_hidden, 1, 1 << 20, 4096),
-    QV_KEY("out_hidden_size", NULL, intermediate, 1, 1 << 20, 4096),
-    QV_KEY("intermediate_size", NULL, merger_intermediate, 1, 1 << 20, 13696),
-    QV_KEY("in_channels", NULL, in_channels, 1, 16, 3),
-    QV_KEY("patch_size", NULL, patch, 1, 256, 14),
-    QV_KEY("temporal_patch_size", NULL, temporal, 1, 8, 2),
-    QV_KEY("spatial_merge_size", NULL, merge, 1, 8, 2),
-    QV_KEY("image_size", NULL, image_size, 1, 1 << 14, 336),
-    QV_KEY(NULL, NULL, depth, 0, 0, 0),
+static const struct qv_family_sizes sizes = {
+    .preset = { [QV_SIZE_DEPTH] = 24,
+                [QV_SIZE_HIDDEN] = 1536,
+                [QV_SIZE_HEADS] = 12,
+                [QV_SIZE_INTERMEDIATE] = 4096,
+                [QV_SIZE_OUT_HIDDEN] = 4096,
+                [QV_SIZE_MERGER_INTERMEDIATE] = 13696,
+                [QV_SIZE_PATCH] = 14,
+                [QV_SIZE_IMAGE] = 336 },
+    .key = { [QV_SIZE_INTERMEDIATE] = "out_hidden_size" },
 };
 
 const struct qv_family qv_family_glm4v = {
     .model_types = { "glm4v", "glm4v_moe" },
     .names = &names,
-    .keys = keys,
+    .sizes = &sizes,
     .act = "silu",
     .norm = QV_NORM_RMS,
     .norm_eps = 1e-5,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The tower inside of Qwen2.5-Omni (transformers, models/qwen2_5_omni): that of Qwen2.5-VL, with q, k
  * and v apart. */
-#include "config.h"
+#include "family.h"
 
 static const struct qv_tensor_names names = {
     .patch_embed = "patch_embed.proj",
@@ -21,7 +21,7 @@ static const struct qv_tensor_names names = {
 const struct qv_family qv_family_qwen2_5_omni = {
     .model_types = { "qwen2_5_omni" },
     .names = &names,
-    .keys = qv_keys_qwen2_5_vl,
+    .sizes = &qv_sizes_qwen2_5_vl,
     .act = "silu",
     .processor = QV_PROCESSOR_QWEN2_VL,
     .own_clip_sizes = true,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The tower inside of Qwen3-Omni (transformers, models/qwen3_omni_moe): that of Qwen3-VL, whose
  * mergers have other names. */
-#include "config.h"
+#include "family.h"
 
 static const struct qv_tensor_names names = {
     .patch_embed = "patch_embed.proj",
@@ -23,7 +23,7 @@ static const struct qv_tensor_names names = {
 const struct qv_family qv_family_qwen3_omni = {
     .model_types = { "qwen3_omni_moe" },
     .names = &names,
-    .keys = qv_keys_qwen3,
+    .sizes = &qv_sizes_qwen3,
     .act = "gelu_pytorch_tanh",
     .processor = QV_PROCESSOR_QWEN2_VL,
     .own_clip_sizes = true,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a clip's process says to the near end of the clip (media/clip.c), which runs here with another
+/* What a clip's process says to the near end of the clip (media/far.c), which runs here with another
  * far end: bytes of the input are events, honest ones but for what the input changes, or no events. */
 #define _GNU_SOURCE
 #include <errno.h>

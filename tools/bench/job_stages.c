@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "command/cache.h"
-#include "command/outbox.h"
+#include "files/token_file.h"
 #include "cores.h"
 #include "error.h"
 #include "files/json.h"
@@ -145,27 +145,23 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
     const qv_tokens t = tokens_of(j, i);
     snprintf(name, sizeof name, "%zu", i);
     char *path = qv_path_join(j->work, name);
-    const struct tool_outbox_options o = { .path = path,
-                                           .source = name,
-                                           .dtype = QV_BF16,
-                                           .n_deepstack = j->m.n_deepstack,
-                                           .n_timestamps = 1,
-                                           .rows = t.n,
-                                           .width = j->m.out_hidden };
+    const struct qv_token_file_options o = { .path = path,
+                                             .source = name,
+                                             .dtype = QV_BF16,
+                                             .n_deepstack = j->m.n_deepstack,
+                                             .n_grids = 1,
+                                             .n_timestamps = 1,
+                                             .rows = t.n,
+                                             .width = j->m.out_hidden };
     const void *deepstack[QV_MAX_DEEPSTACK];
-    struct tool_outbox *outbox = NULL;
     for (int d = 0; d < QV_MAX_DEEPSTACK; d++)
         deepstack[d] = t.deepstack[d];
-    qv_status s = path ? tool_outbox_open(&o, metadata, 1, &outbox, err)
-                       : qv_fail(err, QV_ENOMEM, "no memory for a path");
-    if (!s)
-        s = tool_outbox_put(outbox, t.tokens, deepstack, 0, t.n, err);
-    if (!s)
-        s = tool_outbox_fill_in(outbox, j->items[i].grid_thw, time_s, metadata[0][0],
-                                metadata[0][1], err);
-    if (!s)
-        s = tool_outbox_commit(outbox, err);
-    tool_outbox_close(&outbox);
+    const struct qv_token_file_data data = { .tokens = t.tokens,
+                                             .deepstack = deepstack,
+                                             .grid_thw = j->items[i].grid_thw,
+                                             .timestamps_s = time_s };
+    const qv_status s = path ? qv_token_file_save(&o, &data, metadata, 1, err)
+                             : qv_fail(err, QV_ENOMEM, "no memory for a path");
     free(path);
     return s;
 }

@@ -7,7 +7,7 @@
 #include "cache.h"
 #include "error.h"
 #include "files/json.h"
-#include "files/safetensors.h"
+#include "files/token_file.h"
 #include "files/utf8.h"
 
 /* ---- --status -------------------------------------------------------------------------------- */
@@ -142,45 +142,6 @@ tool_cache_status(const struct tool_options *o)
 
 /* ---- --get ----------------------------------------------------------------------------------- */
 
-enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
-
-struct tensors {
-    struct qv_safetensor at[MOST_TENSORS];
-    const void *data[MOST_TENSORS];
-    char names[MOST_TENSORS][24];
-    size_t n;
-};
-
-static void
-add_tensor(struct tensors *t, const char *name, const char *dtype, int64_t rows, int64_t columns,
-           const void *data)
-{
-    struct qv_safetensor *to = &t->at[t->n];
-    memset(to, 0, sizeof *to);
-    snprintf(t->names[t->n], sizeof t->names[0], "%s", name);
-    snprintf(to->dtype_name, sizeof to->dtype_name, "%s", dtype);
-    to->name = t->names[t->n];
-    to->n_dims = columns ? 2 : 1;
-    to->shape[0] = rows;
-    to->shape[1] = columns;
-    t->data[t->n++] = data;
-}
-
-static void
-list_tensors(struct tensors *t, const qv_cache_layout *l, const qv_cache_item *item)
-{
-    const char *dtype = l->dtype == QV_BF16 ? "BF16" : l->dtype == QV_F16 ? "F16" : "F32";
-    add_tensor(t, l->packed ? "packed" : "tokens", dtype, item->rows,
-               l->packed ? l->width * (1 + l->n_deepstack) : l->width, item->tokens);
-    for (int i = 0; i < l->n_deepstack && !l->packed; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "deepstack.%d", i);
-        add_tensor(t, name, dtype, item->rows, l->width, item->deepstack[i]);
-    }
-    add_tensor(t, "grid_thw", "I64", 1, 3, item->grid_thw);
-    add_tensor(t, "timestamps", "F64", item->n_timestamps, 0, item->timestamps_s);
-}
-
 static qv_status
 write_item(const struct tool_options *o, const qv_cache_info *info, const qv_cache_item *item,
            const char *record, qv_error *err)
@@ -190,23 +151,21 @@ write_item(const struct tool_options *o, const qv_cache_info *info, const qv_cac
                                         { "key", item->key },
                                         { "record", record },
                                         { "cache", info->made_by } };
-    struct tensors t = { .n = 0 };
-    struct qv_safetensors_writer *w = NULL;
-    list_tensors(&t, &info->layout, item);
-    qv_status s = qv_safetensors_writer_open(o->output, t.at, t.n, metadata,
-                                             sizeof metadata / sizeof *metadata, &w, err);
-    for (size_t i = 0; i < t.n && !s; i++) {
-        const uint64_t each = t.at[i].dtype_name[0] == 'I' || !strcmp(t.at[i].dtype_name, "F64") ? 8
-                              : info->layout.dtype == QV_F32                                     ? 4
-                                                             : 2;
-        const uint64_t columns = t.at[i].n_dims == 2 ? (uint64_t)t.at[i].shape[1] : 1;
-        s = qv_safetensors_writer_put(w, i, 0, t.data[i],
-                                      (uint64_t)t.at[i].shape[0] * columns * each, err);
-    }
-    if (!s)
-        s = qv_safetensors_writer_finish(&w, err);
-    qv_safetensors_writer_abort(&w);
-    return s;
+    const qv_cache_layout *l = &info->layout;
+    const struct qv_token_file_options options = { .path = o->output,
+                                                   .source = item->key,
+                                                   .dtype = l->dtype,
+                                                   .rows = item->rows,
+                                                   .width = l->width,
+                                                   .n_grids = 1,
+                                                   .n_timestamps = item->n_timestamps,
+                                                   .n_deepstack = l->n_deepstack,
+                                                   .packed = l->packed };
+    const struct qv_token_file_data data = { .tokens = item->tokens,
+                                             .deepstack = item->deepstack,
+                                             .grid_thw = item->grid_thw,
+                                             .timestamps_s = item->timestamps_s };
+    return qv_token_file_save(&options, &data, metadata, sizeof metadata / sizeof *metadata, err);
 }
 
 static qv_status

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "outbox.h"
+#include "files/token_file.h"
 #include "qwenvit_job.h"
 #include "tool.h"
 
@@ -17,7 +17,7 @@ struct tool_output {
     char *path;
     const struct tool_entry *entry; /* the list's line; NULL: an argument */
     /* the sink's */
-    struct tool_outbox *outbox;
+    struct qv_token_file *file;
     struct tool_drawing *drawing;
     float *tokens_f32; /* for the image, where the file has bf16 */
     double write_s;

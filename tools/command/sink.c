@@ -59,17 +59,18 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
         { "device", e->context.device },
         { "preprocessing", preprocessing },
     };
-    const struct tool_outbox_options options = { .path = output->path,
-                                                 .source = output->clip,
-                                                 .dtype = r->dtype,
-                                                 .rows = r->n_tokens,
-                                                 .width = e->model.out_hidden,
-                                                 .n_timestamps = r->clip->n_frames,
-                                                 .n_deepstack = e->model.n_deepstack };
+    const struct qv_token_file_options options = { .path = output->path,
+                                                   .source = output->clip,
+                                                   .dtype = r->dtype,
+                                                   .rows = r->n_tokens,
+                                                   .width = e->model.out_hidden,
+                                                   .n_grids = 1,
+                                                   .n_timestamps = r->clip->n_frames,
+                                                   .n_deepstack = e->model.n_deepstack };
     qv_status status =
         preprocessing && source
-            ? tool_outbox_open(&options, metadata, sizeof metadata / sizeof *metadata,
-                               &output->outbox, err)
+            ? qv_token_file_open(&options, metadata, sizeof metadata / sizeof *metadata,
+                                 &output->file, err)
             : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
     free(preprocessing);
     free(source);
@@ -84,8 +85,9 @@ fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_r
     char *preprocessing = preprocessing_text(e, r);
     if (!preprocessing)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    qv_status status = tool_outbox_fill_in(output->outbox, r->grid_thw, r->timestamps_s,
-                                           "preprocessing", preprocessing, err);
+    qv_status status = qv_token_file_fill_in(output->file, r->grid_thw, r->timestamps_s, err);
+    if (!status)
+        status = qv_token_file_amend(output->file, "preprocessing", preprocessing, err);
     free(preprocessing);
     return status;
 }
@@ -93,7 +95,7 @@ fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_r
 void
 tool_output_close(struct tool_output *output)
 {
-    tool_outbox_close(&output->outbox);
+    qv_token_file_close(&output->file);
     tool_drawing_close(&output->drawing);
     free(output->tokens_f32);
     output->tokens_f32 = NULL;
@@ -109,14 +111,14 @@ add_to_drawing(const struct tool_encoder *e, struct tool_output *output, const q
     qv_status status = QV_OK;
     if (!output->drawing)
         status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
-    if (!status && r->dtype == QV_BF16) {
+    if (!status && r->dtype != QV_F32) {
         const int64_t n = r->n * e->model.out_hidden;
         free(output->tokens_f32);
         output->tokens_f32 = malloc((size_t)n * sizeof(float));
         if (!output->tokens_f32)
             return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk of tokens", output->clip);
         for (int64_t i = 0; i < n; i++)
-            output->tokens_f32[i] = qv_bf16_to_f32(((const qv_bf16 *)r->tokens)[i]);
+            output->tokens_f32[i] = (float)qv_load(r->tokens, r->dtype, i);
         tokens = output->tokens_f32;
     }
     if (!status)
@@ -132,14 +134,14 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
 {
     qv_status status = QV_OK;
     const double began_s = tool_seconds();
-    if (!output->outbox && e->o->list)
+    if (!output->file && e->o->list)
         qv_make_folders(output->path);
-    if (!output->outbox)
+    if (!output->file)
         status = open_file(e, output, r, err);
     if (!status && e->o->drawing)
         status = add_to_drawing(e, output, r, err);
     if (!status)
-        status = tool_outbox_put(output->outbox, r->tokens, r->deepstack, r->first_row, r->n, err);
+        status = qv_token_file_put(output->file, r->tokens, r->deepstack, r->first_row, r->n, err);
     output->write_s += tool_seconds() - began_s;
     return status;
 }
@@ -151,7 +153,7 @@ finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_j
     qv_status status = fill_in(e, output, r, err);
     if (!status && output->drawing)
         status = tool_drawing_write(output->drawing, e->o->drawing, err);
-    return status ? status : tool_outbox_commit(output->outbox, err);
+    return status ? status : qv_token_file_commit(output->file, err);
 }
 
 /* What is wrong with one of several clips is told and counted; what ends them all is told at the end,

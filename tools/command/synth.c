@@ -66,6 +66,13 @@ spread(const struct synth *s, size_t id, float *mean)
     return (int)id == s->tower.positions ? 0.5f : 1 / sqrtf((float)spec->k);
 }
 
+/* Checkpoints are in bf16 unless they are asked for in another dtype. */
+static qv_dtype
+dtype_of(const struct synth *s)
+{
+    return s->o->dtype ? s->o->dtype : QV_BF16;
+}
+
 static void
 shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
 {
@@ -74,7 +81,7 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
     int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
     snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->names[part]);
     t->name = s->names[i];
-    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", s->o->dtype == QV_F32 ? "F32" : "BF16");
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", qv_dtype_file_name(dtype_of(s)));
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     t->n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : line ? 1 : 2;
@@ -111,10 +118,9 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
              qv_error *err)
 {
     size_t id = s->ids[tensor];
-    qv_dtype dtype = s->o->dtype == QV_F32 ? QV_F32 : QV_BF16;
+    qv_dtype dtype = dtype_of(s);
     size_t element = qv_dtype_bytes(dtype);
-    float mean, deviation = spread(s, id, &mean), *f = s->values;
-    qv_bf16 *h = s->values;
+    float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
     int64_t first = s->parts[tensor] * total; /* parts go on where the one before ended */
@@ -123,10 +129,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
         for (int64_t i = 0; i < n; i++) {
             /* f32 files hold bf16 values too, so that both precisions are the same model */
             qv_bf16 v = qv_f32_to_bf16(mean + deviation * noise(base + (uint64_t)(first + at + i)));
-            if (dtype == QV_F32)
-                f[i] = qv_bf16_to_f32(v);
-            else
-                h[i] = v;
+            qv_store(s->values, dtype, i, qv_bf16_to_f32(v));
         }
         qv_status status = qv_safetensors_writer_put(w, slot, (uint64_t)at * element, s->values,
                                                      (uint64_t)n * element, err);

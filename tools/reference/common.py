@@ -289,8 +289,8 @@ def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pi
             torch.tensor(seconds, dtype=torch.float64))
 
 
-def picture_pixels(folder, path, min_pixels=None, max_pixels=None):
-    """(pixel_values, grid_thw) of one picture, by the family's image processor."""
+def image_pixels(folder, path, min_pixels=None, max_pixels=None):
+    """(pixel_values, grid_thw) of one image, by the family's image processor."""
     from PIL import Image
     from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor

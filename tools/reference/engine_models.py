@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the scripts that try engines share: a tiny whole model of random weights around a golden tower,
-as a checkpoint's folder with tokenizer and processors, and a chat of clips and pictures."""
+as a checkpoint's folder with tokenizer and processors, and a chat of clips and images."""
 import argparse
 import json
 import os
@@ -52,15 +52,15 @@ def make_cache(golden, files, folder, tokens="f32"):
     return qwenvit.Cache(out)
 
 
-def write_picture(folder):
+def write_image(folder):
     from PIL import Image
 
-    path = os.path.join(folder, "picture.png")
+    path = os.path.join(folder, "image.png")
     Image.fromarray(np.random.default_rng(7).integers(0, 256, (96, 160, 3), dtype=np.uint8)).save(path)
     return path
 
 
 def chat(results):
     """Text with a placeholder for each result, and words between them."""
-    kinds = ["image" if r.picture else "video" for r in results]
+    kinds = ["image" if r.is_image else "video" for r in results]
     return "say " + " and ".join(f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in kinds) + "?"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""python/examples/dynamo_backend.py in Dynamo's own driver and adapter, without a GPU: pictures and keys of a
+"""python/examples/dynamo_backend.py in Dynamo's own driver and adapter, without a GPU: images and keys of a
 cache through AsyncVisionEncoder's threads and batches, into the TokensPrompt that vLLM gets.
 
     engines_dynamo.py [--golden tests/golden/qwen3_vl]
@@ -31,7 +31,7 @@ async def encode(backend, golden, raws):
     try:
         many = await asyncio.gather(*(encoder.encode([raw]) for raw in raws))
         try:
-            await encoder.encode([b"no picture"])
+            await encoder.encode([b"no image"])
         except ValueError as e:
             assert "cannot be decoded" in str(e), e
         else:
@@ -44,7 +44,7 @@ async def encode(backend, golden, raws):
 def main():
     args = engine_models.arguments(__doc__, clips=False)
     with tempfile.TemporaryDirectory() as folder:
-        path = engine_models.write_picture(folder)
+        path = engine_models.write_image(folder)
         cache = engine_models.make_cache(args.golden, [path], folder, "bf16")
         os.environ["QWENVIT_CACHE"] = cache.folder
         from dynamo_backend import QwenvitBackend
@@ -71,7 +71,7 @@ def main():
     assert torch.equal(cached, stored["image_embeds"]) and torch.equal(first, third)
     distance = ((first.double() - cached.double()).norm(dim=1) / cached.double().norm(dim=1)).max()
     assert distance < 0.1, distance  # computed in bf16 against f32, in a tower with heads of 16
-    print(f"adapter: {type(adapter).__name__}, 3 pictures of {n} tokens, {float(distance):.2g} from the cache's")
+    print(f"adapter: {type(adapter).__name__}, 3 images of {n} tokens, {float(distance):.2g} from the cache's")
     print(f"ai-dynamo {importlib.metadata.version('ai-dynamo')}")
 
 

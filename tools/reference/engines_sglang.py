@@ -43,7 +43,7 @@ def main():
     args = engine_models.arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
-        paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
+        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
         cache = engine_models.make_cache(args.golden, paths, folder)
         entries = [cache[path] for path in paths]
         ids = processor.tokenizer(qwenvit.prompt(entries, engine_models.chat(entries)))["input_ids"]
@@ -60,10 +60,10 @@ def main():
         assert all(ids[i] == token for i in places) and len(places) == len(item.feature), kind
         found[kind].append(item.feature)
     for kind, features in found.items():
-        wanted = [torch.cat([m for m in (e.torch()[0], *e.torch()[1])], 1) for e in entries if e.picture == (kind == "image")]
+        wanted = [torch.cat([m for m in (e.torch()[0], *e.torch()[1])], 1) for e in entries if e.is_image == (kind == "image")]
         assert torch.equal(torch.cat(features), torch.cat(wanted)), kind
     assert out.mrope_positions.shape == (3, len(ids))
-    print(f"processor: {len(ids)} ids, {len(found['image'])} pictures and {len(found['video'])} items of clips, each at "
+    print(f"processor: {len(ids)} ids, {len(found['image'])} images and {len(found['video'])} items of clips, each at "
           f"its offsets; positions {list(out.mrope_positions.shape)}")
     print(f"sglang {sglang.__version__}, torch {torch.__version__}")
 

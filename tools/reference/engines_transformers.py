@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """A tiny Qwen-VL of transformers (4.57 or 5.x) that is fed from a cache: the same logits as from the clips
-and pictures themselves, through its own processor, and the same text written.
+and images themselves, through its own processor, and the same text written.
 
     engines_transformers.py CLIP... [--golden tests/golden/qwen3_vl]
 
@@ -32,17 +32,17 @@ def load_whole(golden, config):
 
 
 def their_inputs(processor, text, entries):
-    pictures, clips, metadata = [], [], []
+    images, clips, metadata = [], [], []
     for entry in entries:
-        if entry.picture:
+        if entry.is_image:
             from PIL import Image
 
-            pictures.append(Image.open(entry.key).convert("RGB"))
+            images.append(Image.open(entry.key).convert("RGB"))
             continue
         frames, about = load_video(entry.key, backend="pyav", sample_indices_fn=prompts.sampler(processor, 2))
         clips.append(frames)
         metadata.append(about)
-    return processor(text=[text], images=pictures or None, videos=clips or None, video_metadata=metadata or None,
+    return processor(text=[text], images=images or None, videos=clips or None, video_metadata=metadata or None,
                      do_sample_frames=False, return_tensors="pt")
 
 
@@ -52,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
         whole = load_whole(args.golden, config)
-        paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
+        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
         cache = engine_models.make_cache(args.golden, paths, folder)
         entries = [cache[path] for path in paths]
         text = engine_models.chat(entries)
@@ -61,7 +61,7 @@ def main():
         same_ids = torch.equal(ids, theirs["input_ids"])
         options = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
         seconds = [float(s) for s in theirs.get("second_per_grid_ts", [])]
-        assert seconds == [e.second_per_grid_ts for e in entries if not e.picture][: len(seconds)], seconds
+        assert seconds == [e.second_per_grid_ts for e in entries if not e.is_image][: len(seconds)], seconds
         expected = whole.generate(**theirs, **options)
         engines.accept_tokens(whole)
         ours = {k: v for k, v in theirs.items() if k in ("attention_mask", "mm_token_type_ids")}

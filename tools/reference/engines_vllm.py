@@ -43,7 +43,7 @@ def check_processor(folder, tokenizer, entries):
     wanted = tokenizer(qwenvit.prompt(entries, text))["input_ids"]
     assert out["prompt_token_ids"] == wanted, "the prompt's ids"
     counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
-    rows = {k: [len(e) for e in entries if ("image" if e.picture else "video") == k] for k in counts}
+    rows = {k: [len(e) for e in entries if ("image" if e.is_image else "video") == k] for k in counts}
     assert counts == rows, (counts, rows)
     print(f"processor: {len(wanted)} ids as qwenvit.prompt says, placeholders {counts}")
     return out
@@ -82,7 +82,7 @@ def check_model(out, entries):
         kwargs = {f"{kind}_embeds": torch.cat(embeds), f"{kind}_grid_thw": torch.stack(grids)}
         parsed = getattr(Model, f"_parse_and_validate_{kind}_input")(model, **kwargs)
         parts = getattr(Model, f"_process_{kind}_input")(model, parsed)
-        own = [e for e in entries if e.picture == (kind == "image")]
+        own = [e for e in entries if e.is_image == (kind == "image")]
         n = sum(map(len, parts))
         deepstack, tokens = Model._compute_deepstack_embeds(
             model, inputs_embeds=torch.zeros(n, width), multimodal_embeddings=parts,
@@ -101,7 +101,7 @@ def check_connector(folder, tokenizer, entry, storage):
 
     vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # where to load to
     entry.save_ec(storage, "clip-1")
-    kind = "image" if entry.picture else "video"
+    kind = "image" if entry.is_image else "video"
     ids = tokenizer(engine_models.chat([entry]))["input_ids"]
     out = apply(folder, ids, entry.to_vllm(), {kind: ["clip-1"]})
     (found,) = out["mm_hashes"][kind]
@@ -124,13 +124,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model")
         config, processor = engine_models.make_folder(args.golden, model)
-        paths = [args.clips[0], engine_models.write_picture(folder), *args.clips[1:]]
+        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
         cache = engine_models.make_cache(args.golden, paths, folder)
         entries = [cache[path] for path in paths]
         out = check_processor(model, processor.tokenizer, entries)
         if config.model_type == "qwen2_5_vl":
             found = [float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]]
-            assert found == [e.second_per_grid_ts for e in entries if not e.picture], found
+            assert found == [e.second_per_grid_ts for e in entries if not e.is_image], found
             print(f"second_per_grid_ts arrives: {found}")
             return
         check_parser(entries)

@@ -22,7 +22,7 @@ def main():
     parser.add_argument("model", metavar="MODEL_DIR", help="checkpoint folder")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--clip", metavar="FILE")
-    source.add_argument("--picture", metavar="FILE")
+    source.add_argument("--image", "--picture", metavar="FILE")
     source.add_argument("--pixels", metavar="FILE.safetensors",
                         help="with pixel_values and grid_thw, as this tool writes them")
     parser.add_argument("-o", "--output", metavar="FILE.safetensors", required=True)
@@ -50,8 +50,8 @@ def main():
         pixels, grids, tensors["timestamps"] = common.clip_pixels(
             args.model, args.clip, args.num_frames, args.fps, args.min_pixels, args.max_pixels,
             args.cap_pixels, not args.no_rotate)
-    elif args.picture:
-        pixels, grids = common.picture_pixels(args.model, args.picture, args.min_pixels,
+    elif args.image:
+        pixels, grids = common.image_pixels(args.model, args.image, args.min_pixels,
                                               args.max_pixels)
     else:
         given = load_file(args.pixels)

@@ -120,7 +120,7 @@ def write_configs(folder, case):
                     image_processor_type=("Glm4vImageProcessor" if case["model_type"] == "glm4v"
                                           else "Qwen2VLImageProcessorFast")),
                folder, "preprocessor_config.json")
-    if "pixels" in case:  # one file for pictures and clips
+    if "pixels" in case:  # one file for images and clips
         return
     write_json(dict(size=dict(shortest_edge=4096, longest_edge=25165824), **shared, fps=2,
                     min_frames=4, max_frames=768, video_processor_type="Qwen3VLVideoProcessor"),

@@ -31,10 +31,10 @@ CLIP_OPTIONS = (
     {"min_pixels": 300000, "max_pixels": 200000}, {"total_pixels": 3000000},
     {"total_pixels": 100000000, "nframes": 250}, {"min_pixels": 999999},
 )
-PICTURES = ((97, 131), (1080, 1920), (30, 500), (11, 13), (5000, 7000), (1, 200), (1, 201),
-            (28, 32))
-PICTURE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000}, {"max_pixels": 500},
-                   {"min_pixels": 9000, "max_pixels": 8000})
+IMAGES = ((97, 131), (1080, 1920), (30, 500), (11, 13), (5000, 7000), (1, 200), (1, 201),
+          (28, 32))
+IMAGE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000}, {"max_pixels": 500},
+                 {"min_pixels": 9000, "max_pixels": 8000})
 CUT_CLIPS = ((325, 25.0), (300, 30000 / 1001), (100000, 24.0), (53946, 59.94), (7, 10.0), (2, 30.0))
 CUTS = (  # parts of its length: start, end; 0: left out
     (0.1, 0.5), (0.25, 0), (0, 0.75), (0.5, 0.51), (0.99, 0), (0.3, 40.0), (1.0, 0), (7.0, 9.0),
@@ -51,7 +51,7 @@ HEADER = """/* SPDX-License-Identifier: MIT */
  * CLIP(patch, of the file: frames, fps, height, width, asked for: fps, nframes, min_frames,
  *      max_frames, min_pixels, max_pixels, total_pixels, made: frames, height, width, hash of their
  *      numbers; 0 where it is refused)
- * PICTURE(patch, height, width, min_pixels, max_pixels, made: height, width)
+ * IMAGE(patch, height, width, min_pixels, max_pixels, made: height, width)
  * CUT(of the file: frames, fps, asked for: video_start, video_end, nframes, made: the first frame and
  *     how many to the last, frames, hash of their numbers; 0 where it is refused)
  * RESIZE(arithmetic, height, width, to height, to width, hash of bytes) */"""
@@ -94,7 +94,7 @@ def clip_row(clip, options, patch):
     return len(made["indices"]), height, width, hash_of(made["indices"])
 
 
-def picture_row(size, options, patch):
+def image_row(size, options, patch):
     made = {}
     image = Image.new("RGB", size[::-1])
     image.convert = lambda mode: image
@@ -150,9 +150,9 @@ def resize_rows(size):
     video = torch.from_numpy(image).permute(2, 0, 1)[None]
     clip = torchvision.transforms.functional.resize(
         video, [to_h, to_w], interpolation=package.InterpolationMode.BICUBIC, antialias=True)
-    picture = np.array(Image.fromarray(image).resize((to_w, to_h)))
+    resized = np.array(Image.fromarray(image).resize((to_w, to_h)))
     clip = clip[0].permute(1, 2, 0).contiguous().numpy()
-    for name, made in (("TORCH_FLOAT", clip), ("PIL", picture)):
+    for name, made in (("TORCH_FLOAT", clip), ("PIL", resized)):
         yield f"RESIZE({name}, {h}, {w}, {to_h}, {to_w}, 0x{fnv(made.tobytes()):016x})"
 
 
@@ -170,9 +170,9 @@ def main():
         row = clip_row(clip, options, patch)
         print(f"CLIP({patch}, {total}, {fps!r}, {height}, {width}, {fields(options)}, "
               + ", ".join(map(str, row)) + ")")
-    for size, options, patch in itertools.product(PICTURES, PICTURE_OPTIONS, (14, 16)):
-        row = picture_row(size, options, patch)
-        print(f"PICTURE({patch}, {size[0]}, {size[1]}, {options.get('min_pixels', 0)}, "
+    for size, options, patch in itertools.product(IMAGES, IMAGE_OPTIONS, (14, 16)):
+        row = image_row(size, options, patch)
+        print(f"IMAGE({patch}, {size[0]}, {size[1]}, {options.get('min_pixels', 0)}, "
               f"{options.get('max_pixels', 0)}, {row[0]}, {row[1]})")
     print("\n".join(cut_rows()))
     for size in SIZES:

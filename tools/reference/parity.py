@@ -8,7 +8,7 @@ Distance of a token: |x - truth| / |truth|. Truth: transformers in f32 on bf16-r
         of its two attention paths (sdpa, eager), for the tokens and every DeepStack output
 transformers in bf16 rounds the pixels first, and is held against the truth on rounded pixels.
 qwenvit may round them or not (bytes are exact in bf16): both truths are shown, the nearer counts.
---pack: all clips and pictures at once, one chunk of qwenvit's against one call of transformers.
+--pack: all clips and images at once, one chunk of qwenvit's against one call of transformers.
 """
 import argparse
 import json
@@ -26,13 +26,13 @@ import common
 
 F32_WORST = 2e-5
 BF16_RATIO = 1.05
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def options(args, dtype):
     """The options of `qwenvit encode` that mirror this tool's."""
     out = ["--model", args.model, "--dtype", dtype, "--output-dtype", "f32"]
-    for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # pictures ignore the first two
+    for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # images ignore the first two
         if getattr(args, name) is not None:
             out += ["--" + name.replace("_", "-"), str(getattr(args, name))]
     return out + (["--cap-pixels"] if args.cap_pixels else []) + shlex.split(args.extra)
@@ -128,9 +128,9 @@ def time_error(found, seconds):
 
 
 def read_pixels(args, path):
-    """(pixel_values, grid_thw, timestamps) of a clip, or of a picture by the image processor."""
-    if os.path.splitext(path)[1].lower() in PICTURES:
-        pixels, grids = common.picture_pixels(args.model, path, args.min_pixels, args.max_pixels)
+    """(pixel_values, grid_thw, timestamps) of a clip, or of an image by the image processor."""
+    if os.path.splitext(path)[1].lower() in IMAGES:
+        pixels, grids = common.image_pixels(args.model, path, args.min_pixels, args.max_pixels)
         return pixels, grids, torch.zeros(0)
     return common.clip_pixels(args.model, path, args.num_frames, args.fps, args.min_pixels,
                               args.max_pixels, args.cap_pixels)
@@ -203,7 +203,7 @@ def main():
     parser.add_argument("--extra", metavar="OPTIONS", default="",
                         help='more options for qwenvit: --extra="--backend cuda"')
     parser.add_argument("--pack", action="store_true",
-                        help="all clips and pictures at once, of different names: one chunk "
+                        help="all clips and images at once, of different names: one chunk "
                              "against one call")
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
                         metavar="LIST", help="default: f32,bf16")

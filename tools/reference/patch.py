@@ -93,8 +93,8 @@ def check_saving(model, before):
 IDS = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 192, "vision_end_token_id": 193}
 
 
-def a_picture(whole, seed, sign=1):
-    """What a processor makes of a picture of 4 x 8 patches, and of text around it."""
+def an_image(whole, seed, sign=1):
+    """What a processor makes of an image of 4 x 8 patches, and of text around it."""
     torch.manual_seed(seed)
     vision = whole.config.vision_config
     pixels = torch.rand(32, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2) * 2 - 1
@@ -109,14 +109,14 @@ def a_picture(whole, seed, sign=1):
 
 @torch.no_grad()
 def check_generate(folder):
-    """A tiny model of random weights writes the same text with a picture, patched and not, in f32; in
+    """A tiny model of random weights writes the same text with an image, patched and not, in f32; in
     bf16 its logits are as near to those of f32 as transformers' own are."""
     config = common.read_json(folder, "config.json")
     if config["model_type"] not in tiny_models.WHOLE:
         print("  no class for", config["model_type"])
         return
     whole = tiny_models.make_model(tiny_models.make_config(config, 200, IDS))
-    inputs, other = a_picture(whole, 4), a_picture(whole, 4, -1)
+    inputs, other = an_image(whole, 4), an_image(whole, 4, -1)
     options = {"max_new_tokens": 24, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     theirs, blind = whole.generate(**inputs, **options), whole.generate(**other, **options)
     before = {k: v.clone() for k, v in whole.state_dict().items()}
@@ -126,7 +126,7 @@ def check_generate(folder):
     qwenvit.unpatch(whole)
     apart = max((a - b).abs().max().item() for a, b in zip(theirs.logits, ours.logits, strict=True))
     other = max((a - b).abs().max().item() for a, b in zip(theirs.logits, blind.logits))
-    print(f"  generate: {len(ours.logits)} tokens, logits {apart:.2g} apart ({other:.2g} for another picture)")
+    print(f"  generate: {len(ours.logits)} tokens, logits {apart:.2g} apart ({other:.2g} for another image)")
     assert torch.equal(theirs.sequences, ours.sequences) and apart < 1e-4 < other
     check_bf16_logits(whole)
 
@@ -135,10 +135,10 @@ def check_bf16_logits(whole):
     """In bf16, patched and not: the logits' distance to those of f32 on the same rounded weights and pixels. The
     language model is what it is in all three: f32, given the tower's tokens, which are rounded to bf16 in two."""
     whole.load_state_dict({k: v.bfloat16().float() for k, v in whole.state_dict().items()})
-    pictures = [a_picture(whole, seed) for seed in range(32)]
+    images = [an_image(whole, seed) for seed in range(32)]
 
     def logits():
-        return torch.cat([whole(**p).logits[0] for p in pictures])
+        return torch.cat([whole(**p).logits[0] for p in images])
     truth = logits()
     (tower,) = (m for m in whole.modules() if hasattr(m, "patch_embed") and hasattr(m, "blocks"))
     tower.bfloat16()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Is qwenvit.prompt the text that transformers' own processors make? Real clips and pictures at several
+"""Is qwenvit.prompt the text that transformers' own processors make? Real clips and images at several
 frames a second, and lengths and rates made up, for the families whose folders are given.
 
     prompts.py FOLDER... --files FILE... [--table python/tests/prompts.json]
@@ -90,7 +90,7 @@ def made_up(family, processor):
 
 class result(types.SimpleNamespace):
     def __init__(self, family, kind, grid, merge, timestamps):
-        super().__init__(model_type=family, picture=kind == "image", grid_thw=grid, timestamps=timestamps, key="")
+        super().__init__(model_type=family, is_image=kind == "image", grid_thw=grid, timestamps=timestamps, key="")
         self.n = int(np.prod(grid)) // merge**2
 
     def __len__(self):
@@ -132,18 +132,19 @@ def main():
         family, processor = make_processor(folder)
         model = qwenvit.load(folder, backend="cpu", dtype="f32")
         for about, text in made_up(family, processor):
-            ours = qwenvit.prompt(about, TEXT["image" if about.picture else "video"], outer=OUTER)
+            ours = qwenvit.prompt(about, TEXT["image" if about.is_image else "video"], outer=OUTER)
             compared, wrong = compared + 1, wrong + (ours != text)
             if ours != text:
                 print(f"{family} {about.timestamps}\n  {short(ours)}\n  {short(text)}")
-            case = {k: v for k, v in vars(about).items() if k != "key"}
+            # the table has the older name
+            case = {"picture" if k == "is_image" else k: v for k, v in vars(about).items() if k != "key"}
             table.append({**case, "text": short(text)})
         for path in args.files:
             if not path.endswith((".png", ".jpg")) and common.quarter_turns(path):
                 print(f"{path}: rotated, passed over")
                 continue
             for name, tokens, text, grid, seconds, ids in real(path, processor, model):
-                ours = qwenvit.prompt(tokens, TEXT["image" if tokens.picture else "video"], outer=OUTER)
+                ours = qwenvit.prompt(tokens, TEXT["image" if tokens.is_image else "video"], outer=OUTER)
                 same = (ours == text, tokens.grid_thw.tolist() == grid, processor.tokenizer(ours)["input_ids"] == ids,
                         seconds is None or list(tokens.timestamps) == seconds)
                 compared, wrong = compared + 1, wrong + (not all(same))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Holds --like qwen-vl-utils to the package: frames, sizes, timestamps and pixels, byte by byte.
 
-    qwen_vl_utils_parity.py MEDIA_DUMP CLIP_OR_PICTURE...
+    qwen_vl_utils_parity.py MEDIA_DUMP CLIP_OR_IMAGE...
 
 MEDIA_DUMP is tests/media_dump of a build. Every file goes through a table of options, with patches
 of 14 and 16. Clips are decoded by PyAV for the package, whose own readers make other RGB of the same
@@ -28,7 +28,7 @@ CLIP_OPTIONS = (
     {"video_start": 0.5}, {"video_end": 1.7}, {"video_start": 1.03, "video_end": 2.9, "fps": 8.0},
     {"video_start": 5.0, "video_end": 700.0}, {"video_start": 0.2, "video_end": 0.9, "nframes": 6},
 )
-PICTURE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000},
+IMAGE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000},
                    {"min_pixels": 40000, "max_pixels": 70000})
 
 
@@ -61,7 +61,7 @@ def fetch_clip(path, options, patch, reader):
     }
 
 
-def fetch_picture(path, options, patch):
+def fetch_image(path, options, patch):
     image = package.fetch_image({"image": path, **options}, image_patch_size=patch)
     return {"pixels": np.array(image)[None], "timestamps": [0.0], "sampled_fps": 0.0}
 
@@ -105,12 +105,12 @@ def attempt(fetch, *arguments):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def check(tool, path, picture, readers, counts):
-    for options, patch in itertools.product(PICTURE_OPTIONS if picture else CLIP_OPTIONS, PATCHES):
+def check(tool, path, is_image, readers, counts):
+    for options, patch in itertools.product(IMAGE_OPTIONS if is_image else CLIP_OPTIONS, PATCHES):
         ours = dump(tool, path, options, patch)
-        for reader in ["PIL"] if picture else readers:
-            fetch = (fetch_picture, path, options, patch)
-            if not picture:
+        for reader in ["PIL"] if is_image else readers:
+            fetch = (fetch_image, path, options, patch)
+            if not is_image:
                 fetch = (fetch_clip, path, options, patch, reader)
             theirs = attempt(*fetch)
             wrong = difference(ours, theirs, reader != "torchcodec")

@@ -395,7 +395,7 @@ verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding r
             const struct verify_input *input, struct verify_layers *out, qv_error *err)
 {
     qv_model *model = NULL;
-    verify_say(job, dtype == QV_F32 ? "f32" : "bf16");
+    verify_say(job, qv_dtype_name(dtype));
     qv_status status = verify_load(job->ctx, job->dir, dtype, rounding, &model, NULL, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, out, err);

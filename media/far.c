@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+/* The far end of a clip, which decodes (serve.c): how it is started, asked, heard and ended. Nothing that
+ * it says is believed that cannot be. */
+#define _GNU_SOURCE
+#include "far.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEFAULT_MEMORY ((int64_t)4 << 30)
+#define DEFAULT_PATIENCE_S 60.0
+
+/* The most that a far end can honestly say. */
+#define MAX_RATE 2147483648.0 /* frames a second, a quotient of two int */
+#define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
+#define MAX_BUSY_S 1e9
+#define MAX_DAMAGED ((int64_t)1 << 40) /* packets of any file */
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+static void *
+serve(void *user)
+{
+#ifdef QVM_CLIENT /* without FFmpeg: qvm_check_options lets nobody come here */
+    (void)user;
+#else
+    qvm_serve(user);
+#endif
+    return NULL;
+}
+
+static void
+close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static qv_status
+start_process(struct qvm_far *far, qv_decoder *shared, qv_error *err)
+{
+    qv_error inner;
+    qv_status status = QV_OK;
+    far->decoder = shared;
+    if (!shared) {
+        status = qv_decoder_start(NULL, &far->own_decoder, &inner);
+        far->decoder = far->own_decoder;
+    }
+    if (!status)
+        status = qvm_session_start(far->decoder, &far->session, far->memory, &far->pid, &inner);
+    close_fd(&far->session.socket); /* or it would not show here that the process has ended */
+    return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
+}
+
+qv_status
+qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err)
+{
+    far->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
+    far->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
+    far->session.alone = !o->trusted;
+    far->session.shared = qvm_shared_memory();
+    if (far->session.shared < 0 || !qvm_stream(&far->socket, &far->session.socket))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", far->path,
+                       strerror(errno));
+    if (!o->trusted)
+        return start_process(far, o->decoder, err);
+    far->has_thread = !pthread_create(&far->thread, NULL, serve, &far->session);
+    return far->has_thread ? QV_OK
+                           : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", far->path);
+}
+
+/* With `ask`, waits until it has ended: waitpid's status, -1 if nobody knows. Else 0. */
+static int
+end(struct qvm_far *far, bool ask)
+{
+    int how = 0;
+    close_fd(&far->socket); /* a thread ends once it sees that */
+    if (far->has_thread)
+        pthread_join(far->thread, NULL);
+    else
+        close_fd(&far->session.socket);
+    if (far->pid && ask)
+        how = qvm_session_end(far->decoder, far->pid);
+    else if (far->pid)
+        qvm_session_drop(far->decoder, far->pid);
+    far->has_thread = false;
+    far->pid = 0;
+    return how;
+}
+
+void
+qvm_far_close(struct qvm_far *far)
+{
+    end(far, false);
+    qv_decoder_stop(&far->own_decoder);
+    close_fd(&far->session.clip);
+    close_fd(&far->session.shared);
+}
+
+/* ---- what the far end says ------------------------------------------------------------------- */
+
+/* Whether what the far end says, or how it ends, is the clip's doing. */
+static bool
+is_strange(const struct qvm_far *far)
+{
+    return far->asked && far->session.alone;
+}
+
+/* The error for a far end that has gone or, if `silent` says so in words, is silent. Frames that came
+ * before are good. */
+static qv_status
+explain_end(struct qvm_far *far, const char *silent, qv_error *err)
+{
+    const int how = end(far, true);
+    if (how == -1)
+        return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", far->path);
+    if (silent)
+        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was ended", far->path,
+                       silent, far->patience_s);
+    if (WIFSIGNALED(how))
+        return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", far->path,
+                       WTERMSIG(how), strsignal(WTERMSIG(how)));
+    return qv_fail(err, is_strange(far) ? QV_EFORMAT : QV_EBACKEND,
+                   "%s: its decoder left without a word, with exit code %d", far->path,
+                   WIFEXITED(how) ? WEXITSTATUS(how) : 0);
+}
+
+/* The socket fails here; the far end is well, and is ended. */
+static qv_status
+lose_it(struct qvm_far *far, int why, qv_error *err)
+{
+    end(far, false);
+    return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", far->path,
+                   strerror(why));
+}
+
+/* How long the far end is waited for. A thread cannot be ended: as long as it takes. */
+static double
+until(const struct qvm_far *far)
+{
+    return far->pid ? qvm_seconds() + far->patience_s : INFINITY;
+}
+
+/* A far end that has gone is no error yet: what it sent last is still to be read, and says why. One
+ * that is there and takes nothing is, as is any other failure, or both ends would wait for ever. */
+qv_status
+qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err)
+{
+    const int code = qvm_send_until(far->socket, request, sizeof *request, until(far));
+    if (!code || code == EPIPE || code == ECONNRESET)
+        return QV_OK;
+    if (code == ETIMEDOUT)
+        return explain_end(far, "its decoder takes no requests", err);
+    return lose_it(far, code, err);
+}
+
+/* The next event, whole. */
+static qv_status
+receive_event(struct qvm_far *far, qvm_event *event, qv_error *err)
+{
+    const int code = qvm_receive_until(far->socket, event, sizeof *event, until(far));
+    if (code == ETIMEDOUT || code == ECONNRESET)
+        return explain_end(far, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
+    return code ? lose_it(far, code, err) : QV_OK;
+}
+
+/* Terminates a text and replaces what is no ASCII, which JSON may refuse, and control characters, which
+ * a terminal would obey. */
+static void
+make_printable(char *text, size_t size)
+{
+    text[size - 1] = 0;
+    for (char *c = text; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+}
+
+/* False for what is no number. */
+static bool
+is_between(double value, double least, double most)
+{
+    return value >= least && value <= most;
+}
+
+static bool
+are_facts_possible(const qv_clip_info *f)
+{
+    unsigned char is_image;
+    memcpy(&is_image, &f->is_image, 1); /* to read another value as a bool is undefined */
+    if (is_image > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
+        f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
+        (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
+        return false;
+    if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
+        f->rotation < 0 || f->rotation > 270)
+        return false;
+    if (is_image)
+        return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
+    return is_between(f->source_fps, 1 / MAX_RATE, MAX_RATE) &&
+           is_between(f->duration_s, 0, MAX_SECONDS);
+}
+
+/* Takes what an event tells; false if it cannot come now, or tells what cannot be. */
+static bool
+accept_event(struct qvm_far *far, qvm_event *e)
+{
+    if (e->damaged < 0 || e->damaged > MAX_DAMAGED || !is_between(e->busy_s, 0, MAX_BUSY_S))
+        return false;
+    far->damaged = e->damaged;
+    far->busy_s = e->busy_s;
+    switch (e->kind) {
+    case QVM_READY: return !far->asked;
+    case QVM_ALIVE: return far->asked;
+    case QVM_FACTS:
+        make_printable(e->facts.codec, sizeof e->facts.codec);
+        make_printable(e->facts.format, sizeof e->facts.format);
+        return far->asked && !far->gives_frames && are_facts_possible(&e->facts);
+    case QVM_FRAME: return far->gives_frames;
+    case QVM_END:
+        make_printable(e->text, sizeof e->text);
+        return e->status > QV_OK && e->status <= QV_ESTATE;
+    default: return false;
+    }
+}
+
+/* A stranger's process can only have failed for its clip: it knows no fault of a device, of memory on this
+ * side, or of a caller. */
+static qv_status
+status_of_end(const struct qvm_far *far, qv_status said)
+{
+    const bool can_be = said == QV_EIO || said == QV_EUNSUPPORTED;
+    return is_strange(far) && !can_be ? QV_EFORMAT : said;
+}
+
+qv_status
+qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err)
+{
+    do {
+        qv_status status = receive_event(far, event, err);
+        if (status)
+            return status;
+        if (!accept_event(far, event)) {
+            end(far, false);
+            return qv_fail(err, QV_EFORMAT, "%s: its decoder said what cannot be; it was ended",
+                           far->path);
+        }
+    } while (event->kind == QVM_ALIVE);
+    if (event->kind != QVM_END)
+        return QV_OK;
+    if (event->status == QV_ENOMEM && is_strange(far))
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s, with the %lld MiB that its decoder has "
+                       "(decode_memory)",
+                       far->path, event->text, (long long)(far->memory >> 20));
+    return qv_fail(err, status_of_end(far, (qv_status)event->status), "%s: %s", far->path,
+                   event->text);
+}

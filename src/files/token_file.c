@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "token_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "safetensors.h"
+
+enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
+
+struct qv_token_file {
+    struct qv_token_file_options o; /* its texts may be gone */
+    int n_matrices;
+    size_t row_bytes;
+    struct qv_safetensors_writer *writer;
+};
+
+/* The file's tensors, in their order. */
+struct list {
+    struct qv_safetensor at[MOST_TENSORS];
+    char names[MOST_TENSORS][24];
+    size_t n;
+};
+
+void
+qv_token_file_name(bool packed, int i, char out[24])
+{
+    if (i)
+        snprintf(out, 24, "deepstack.%d", i - 1);
+    else
+        snprintf(out, 24, "%s", packed ? "packed" : "tokens");
+}
+
+/* Returns where its name goes. columns: 0 for what has one dimension. */
+static char *
+add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
+{
+    struct qv_safetensor *t = &l->at[l->n];
+    *t = (struct qv_safetensor){ .name = l->names[l->n],
+                                 .n_dims = columns ? 2 : 1,
+                                 .shape = { rows, columns } };
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", dtype);
+    return l->names[l->n++];
+}
+
+static int64_t
+columns_of(const struct qv_token_file_options *o)
+{
+    return o->packed ? o->width * (1 + o->n_deepstack) : o->width;
+}
+
+static void
+list_tensors(const struct qv_token_file *f, struct list *l)
+{
+    const struct qv_token_file_options *o = &f->o;
+    for (int i = 0; i < f->n_matrices; i++)
+        qv_token_file_name(o->packed, i,
+                           add(l, qv_dtype_file_name(o->dtype), o->rows, columns_of(o)));
+    snprintf(add(l, "I64", o->n_grids, 3), 24, "grid_thw");
+    snprintf(add(l, "F64", o->n_timestamps, 0), 24, "timestamps");
+}
+
+qv_status
+qv_token_file_open(const struct qv_token_file_options *options, const char *const (*metadata)[2],
+                   size_t n_metadata, struct qv_token_file **out, qv_error *err)
+{
+    struct list list = { .n = 0 };
+    struct qv_token_file *f = calloc(1, sizeof *f);
+    if (!f)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for an output", options->source);
+    f->o = *options;
+    f->n_matrices = options->packed ? 1 : 1 + options->n_deepstack;
+    f->row_bytes = (size_t)columns_of(options) * qv_dtype_bytes(options->dtype);
+    list_tensors(f, &list);
+    const qv_status s = qv_safetensors_writer_open(options->path, list.at, list.n, metadata,
+                                                   n_metadata, &f->writer, err);
+    if (s)
+        qv_token_file_close(&f);
+    *out = f;
+    return s;
+}
+
+void
+qv_token_file_close(struct qv_token_file **file)
+{
+    if (*file)
+        qv_safetensors_writer_abort(&(*file)->writer);
+    free(*file);
+    *file = NULL;
+}
+
+qv_status
+qv_token_file_put(struct qv_token_file *f, const void *tokens, const void *const *deepstack,
+                  int64_t first, int64_t n, qv_error *err)
+{
+    const uint64_t at = (uint64_t)first * f->row_bytes, bytes = (uint64_t)n * f->row_bytes;
+    qv_status s = QV_OK;
+    for (int i = 0; i < f->n_matrices && !s; i++)
+        s = qv_safetensors_writer_put(f->writer, (size_t)i, at, i ? deepstack[i - 1] : tokens,
+                                      bytes, err);
+    return s;
+}
+
+qv_status
+qv_token_file_fill_in(struct qv_token_file *f, const int64_t *grid_thw, const double *timestamps_s,
+                      qv_error *err)
+{
+    const size_t grid = (size_t)f->n_matrices;
+    const qv_status s =
+        qv_safetensors_writer_put(f->writer, grid, 0, grid_thw,
+                                  (uint64_t)f->o.n_grids * 3 * sizeof *grid_thw, err);
+    return s ? s
+             : qv_safetensors_writer_put(f->writer, grid + 1, 0, timestamps_s,
+                                         (uint64_t)f->o.n_timestamps * sizeof *timestamps_s, err);
+}
+
+qv_status
+qv_token_file_amend(struct qv_token_file *f, const char *key, const char *value, qv_error *err)
+{
+    return qv_safetensors_writer_amend(f->writer, key, value, err);
+}
+
+qv_status
+qv_token_file_commit(struct qv_token_file *f, qv_error *err)
+{
+    return qv_safetensors_writer_finish(&f->writer, err);
+}
+
+qv_status
+qv_token_file_save(const struct qv_token_file_options *options,
+                   const struct qv_token_file_data *data, const char *const (*metadata)[2],
+                   size_t n_metadata, qv_error *err)
+{
+    struct qv_token_file *f = NULL;
+    qv_status s = qv_token_file_open(options, metadata, n_metadata, &f, err);
+    if (!s)
+        s = qv_token_file_put(f, data->tokens, data->deepstack, 0, options->rows, err);
+    if (!s)
+        s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, err);
+    if (!s)
+        s = qv_token_file_commit(f, err);
+    qv_token_file_close(&f);
+    return s;
+}

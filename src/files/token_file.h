@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* A safetensors file of one source's tokens: what `encode`, `cache --get` and Python's save() write. It
+ * appears whole, or not at all. */
+#ifndef QV_FILES_TOKEN_FILE_H
+#define QV_FILES_TOKEN_FILE_H
+
+#include "qwenvit.h"
+
+/* The file holds tokens [rows, width] and as many of DeepStack's outputs, or both in one matrix [rows,
+ * width * (1 + n_deepstack)], grid_thw [n_grids, 3] and timestamps [n_timestamps]. */
+struct qv_token_file_options {
+    const char *path;   /* of the file */
+    const char *source; /* for error texts */
+    qv_dtype dtype;     /* of tokens: f32, bf16 or f16 */
+    int64_t rows, width, n_grids, n_timestamps;
+    int n_deepstack;
+    bool packed;
+};
+
+/* The name of matrix i: "tokens" (or "packed"), "deepstack.0", ... */
+void qv_token_file_name(bool packed, int i, char out[24]);
+
+struct qv_token_file;
+
+/* metadata[n_metadata]: keys and values. */
+qv_status qv_token_file_open(const struct qv_token_file_options *options,
+                             const char *const (*metadata)[2], size_t n_metadata,
+                             struct qv_token_file **out, qv_error *err);
+/* Removes what was not committed; NULL is accepted. */
+void qv_token_file_close(struct qv_token_file **file);
+
+/* Rows [first, first + n) of tokens and of each of DeepStack's outputs. */
+qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
+                            const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
+/* What is known at the end: grid_thw [n_grids, 3] and the timestamps. */
+qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
+                                const double *timestamps_s, qv_error *err);
+/* Replaces the value of a metadata's key, as qv_safetensors_writer_amend does. */
+qv_status qv_token_file_amend(struct qv_token_file *file, const char *key, const char *value,
+                              qv_error *err);
+/* The file appears. */
+qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
+
+/* All at once, of tokens that are in memory. */
+struct qv_token_file_data {
+    const void *tokens, *const *deepstack;
+    const int64_t *grid_thw;
+    const double *timestamps_s;
+};
+qv_status qv_token_file_save(const struct qv_token_file_options *options,
+                             const struct qv_token_file_data *data,
+                             const char *const (*metadata)[2], size_t n_metadata, qv_error *err);
+
+#endif
