@@ -247,7 +247,8 @@ bool
 qv_cache_exists(const char *dir)
 {
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    const bool there = !path || qv_path_exists(path); /* without memory opening it fails, in words */
+    const bool there =
+        !path || qv_path_exists(path); /* without memory opening it fails, in words */
     free(path);
     return there;
 }

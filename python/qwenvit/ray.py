@@ -31,7 +31,7 @@ except ImportError as e:
 from ._arrays import as_bf16, error, numpy
 from ._cache import Cache
 from ._cache_writer import COUNTS, FIELDS, CacheWriter
-from ._core import Error
+from ._core import CacheRow, Error
 from ._model import load
 
 SCHEMA = pa.schema(
@@ -144,10 +144,12 @@ class Encoder:
             if not row.get("path"):
                 results[place] = error("QV_EINVAL", "a row without a path")
                 continue
-            row["length"] = row.pop("bytes", None)
-            if "fps" in row:
-                row["num_frames"] = 0
-            sources.append({**row, "key": str(place)})
+            try:
+                own = CacheRow({**row, "key": str(place)}).options
+            except Error as e:
+                results[place] = e
+                continue
+            sources.append({"path": row["path"], "key": str(place), **own})
         encoded = self.model.encode(
             sources, dtype=self.dtype, errors="yield", decoders=_share(), **self.options
         )

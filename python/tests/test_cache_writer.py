@@ -155,6 +155,8 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
      ({"path": ""}, "path is ''"), (3, "row 1: a int"), ({"path": "a", "key": 3}, "key is 3"),
      ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": 0}, "fps is 0"),
      ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
+     ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "fps": True}, "fps is True"),
+     ({"path": "a", "start": 2, "end": 1}, '"end" is 1; above "start", 2'),
      ({"path": "a", "max_frames": 0}, "max_frames is 0"), ({"path": "a", "offset": -1}, "offset is -1"),
      ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
      ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
@@ -186,7 +188,7 @@ def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
     tokens.tokens[0, 0] = 1e5
     with qwenvit.CacheWriter(model, tmp_path, tokens="f16") as cache:
         with pytest.raises(qwenvit.Error, match="100000.*f16 does not hold") as e:
-            cache._core.add("k", qwenvit._core.CacheSource(b"k", {}), tokens._core)
+            cache._core.add(qwenvit._core.CacheRow({"path": "k"}), tokens._core)
         assert e.value.status == "QV_EUNSUPPORTED"
         assert cache.add([clip])["done"] == 1
     assert list(qwenvit.Cache(tmp_path)) == [str(clip)]

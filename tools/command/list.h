@@ -10,7 +10,7 @@ struct tool_entry {
     const char *path,
         *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
     const qv_row_own *own; /* all 0 where the line is a path */
-    size_t line;                      /* from 1 */
+    size_t line;           /* from 1 */
 };
 
 struct tool_block;
