@@ -125,7 +125,7 @@ qv_job_tell_failure(qv_job *job, struct qv_job_item *item)
 }
 
 void
-qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign)
+qv_job_count(qv_capacity *all, const qv_capacity *one, int sign)
 {
     all->rows += sign * one->rows;
     all->segments += sign * one->segments;
@@ -385,7 +385,7 @@ count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_
     const int64_t m = job->model.merge_size, many[3] = { 1 << 20, m, m };
     qv_plan_options dense = { 0 };
     qv_status status = qv_plan_options_for(model, many, &dense, err);
-    *n = (dense.rows > pack_rows ? dense.rows : pack_rows) / (m * m);
+    *n = (dense.capacity.rows > pack_rows ? dense.capacity.rows : pack_rows) / (m * m);
     return status;
 }
 
@@ -401,7 +401,8 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         status = qv_job_device_open(&job->devices[i], err);
     }
     return status ? status
-                  : count_usual_tokens(job, models[0], job->pack.rows, &job->usual_tokens, err);
+                  : count_usual_tokens(job, models[0], job->pack.capacity.rows, &job->usual_tokens,
+                                       err);
 }
 
 enum { QUEUES = 4 + QV_JOB_INPUTS };
@@ -417,13 +418,13 @@ list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUE
     } single[QUEUES - QV_JOB_INPUTS] = {
         { &job->sources, (size_t)job->o.queue },
         { &job->large, readers * QV_JOB_LARGE_READY },
-        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_LOOK_AHEAD },
+        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS },
         { &job->failures, readers },
     };
     for (int i = 0; i < QUEUES; i++) {
         const int packed = i - (QUEUES - QV_JOB_INPUTS);
         queues[i] = packed < 0 ? single[i].queue : &job->packed[packed];
-        rooms[i] = packed < 0 ? single[i].room : QV_LOOK_AHEAD;
+        rooms[i] = packed < 0 ? single[i].room : QV_PACK_ITEMS;
     }
 }
 
@@ -680,7 +681,7 @@ qv_job_get_progress(qv_job *job, qv_job_progress *out)
     *out = job->progress;
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;
-    out->pack_rows = job->capacity.rows;
+    out->pack_rows = job->pack.capacity.rows;
     read_clocks(job, now_s, out);
     pthread_mutex_unlock(&job->lock);
     out->elapsed_s = now_s - job->opened_s;

@@ -10,8 +10,6 @@
 #include <pthread.h>
 
 #include "error.h"
-#include "model/model.h"
-#include "model/packer.h"
 #include "qwenvit_job.h"
 
 enum {
@@ -79,7 +77,7 @@ struct qv_job_piece {
     const void *data; /* frames or patches; NULL: none are left to be had, the item has failed */
     size_t bytes;     /* of own, that count */
     int64_t n_frames, n_pairs;
-    struct qv_waiting size;
+    qv_capacity size;
     double ready_s; /* since when it waits: for a chunk, then for the sink */
     struct qv_job_buffer *buffer;
     int64_t buffer_row, first_row, n; /* tokens: in the buffer; of the item */
@@ -126,7 +124,7 @@ struct qv_job_plan {
 struct qv_job_chunk {
     struct qv_job_plan *plan;
     struct qv_job_buffer *buffer;
-    struct qv_job_piece *pieces[QV_LOOK_AHEAD];
+    struct qv_job_piece *pieces[QV_PACK_ITEMS];
     size_t n;
     int64_t rows;
     bool packed;
@@ -156,9 +154,9 @@ struct qv_job_worker {
 struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
-    struct qv_capacity capacity; /* that small items are packed in; rows 0: none are packed */
-    qv_plan_options pack;        /* of its plan */
-    int64_t usual_tokens;        /* of a chunk that no item is larger than */
+    qv_plan_options pack;  /* of the plan that small items are packed in; rows 0: none are packed */
+    qv_capacity pack_item; /* the most that one of them takes */
+    int64_t usual_tokens;  /* of a chunk that no item is larger than */
     char lowering[24];
     int cores;
     qv_decoder *decoder, *own_decoder;
@@ -179,7 +177,7 @@ struct qv_job {
     size_t n_items;
     struct qv_job_queue sources;               /* items to be read */
     struct qv_job_queue packed[QV_JOB_INPUTS]; /* small pieces, by qv_input */
-    struct qv_waiting waits[QV_JOB_INPUTS];    /* what the small ones are together */
+    qv_capacity waits[QV_JOB_INPUTS];          /* what the small ones are together */
     struct qv_job_queue large;                 /* pieces that are chunks */
     struct qv_job_queue told;                  /* pieces for the sink */
     struct qv_job_queue failures;              /* items' ends */
@@ -191,10 +189,12 @@ struct qv_job {
     qv_job_progress progress;
 };
 
-static inline const struct qv_config *
-qv_job_config(const qv_job *job)
+/* What an item of this grid takes; all models say the same. */
+static inline qv_capacity
+qv_job_size(const qv_job *job, int64_t pairs, const int64_t grid_thw[3])
 {
-    return &job->devices[0].model->config; /* which all models have */
+    const int64_t grid[3] = { pairs, grid_thw[1], grid_thw[2] };
+    return qv_item_size(job->devices[0].model, grid);
 }
 
 /* Who waits for what. */
@@ -219,7 +219,7 @@ void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, c
 /* Frees the item if it was told of and nobody has it any more. */
 void qv_job_release_item(qv_job *job, struct qv_job_item *item);
 /* Small pieces that wait: one more, or (sign -1) one less. */
-void qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign);
+void qv_job_count(qv_capacity *all, const qv_capacity *one, int sign);
 void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
 /* Queues the call that tells of a failure, once nothing of the item is under way. Waits for room. */
 void qv_job_tell_failure(qv_job *job, struct qv_job_item *item);

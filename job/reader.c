@@ -22,21 +22,15 @@ qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_
         return qv_fail(err, status, "%s: %s", name, inner.text);
     item->pair_rows = g[1] * g[2];
     item->n_tokens = g[0] * item->pair_rows / (job->model.merge_size * job->model.merge_size);
-    const struct qv_config *c = qv_job_config(job);
-    const int64_t pair[3] = { 1, g[1], g[2] };
-    item->packed = !job->o.alone && qv_capacity_is_small(&job->capacity, c, g);
+    const qv_capacity size = qv_job_size(job, g[0], g), pair = qv_job_size(job, 1, g);
+    item->packed = !job->o.alone && qv_capacity_fits(&job->pack_item, &size);
     /* a thin pair may have more windows than a pack has room for */
     const bool cut = !item->packed && job->o.chunk_rows >= item->pair_rows &&
-                     qv_capacity_is_small(&job->capacity, c, pair);
+                     qv_capacity_fits(&job->pack_item, &pair);
     item->options = item->packed || cut ? job->pack : own;
     item->options.input = qv_job_kind_of(item)->input;
     item->options.output = job->o.output;
-    int64_t pairs = item->options.rows / item->pair_rows;
-    if (pairs > item->options.segments)
-        pairs = item->options.segments;
-    const int64_t windows = qv_capacity_windows(c, pair);
-    if (windows && pairs > item->options.windows / windows)
-        pairs = item->options.windows / windows;
+    const int64_t pairs = qv_capacity_fits(&item->options.capacity, &pair);
     item->piece_pairs = pairs < g[0] ? pairs : g[0];
     return QV_OK;
 }
@@ -60,7 +54,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 static bool
 has_place(const qv_job *job, const struct qv_job_item *item)
 {
-    return item->packed ? job->packed[item->options.input].n < QV_LOOK_AHEAD
+    return item->packed ? job->packed[item->options.input].n < QV_PACK_ITEMS
                         : item->ready < QV_JOB_LARGE_READY && job->large.n < job->large.room;
 }
 
@@ -134,9 +128,7 @@ make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
     if (piece) {
         piece->item = item;
         piece->n_pairs = left < item->piece_pairs ? left : item->piece_pairs;
-        piece->size =
-            qv_waiting_of(qv_job_config(job),
-                          (int64_t[]){ piece->n_pairs, item->grid_thw[1], item->grid_thw[2] }, 0);
+        piece->size = qv_job_size(job, piece->n_pairs, item->grid_thw);
         piece->first_row = pair * tokens;
         piece->n = piece->n_pairs * tokens;
         piece->last = piece->n_pairs == left;
