@@ -12,6 +12,15 @@
 
 #define GRACE_S 0.002 /* after which sources that come one by one come no more */
 
+/* Counts a piece among those that are together, or (sign -1) no longer. */
+void
+qv_job_count(qv_capacity *all, const qv_capacity *one, int sign)
+{
+    all->rows += sign * one->rows;
+    all->segments += sign * one->segments;
+    all->windows += sign * one->windows;
+}
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static bool
@@ -120,15 +129,8 @@ static qv_status
 push(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_error *err)
 {
     qv_item items[QV_PACK_ITEMS];
-    for (size_t i = 0; i < chunk->n; i++) {
-        const struct qv_job_piece *p = chunk->pieces[i];
-        items[i] =
-            (qv_item){ .data = p->data,
-                       .grid_thw = { p->n_pairs, p->item->grid_thw[1], p->item->grid_thw[2] },
-                       .n_frames = p->n_frames,
-                       .is_image = p->item->has_info ? p->item->info.is_image
-                                                     : p->item->source.item.is_image };
-    }
+    for (size_t i = 0; i < chunk->n; i++)
+        items[i] = chunk->pieces[i]->part;
     qv_status status = size_buffer(d, chunk->buffer, chunk->plan->info.tokens, err);
     return status ? status : qv_plan_push(chunk->plan->plan, items, chunk->n, err);
 }
