@@ -657,10 +657,44 @@ names_of_everything(void **state)
     assert_string_equal(qv_dtype_name(QV_BF16), "bf16");
 }
 
+/* A clip's pieces lie behind one another, the last with the frames that are left; an image's frames are one
+ * for all its pairs, its patches are not. */
+static void
+items_are_cut_at_frame_pairs(void **state)
+{
+    (void)state;
+    static const char data[1];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    const qv_item clip = { .data = data, .grid_thw = { 5, 4, 6 }, .n_frames = 9 };
+    const qv_item image = { .data = data, .grid_thw = { 5, 4, 6 }, .is_image = true };
+    const int64_t pair = 24 * t.info.row_dim;
+    const struct {
+        const qv_item *item;
+        qv_input input;
+        int64_t first, pairs, n_frames, offset;
+    } cuts[] = {
+        { &clip, QV_INPUT_FRAMES, 0, 2, 4, 0 },
+        { &clip, QV_INPUT_FRAMES, 2, 2, 4, 2 * pair },
+        { &clip, QV_INPUT_FRAMES, 4, 1, 1, 4 * pair },
+        { &image, QV_INPUT_FRAMES, 4, 1, 1, 0 },
+        { &image, QV_INPUT_PATCHES, 2, 2, 0, 2 * pair * 4 },
+        { &image, QV_INPUT_PATCHES_BF16, 4, 1, 0, 4 * pair * 2 },
+    };
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        const qv_item piece = qv_item_piece(t.model, cuts[i].input, cuts[i].item, cuts[i].first, 2);
+        assert_int_equal(piece.grid_thw[0], cuts[i].pairs);
+        assert_int_equal(piece.n_frames, cuts[i].n_frames);
+        assert_int_equal((intptr_t)piece.data - (intptr_t)data, cuts[i].offset);
+        assert_int_equal(piece.is_image, cuts[i].item->is_image);
+    }
+    tiny_close(&t);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_are_cut_at_frame_pairs),
         cmocka_unit_test(same_bits_every_time),
         cmocka_unit_test(host_memory_serves_any_call),
         cmocka_unit_test(host_memory_that_cannot_be),
