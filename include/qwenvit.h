@@ -225,8 +225,9 @@ QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_
                                qv_model **out, qv_error *err);
 QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
+QV_API qv_context *qv_model_context(const qv_model *model); /* that it was loaded on */
 
-/* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
+/* ---- items: clips and images ------------------------------------------------------------------ */
 
 typedef enum qv_input {
     QV_INPUT_FRAMES = 0,   /* bytes, RGB, already resized */
@@ -248,6 +249,66 @@ typedef struct qv_item {
     uint64_t reserved[2];
 } qv_item;
 
+/* That it is one, whatever plan takes it: QV_EINVAL naming field, value and what would be right, behind
+ * `name`. Reads no data; any thread may call it, while another uses the model. */
+QV_API qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
+                               const char *name, qv_error *err);
+
+/* The n frame pairs of an item (or as many as there are) from pair `first` on, as an item, whose data lies
+ * in the whole's. An image's pieces all have its one frame. Any thread, as before. */
+QV_API qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item,
+                             int64_t first, int64_t n);
+
+/* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------- */
+
+/* Of a chunk: the most that it holds. Of an item, or of several: what they take. */
+typedef struct qv_capacity {
+    int64_t rows;         /* patches */
+    int64_t segments;     /* frame pairs and images */
+    int64_t segment_rows; /* patches that each segment has, exactly; 0: any number */
+    int64_t windows;      /* of attention, smaller ones at the edges of a frame pair counted; 0: the
+                             model has none (all but Qwen2.5-VL) */
+} qv_capacity;
+
+/* The four numbers of one are those of the other: then plans of both compute alike. */
+QV_API bool qv_capacity_equal(const qv_capacity *a, const qv_capacity *b);
+
+/* How many of this size fit into a chunk together, by rows, segments and windows; 0: not even one.
+ * segment_rows is not looked at. */
+QV_API int64_t qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *size);
+
+/* What an item of this grid takes, which must be one that can be (qv_item_check). Any thread may call this
+ * and the functions below up to qv_pack_part, while another uses the model. */
+QV_API qv_capacity qv_item_size(const qv_model *model, const int64_t grid_thw[3]);
+
+/* Patches in a chunk into which items of any size are packed, of which `rows` were asked for: rounded up
+ * to a bucket; 0: the device's own size. */
+QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
+
+/* The most that one item takes which is packed with others into such chunks: what is larger has chunks of
+ * its own. Fewer segments and windows than the chunk has where those cost a device nothing. */
+QV_API qv_capacity qv_pack_item(const qv_model *model, int64_t rows);
+
+/* Most items in a chunk, and most that are looked at to fill it. Images of 64 sizes fill 0.76 of a chunk of
+ * 6144 rows in the order given, 0.97 if the best of 16 are taken; but 24576 rows hold a hundred small ones. */
+#define QV_PACK_ITEMS 256
+
+/*
+ * Which items go into the next chunk. Of waiting[n], oldest first, each of which fits by itself: the oldest
+ * always, so that none waits for ever, then the largest that still fit. Looks at the first QV_PACK_ITEMS.
+ * Their places in `waiting` are left in chosen[QV_PACK_ITEMS], rising; returns how many.
+ */
+QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_capacity *waiting, size_t n,
+                             size_t chosen[QV_PACK_ITEMS]);
+
+/* Where the chunk that would take `used` is not full: the smallest capacity that holds it and gives the
+ * same bits, or, where the device promises none, any; `chunk` where plans are slow to make, or none is
+ * smaller. */
+QV_API qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk,
+                                const qv_capacity *used);
+
+/* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
+
 /* Sees every layer's output while encoding (slow; for verification): `name` as in checkpoints
  * ("patch_embed", "blocks.0", "merger", "deepstack_merger_list.0"), rows[n_rows, n_cols] in f32,
  * valid during the call. Rows beyond a chunk's items are left out. */
@@ -256,12 +317,9 @@ typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, i
 
 /* A plan knows no grids: any mix of items that fits is one push. */
 typedef struct qv_plan_options {
-    int64_t rows;         /* patches in a chunk, rounded up to a bucket; 0: the device's own size */
-    int64_t segments;     /* most frame pairs and images in a chunk; 0: by rows */
-    int64_t segment_rows; /* every frame pair has exactly so many patches, and a chunk is made of
-                             them: faster on some devices; 0: of any number */
-    int64_t windows;      /* most windows of attention in a chunk, edges counted (Qwen2.5-VL); 0:
-                             by rows */
+    /* Of a chunk. rows are rounded up to a bucket; 0: the device's own size. segments, windows 0: by
+     * rows. With segment_rows a chunk is made of such frame pairs alone: faster on some devices. */
+    qv_capacity capacity;
     qv_input input;
     qv_dtype output; /* of tokens: QV_F32 (default) or QV_BF16 */
     qv_layer_hook hook;
@@ -270,8 +328,8 @@ typedef struct qv_plan_options {
 } qv_plan_options;
 
 typedef struct qv_plan_info {
-    int64_t rows, segments, segment_rows, windows; /* the capacity of a chunk */
-    int64_t tokens;                                /* most tokens of a chunk: rows / merge_size^2 */
+    qv_capacity capacity; /* of a chunk */
+    int64_t tokens;       /* most tokens of a chunk: rows / merge_size^2 */
     int64_t chunks_ahead; /* chunks that may be pushed before the first of them is pulled: 1, or
                              2 where copies overlap with work; of all plans of a model together */
     size_t arena_bytes;   /* all scratch and activations; shared by a model's plans */
@@ -293,14 +351,10 @@ typedef struct qv_tokens {
 
 /* The capacity that suits an item which is encoded by itself: the smallest bucket that holds it; of a
  * clip larger than a chunk, chunks of whole frame pairs; of an image larger than that, its own.
- * Sets rows, segments, segment_rows and windows. Reads what never changes: any thread may call it, while
- * another uses the model. QV_EINVAL for a grid that cannot be. */
+ * Sets `capacity`. Reads what never changes: any thread may call it, while another uses the model.
+ * QV_EINVAL for a grid that cannot be. */
 QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
                                      qv_plan_options *options, qv_error *err);
-
-/* Patches in a chunk into which items of any size are packed, of which `rows` were asked for: rounded up
- * to a bucket; 0: the device's own size. Reads what never changes, as qv_plan_options_for does. */
-QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
 
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);

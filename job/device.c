@@ -12,20 +12,22 @@
 
 #define GRACE_S 0.002 /* after which sources that come one by one come no more */
 
+/* Counts a piece among those that are together, or (sign -1) no longer. */
+void
+qv_job_count(qv_capacity *all, const qv_capacity *one, int sign)
+{
+    all->rows += sign * one->rows;
+    all->segments += sign * one->segments;
+    all->windows += sign * one->windows;
+}
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static bool
 same_plan(const qv_plan_options *a, const qv_plan_options *b)
 {
-    return a->rows == b->rows && a->segments == b->segments && a->windows == b->windows &&
-           a->segment_rows == b->segment_rows && a->input == b->input && a->output == b->output;
-}
-
-static bool
-is_pack(const qv_job *job, const qv_plan_options *o)
-{
-    return o->rows == job->pack.rows && o->segments == job->pack.segments &&
-           o->windows == job->pack.windows && !o->segment_rows;
+    return qv_capacity_equal(&a->capacity, &b->capacity) && a->input == b->input &&
+           a->output == b->output;
 }
 
 /* Packs' plans have places of their own, by input; others' place is taken where no chunk
@@ -35,7 +37,7 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
           qv_error *err)
 {
     struct qv_job_plan *place = NULL;
-    const bool pack = is_pack(d->job, options);
+    const bool pack = qv_capacity_equal(&options->capacity, &d->job->pack.capacity);
     const int first = pack ? (int)options->input : QV_JOB_INPUTS,
               end = pack ? first + 1 : QV_JOB_PLANS;
     for (int i = first; i < end; i++) {
@@ -61,16 +63,6 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
     return QV_OK;
 }
 
-static qv_plan_options
-options_of(const struct qv_capacity *capacity, const qv_plan_options *others)
-{
-    qv_plan_options options = *others;
-    options.rows = capacity->rows;
-    options.segments = capacity->segments;
-    options.windows = capacity->windows;
-    return options;
-}
-
 qv_status
 qv_job_device_open(struct qv_job_device *d, qv_error *err)
 {
@@ -79,15 +71,16 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
     d->ahead = QV_JOB_AHEAD; /* as the first plan says */
     if (job->o.alone && !job->o.chunk_rows)
         return QV_OK;
-    qv_plan_options options = { .rows = job->o.chunk_rows, .output = job->o.output };
+    qv_plan_options options = { .capacity.rows = job->o.chunk_rows, .output = job->o.output };
     qv_status status =
         qv_plan_create(d->model, d->index ? &job->pack : &options, &first->plan, err);
     if (status)
         return status;
     qv_plan_get_info(first->plan, &first->info);
     if (!d->index) {
-        job->capacity = qv_capacity_pack(&d->model->ctx->caps, &d->model->config, options.rows);
-        job->pack = options_of(&job->capacity, &options);
+        job->pack = options;
+        job->pack.capacity = first->info.capacity;
+        job->pack_item = qv_pack_item(d->model, job->o.chunk_rows);
     }
     first->options = job->pack;
     return QV_OK;
@@ -120,7 +113,7 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
         return QV_OK;
     qv_host_free(buffer->ctx, t->tokens);
     *t = (qv_tokens){ 0 };
-    buffer->ctx = d->model->ctx;
+    buffer->ctx = qv_model_context(d->model);
     qv_status status =
         qv_host_alloc(buffer->ctx, (size_t)qv_job_token_bytes(job, n), &t->tokens, err);
     if (status)
@@ -135,16 +128,9 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
 static qv_status
 push(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_error *err)
 {
-    qv_item items[QV_LOOK_AHEAD];
-    for (size_t i = 0; i < chunk->n; i++) {
-        const struct qv_job_piece *p = chunk->pieces[i];
-        items[i] =
-            (qv_item){ .data = p->data,
-                       .grid_thw = { p->n_pairs, p->item->grid_thw[1], p->item->grid_thw[2] },
-                       .n_frames = p->n_frames,
-                       .is_image = p->item->has_info ? p->item->info.is_image
-                                                     : p->item->source.item.is_image };
-    }
+    qv_item items[QV_PACK_ITEMS];
+    for (size_t i = 0; i < chunk->n; i++)
+        items[i] = chunk->pieces[i]->part;
     qv_status status = size_buffer(d, chunk->buffer, chunk->plan->info.tokens, err);
     return status ? status : qv_plan_push(chunk->plan->plan, items, chunk->n, err);
 }
@@ -170,22 +156,13 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
 static qv_plan_options
 options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
 {
-    const struct qv_config *c = &d->model->config;
-    const struct qv_caps *caps = &d->model->ctx->caps;
-    const qv_plan_options *own = &chunk->pieces[0]->item->options;
-    struct qv_waiting all = { 0 };
-    if (!chunk->packed || !caps->quick_plans)
-        return *own;
-    const struct qv_capacity_bits bits =
-        qv_capacity_bits(caps, d->model->dtype, c->merge, qv_config_head_dim(c));
+    qv_plan_options options = chunk->pieces[0]->item->options;
+    qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->n; i++)
-        qv_job_count(&all, &chunk->pieces[i]->size, 1);
-    const struct qv_capacity used = { .rows = all.rows,
-                                      .segments = all.segments,
-                                      .windows = all.windows };
-    const struct qv_capacity part =
-        qv_capacity_for_part(caps, c, bits.by_place ? NULL : &bits, &d->job->capacity, &used);
-    return options_of(&part, own);
+        qv_job_count(&used, &chunk->pieces[i]->size, 1);
+    if (chunk->packed)
+        options.capacity = qv_pack_part(d->model, &d->job->pack.capacity, &used);
+    return options;
 }
 
 /* What was chosen, under the lock again. */
@@ -241,7 +218,7 @@ hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
     job->progress.tokens += row / area;
     job->progress.chunks++;
     job->progress.rows += row;
-    job->progress.capacity_rows += chunk->plan->info.rows;
+    job->progress.capacity_rows += chunk->plan->info.capacity.rows;
     if (chunk->packed) {
         job->progress.packed += (int64_t)chunk->n;
         job->progress.packed_chunks++;
@@ -287,9 +264,9 @@ oldest_s(const struct qv_job_queue *q)
 static bool
 is_enough(const qv_job *job, int kind)
 {
-    const struct qv_capacity *c = &job->capacity;
-    const struct qv_waiting *all = &job->waits[kind];
-    return job->packed[kind].n == QV_LOOK_AHEAD || all->rows >= 2 * c->rows ||
+    const qv_capacity *c = &job->pack.capacity;
+    const qv_capacity *all = &job->waits[kind];
+    return job->packed[kind].n == QV_PACK_ITEMS || all->rows >= 2 * c->rows ||
            all->segments >= 2 * c->segments || (c->windows && all->windows >= 2 * c->windows);
 }
 
@@ -316,14 +293,14 @@ static void
 choose_pack(qv_job *job, int kind, struct qv_job_chunk *chunk)
 {
     struct qv_job_queue *q = &job->packed[kind];
-    struct qv_waiting waiting[QV_LOOK_AHEAD];
-    size_t chosen[QV_LOOK_AHEAD];
+    qv_capacity waiting[QV_PACK_ITEMS];
+    size_t chosen[QV_PACK_ITEMS];
     for (size_t i = 0; i < q->n; i++) {
         const struct qv_job_piece *p = qv_job_queue_at(q, i);
         waiting[i] = p->size;
     }
     chunk->packed = true;
-    chunk->n = qv_packer_choose(&job->capacity, waiting, q->n, chosen);
+    chunk->n = qv_pack_choose(&job->pack.capacity, waiting, q->n, chosen);
     for (size_t i = chunk->n; i-- > 0;) { /* from behind: the others' places stay */
         struct qv_job_piece *p = qv_job_queue_take(q, chosen[i]);
         chunk->pieces[i] = p;

@@ -15,14 +15,6 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 #define DEFAULT_WAIT_S 2.0
 #define RING_BYTES ((int64_t)64 << 20) /* that a clip shares with its decoder, as media has it */
 
-const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
-    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES, .value_bytes = sizeof(float) },
-    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16, .value_bytes = sizeof(uint16_t) },
-};
-
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 double
@@ -77,8 +69,6 @@ qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, dou
         job->o.span(job->o.user, stage, lane, key, begin_s, end_s);
 }
 
-/* ---- failures -------------------------------------------------------------------------------- */
-
 void
 qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
 {
@@ -87,225 +77,6 @@ qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
         job->error = *err;
     }
     stop(job);
-}
-
-/* What would meet every item next. */
-static bool
-ends_all(qv_status status)
-{
-    return status == QV_ENOMEM || status == QV_ENODEVICE || status == QV_EBACKEND ||
-           status == QV_ESTATE;
-}
-
-void
-qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
-{
-    if (!item->status) {
-        item->status = status;
-        item->error = *err;
-        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
-    }
-    if (ends_all(status))
-        qv_job_lose(job, status, err);
-}
-
-void
-qv_job_tell_failure(qv_job *job, struct qv_job_item *item)
-{
-    if (!item->status || item->pieces || item->told || item->in_sink)
-        return;
-    item->end.item = item;
-    item->pieces++;
-    while (!job->stopping && job->failures.n == job->failures.room)
-        qv_job_wait(job, QV_JOB_READERS);
-    if (job->stopping)
-        return;
-    qv_job_queue_put(&job->failures, &item->end);
-    qv_job_wake(job, QV_JOB_SINKS);
-}
-
-void
-qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign)
-{
-    all->rows += sign * one->rows;
-    all->segments += sign * one->segments;
-    all->windows += sign * one->windows;
-}
-
-void
-qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
-{
-    if (!piece->own)
-        return;
-    free(piece->own);
-    piece->data = piece->own = NULL;
-    job->used -= piece->bytes;
-    qv_job_wake(job, QV_JOB_READERS);
-}
-
-/* ---- items ----------------------------------------------------------------------------------- */
-
-static void
-free_item(struct qv_job_item *item)
-{
-    free((void *)(uintptr_t)item->source.key);
-    free((void *)(uintptr_t)item->source.path);
-    free(item->timestamps_s);
-    free(item);
-}
-
-static void
-unlink_item(qv_job *job, struct qv_job_item *item)
-{
-    *item->link = item->next;
-    if (item->next)
-        item->next->link = item->link;
-    job->n_items--;
-}
-
-void
-qv_job_release_item(qv_job *job, struct qv_job_item *item)
-{
-    if (!item->told || !item->read || item->pieces || item->in_sink)
-        return;
-    job->progress.done++;
-    job->progress.failed += item->status != QV_OK;
-    unlink_item(job, item);
-    free_item(item);
-    if (!job->n_items)
-        qv_job_wake(job, QV_JOB_ENDERS);
-}
-
-static qv_status
-check_frames(const qv_job *job, const qv_job_source *s, const char *name, qv_error *err)
-{
-    const qv_item *i = &s->item;
-    const int64_t t = job->model.temporal_patch_size;
-    const bool patches = qv_job_kinds[s->kind].input != QV_INPUT_FRAMES;
-    const int64_t most = patches ? 0 : i->is_image ? 1 : i->grid_thw[0] * t;
-    const int64_t least = patches ? 0 : i->is_image ? 1 : most - t + 1;
-    if (!i->data || i->reserved[0] || i->reserved[1])
-        return qv_fail(err, QV_EINVAL, "%s: item.%s", name,
-                       i->data ? "reserved must be 0" : "data is NULL");
-    if (i->n_frames && (i->n_frames < least || i->n_frames > most))
-        return qv_fail(err, QV_EINVAL, "%s: item.n_frames is %lld; 0, or %lld to %lld", name,
-                       (long long)i->n_frames, (long long)least, (long long)most);
-    return QV_OK;
-}
-
-static qv_status
-check_source(const qv_job_source *s, qv_error *err)
-{
-    if (!s || !(s->key || (s->kind == QV_SOURCE_PATH && s->path)))
-        return qv_fail(err, QV_EINVAL, "add source: %s", s ? "it has no key" : "source is NULL");
-    const char *name = s->key ? s->key : s->path;
-    if (!QV_RESERVED_IS_ZERO(s))
-        return qv_fail(err, QV_EINVAL, "%s: reserved source fields must be 0", name);
-    if (s->kind == QV_SOURCE_PATH && !s->path)
-        return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
-    if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
-        return qv_fail(err, QV_EINVAL, "%s: bytes is NULL, or n_bytes 0", name);
-    return (unsigned)s->kind < QV_JOB_KINDS
-               ? QV_OK
-               : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
-}
-
-/* The decoder is the job's, started for the first source that needs one. */
-static qv_status
-set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
-{
-    qv_clip_options *o = &item->clip_options;
-    *o = item->source.clip ? *item->source.clip : job->o.clip;
-    item->source.clip = NULL;
-    if (item->source.kind == QV_SOURCE_BYTES) {
-        o->bytes = item->source.bytes;
-        o->n_bytes = item->source.n_bytes;
-    }
-    qv_status status = QV_OK;
-    pthread_mutex_lock(&job->lock);
-    if (!o->trusted && !job->decoder) {
-        status = qv_decoder_start(NULL, &job->own_decoder, err);
-        job->decoder = job->own_decoder;
-    }
-    o->decoder = o->trusted ? NULL : job->decoder;
-    pthread_mutex_unlock(&job->lock);
-    return status;
-}
-
-static qv_status
-make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_error *err)
-{
-    const char *name = s->key ? s->key : s->path;
-    struct qv_job_item *item = calloc(1, sizeof *item);
-    if (!item)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
-    item->source = *s;
-    item->device = -1;
-    item->source.key = strdup(name);
-    item->source.path = s->path ? strdup(s->path) : NULL;
-    qv_status status = QV_OK;
-    if (!item->source.key || (s->path && !item->source.path))
-        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
-    else if (qv_job_kinds[s->kind].is_clip)
-        status = set_clip_options(job, item, err);
-    else {
-        memcpy(item->grid_thw, s->item.grid_thw, sizeof item->grid_thw);
-        status = qv_job_decide(job, item, name, err);
-        if (!status)
-            status = check_frames(job, s, name, err);
-    }
-    if (status)
-        free_item(item);
-    else
-        *out = item;
-    return status;
-}
-
-/* Under the lock: room for a source, or why there will be none. */
-static qv_status
-wait_for_place(qv_job *job, const char *name, qv_error *err)
-{
-    while (!job->stopping && !job->ended && job->sources.n == job->sources.room) {
-        if (job->o.refuse_when_full)
-            return qv_fail(err, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
-                           job->sources.n);
-        qv_job_wait(job, QV_JOB_ADDERS);
-    }
-    if (job->status)
-        return qv_fail(err, job->status, "%s", job->error.text);
-    return job->ended || job->stopping
-               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources come", name)
-               : QV_OK;
-}
-
-qv_status
-qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
-{
-    if (!job)
-        return qv_fail(err, QV_EINVAL, "add source: job is NULL");
-    struct qv_job_item *item = NULL;
-    qv_status status = check_source(source, err);
-    if (!status)
-        status = make_item(job, source, &item, err);
-    if (status)
-        return status;
-    pthread_mutex_lock(&job->lock);
-    status = wait_for_place(job, item->source.key, err);
-    if (!status) {
-        item->next = job->items;
-        item->link = &job->items;
-        if (job->items)
-            job->items->link = &item->next;
-        job->items = item;
-        job->n_items++;
-        job->progress.added++;
-        qv_job_queue_put(&job->sources, item);
-        qv_job_wake(job, QV_JOB_READERS);
-    }
-    pthread_mutex_unlock(&job->lock);
-    if (status)
-        free_item(item);
-    return status;
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -385,7 +156,7 @@ count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_
     const int64_t m = job->model.merge_size, many[3] = { 1 << 20, m, m };
     qv_plan_options dense = { 0 };
     qv_status status = qv_plan_options_for(model, many, &dense, err);
-    *n = (dense.rows > pack_rows ? dense.rows : pack_rows) / (m * m);
+    *n = (dense.capacity.rows > pack_rows ? dense.capacity.rows : pack_rows) / (m * m);
     return status;
 }
 
@@ -401,7 +172,8 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         status = qv_job_device_open(&job->devices[i], err);
     }
     return status ? status
-                  : count_usual_tokens(job, models[0], job->pack.rows, &job->usual_tokens, err);
+                  : count_usual_tokens(job, models[0], job->pack.capacity.rows, &job->usual_tokens,
+                                       err);
 }
 
 enum { QUEUES = 4 + QV_JOB_INPUTS };
@@ -417,13 +189,13 @@ list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUE
     } single[QUEUES - QV_JOB_INPUTS] = {
         { &job->sources, (size_t)job->o.queue },
         { &job->large, readers * QV_JOB_LARGE_READY },
-        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_LOOK_AHEAD },
+        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS },
         { &job->failures, readers },
     };
     for (int i = 0; i < QUEUES; i++) {
         const int packed = i - (QUEUES - QV_JOB_INPUTS);
         queues[i] = packed < 0 ? single[i].queue : &job->packed[packed];
-        rooms[i] = packed < 0 ? single[i].room : QV_LOOK_AHEAD;
+        rooms[i] = packed < 0 ? single[i].room : QV_PACK_ITEMS;
     }
 }
 
@@ -580,10 +352,10 @@ finish(qv_job *job)
     drop_pieces(job);
     while (job->items) {
         struct qv_job_item *item = job->items;
-        unlink_item(job, item);
+        qv_job_unlink_item(job, item);
         pthread_mutex_unlock(&job->lock); /* which a sink may want, asking for progress */
         qv_job_cancel_item(job, item);
-        free_item(item);
+        qv_job_free_item(item);
         pthread_mutex_lock(&job->lock);
     }
     pthread_mutex_unlock(&job->lock);
@@ -642,53 +414,7 @@ qv_job_close(qv_job **handle)
     *handle = NULL;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
-
-/* The busiest of the stages; where none is, sources come too slowly. */
-static const char *
-find_limit(const qv_job_progress *p)
-{
-    const double all_s = p->elapsed_s + 1e-9;
-    const double decoding = p->decode_s / (all_s * p->decoders),
-                 device = p->device_s / (all_s * p->devices), sink = p->sink_s / (all_s * p->sinks);
-    if (decoding < 0.5 && device < 0.5 && sink < 0.5)
-        return "input";
-    return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
-}
-
-/* Under the lock: every stage's seconds, with those of what it is about now. */
-static void
-read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
-{
-    for (const struct qv_job_item *i = job->items; i; i = i->next)
-        if (i->began_s > 0 && !i->read) {
-            const double room_s = qv_job_clock_read(&i->room, now_s);
-            out->decode_s += now_s - i->began_s - room_s;
-            out->room_s += room_s;
-        }
-    for (int i = 0; i < job->n_devices; i++)
-        out->device_s += qv_job_clock_read(&job->devices[i].busy, now_s);
-    for (int i = 0; i < job->n_sinks; i++)
-        out->sink_s += qv_job_clock_read(&job->sinks[i].busy, now_s);
-}
-
-void
-qv_job_get_progress(qv_job *job, qv_job_progress *out)
-{
-    pthread_mutex_lock(&job->lock);
-    const double now_s = qv_job_seconds();
-    *out = job->progress;
-    out->frame_bytes = job->used;
-    out->ended = job->status != QV_OK;
-    out->pack_rows = job->capacity.rows;
-    read_clocks(job, now_s, out);
-    pthread_mutex_unlock(&job->lock);
-    out->elapsed_s = now_s - job->opened_s;
-    out->decoders = job->n_readers;
-    out->devices = job->n_devices;
-    out->sinks = job->n_sinks;
-    out->limit = find_limit(out);
-}
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 qv_status
 qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *options,

@@ -10,8 +10,6 @@
 #include <pthread.h>
 
 #include "error.h"
-#include "model/model.h"
-#include "model/packer.h"
 #include "qwenvit_job.h"
 
 enum {
@@ -75,15 +73,24 @@ struct qv_job_buffer {
 
 struct qv_job_piece {
     struct qv_job_item *item;
-    void *own;        /* frames, freed once the device has them; NULL: the caller's */
-    const void *data; /* frames or patches; NULL: none are left to be had, the item has failed */
-    size_t bytes;     /* of own, that count */
-    int64_t n_frames, n_pairs;
-    struct qv_waiting size;
+    qv_item part;     /* of the item, as it is pushed */
+    void *own;        /* its frames, freed once the device has them; NULL: the caller's */
+    size_t own_bytes; /* that count */
+    qv_capacity size;
     double ready_s; /* since when it waits: for a chunk, then for the sink */
     struct qv_job_buffer *buffer;
     int64_t buffer_row, first_row, n; /* tokens: in the buffer; of the item */
     bool last;                        /* of its item */
+};
+
+/* How far an item is. It goes from one to the next; QV_JOB_FAILED is passed by what has not failed. */
+enum qv_job_state {
+    QV_JOB_WAITING, /* for a reader */
+    QV_JOB_READING, /* a reader makes pieces of it */
+    QV_JOB_READ,    /* there will be no more pieces; some may be under way */
+    QV_JOB_FAILED,  /* none is under way, and its last call has still to be made */
+    QV_JOB_TOLD,    /* its last call was made */
+    QV_JOB_DONE,    /* and nobody holds it: it is no more */
 };
 
 struct qv_job_item {
@@ -93,17 +100,20 @@ struct qv_job_item {
     qv_clip *clip; /* the reader's */
     qv_clip_info info;
     bool has_info, packed;
-    int64_t grid_thw[3], pair_rows, n_tokens;
+    qv_item
+        whole; /* the source's, or of a clip its grid and number of frames; zeros before it is open */
+    int64_t n_tokens;
     int64_t piece_pairs;     /* of all pieces but the last */
     qv_plan_options options; /* of its plan */
     double *timestamps_s;
     struct qv_job_piece end; /* what tells of a failure */
     /* under the lock */
-    int device;           /* that has its pieces; -1: any */
-    size_t pieces, ready; /* under way, with those that wait for a device; those alone */
-    bool read;            /* no more pieces come */
-    bool in_sink, told;   /* the last call is being made, or was */
-    qv_status status;     /* why it has failed */
+    enum qv_job_state state;
+    size_t holders;                   /* its reader, and pieces under way */
+    size_t ready;                     /* pieces that wait for a device */
+    int device;                       /* that has its pieces; -1: any */
+    const struct qv_job_worker *sink; /* that is making a call for it; NULL: none */
+    qv_status status;                 /* why it has failed */
     qv_error error;
     int64_t damaged;
     struct qv_job_clock room; /* its reader's waits for room */
@@ -126,7 +136,7 @@ struct qv_job_plan {
 struct qv_job_chunk {
     struct qv_job_plan *plan;
     struct qv_job_buffer *buffer;
-    struct qv_job_piece *pieces[QV_LOOK_AHEAD];
+    struct qv_job_piece *pieces[QV_PACK_ITEMS];
     size_t n;
     int64_t rows;
     bool packed;
@@ -150,15 +160,17 @@ struct qv_job_worker {
     qv_job *job;
     int lane;
     pthread_t thread;
-    struct qv_job_clock busy; /* a sink's, under the lock */
+    /* under the lock */
+    struct qv_job_clock busy;       /* a sink's */
+    const struct qv_job_item *item; /* that a reader has; NULL: none */
 };
 
 struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
-    struct qv_capacity capacity; /* that small items are packed in; rows 0: none are packed */
-    qv_plan_options pack;        /* of its plan */
-    int64_t usual_tokens;        /* of a chunk that no item is larger than */
+    qv_plan_options pack;  /* of the plan that small items are packed in; rows 0: none are packed */
+    qv_capacity pack_item; /* the most that one of them takes */
+    int64_t usual_tokens;  /* of a chunk that no item is larger than */
     char lowering[24];
     int cores;
     qv_decoder *decoder, *own_decoder;
@@ -179,7 +191,7 @@ struct qv_job {
     size_t n_items;
     struct qv_job_queue sources;               /* items to be read */
     struct qv_job_queue packed[QV_JOB_INPUTS]; /* small pieces, by qv_input */
-    struct qv_waiting waits[QV_JOB_INPUTS];    /* what the small ones are together */
+    qv_capacity waits[QV_JOB_INPUTS];          /* what the small ones are together */
     struct qv_job_queue large;                 /* pieces that are chunks */
     struct qv_job_queue told;                  /* pieces for the sink */
     struct qv_job_queue failures;              /* items' ends */
@@ -191,10 +203,11 @@ struct qv_job {
     qv_job_progress progress;
 };
 
-static inline const struct qv_config *
-qv_job_config(const qv_job *job)
+/* For what the core says of items: all models say the same. */
+static inline const qv_model *
+qv_job_model(const qv_job *job)
 {
-    return &job->devices[0].model->config; /* which all models have */
+    return job->devices[0].model;
 }
 
 /* Who waits for what. */
@@ -216,13 +229,13 @@ void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* The item has failed, if it has not; what is no matter of the item alone ends the job. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Frees the item if it was told of and nobody has it any more. */
-void qv_job_release_item(qv_job *job, struct qv_job_item *item);
+/* One holds the item less: where it was the last, the item goes on as far as it can without a call of the
+ * sink. Returns its state: QV_JOB_FAILED leaves the caller to have the last call made; QV_JOB_DONE: the item
+ * was freed. */
+enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* Small pieces that wait: one more, or (sign -1) one less. */
-void qv_job_count(struct qv_waiting *all, const struct qv_waiting *one, int sign);
+void qv_job_count(qv_capacity *all, const qv_capacity *one, int sign);
 void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
-/* Queues the call that tells of a failure, once nothing of the item is under way. Waits for room. */
-void qv_job_tell_failure(qv_job *job, struct qv_job_item *item);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
@@ -232,7 +245,10 @@ void *qv_job_read(void *worker);
 void *qv_job_compute(void *device);
 void *qv_job_sink_thread(void *worker);
 
-/* reader.c: what suits an item of this grid. QV_EINVAL for one that cannot be. */
+/* item.c */
+void qv_job_free_item(struct qv_job_item *item);
+void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* from the list of all */
+/* What suits the item's grid. QV_EINVAL for one that cannot be. */
 qv_status qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name,
                         qv_error *err);
 

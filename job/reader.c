@@ -8,39 +8,6 @@
 
 #include "job.h"
 
-/* ---- decisions ------------------------------------------------------------------------------- */
-
-/* A function of the item alone (and of the job's options): its tokens are the same bits in any order. */
-qv_status
-qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
-{
-    const int64_t *g = item->grid_thw;
-    qv_plan_options own = { 0 };
-    qv_error inner;
-    qv_status status = qv_plan_options_for(job->devices[0].model, g, &own, &inner);
-    if (status)
-        return qv_fail(err, status, "%s: %s", name, inner.text);
-    item->pair_rows = g[1] * g[2];
-    item->n_tokens = g[0] * item->pair_rows / (job->model.merge_size * job->model.merge_size);
-    const struct qv_config *c = qv_job_config(job);
-    const int64_t pair[3] = { 1, g[1], g[2] };
-    item->packed = !job->o.alone && qv_capacity_is_small(&job->capacity, c, g);
-    /* a thin pair may have more windows than a pack has room for */
-    const bool cut = !item->packed && job->o.chunk_rows >= item->pair_rows &&
-                     qv_capacity_is_small(&job->capacity, c, pair);
-    item->options = item->packed || cut ? job->pack : own;
-    item->options.input = qv_job_kind_of(item)->input;
-    item->options.output = job->o.output;
-    int64_t pairs = item->options.rows / item->pair_rows;
-    if (pairs > item->options.segments)
-        pairs = item->options.segments;
-    const int64_t windows = qv_capacity_windows(c, pair);
-    if (windows && pairs > item->options.windows / windows)
-        pairs = item->options.windows / windows;
-    item->piece_pairs = pairs < g[0] ? pairs : g[0];
-    return QV_OK;
-}
-
 /* Where few sources wait, a clip has every core; else there are as many clips side by side. */
 static int
 clip_threads(const qv_job *job, size_t wanted)
@@ -60,7 +27,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 static bool
 has_place(const qv_job *job, const struct qv_job_item *item)
 {
-    return item->packed ? job->packed[item->options.input].n < QV_LOOK_AHEAD
+    return item->packed ? job->packed[item->options.input].n < QV_PACK_ITEMS
                         : item->ready < QV_JOB_LARGE_READY && job->large.n < job->large.room;
 }
 
@@ -115,7 +82,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
         free(piece);
     } else {
         piece->ready_s = job->ready_s = qv_job_seconds();
-        item->pieces++;
+        item->holders++;
         item->ready++;
         qv_job_queue_put(queue, piece);
         if (item->packed)
@@ -125,21 +92,21 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* The piece that begins with a frame pair; without its frames. */
+/* The piece that begins with a frame pair; of a clip without its frames. */
 static struct qv_job_piece *
 make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
 {
+    const qv_model *model = qv_job_model(job);
     struct qv_job_piece *piece = calloc(1, sizeof *piece);
-    const int64_t left = item->grid_thw[0] - pair, tokens = item->n_tokens / item->grid_thw[0];
+    const int64_t pairs = item->whole.grid_thw[0], tokens = item->n_tokens / pairs;
     if (piece) {
         piece->item = item;
-        piece->n_pairs = left < item->piece_pairs ? left : item->piece_pairs;
-        piece->size =
-            qv_waiting_of(qv_job_config(job),
-                          (int64_t[]){ piece->n_pairs, item->grid_thw[1], item->grid_thw[2] }, 0);
+        piece->part =
+            qv_item_piece(model, item->options.input, &item->whole, pair, item->piece_pairs);
+        piece->size = qv_item_size(model, piece->part.grid_thw);
         piece->first_row = pair * tokens;
-        piece->n = piece->n_pairs * tokens;
-        piece->last = piece->n_pairs == left;
+        piece->n = piece->part.grid_thw[0] * tokens;
+        piece->last = pair + piece->part.grid_thw[0] == pairs;
     }
     return piece;
 }
@@ -166,7 +133,8 @@ open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
         return status;
     qv_clip_get_info(item->clip, &item->info);
     item->has_info = true;
-    memcpy(item->grid_thw, item->info.grid_thw, sizeof item->grid_thw);
+    item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
+    memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
@@ -189,7 +157,7 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
             bool *more, qv_error *err)
 {
     const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
-    for (int64_t got, n = 0; n < piece->n_frames; n += got) {
+    for (int64_t got, n = 0; n < piece->part.n_frames; n += got) {
         *more = !is_over_now(job, item);
         if (!*more)
             return QV_OK;
@@ -208,25 +176,23 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
-    const int64_t per_pair = item->info.is_image ? 1 : job->model.temporal_patch_size;
-    const int64_t first = pair * per_pair, left = item->info.n_frames - first;
+    const int64_t first = pair * (item->info.is_image ? 1 : job->model.temporal_patch_size);
     struct qv_job_piece *piece = make_piece(job, item, pair);
     if (!piece)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
-    piece->n_frames = piece->n_pairs * per_pair < left ? piece->n_pairs * per_pair : left;
     const size_t bytes =
-        (size_t)piece->n_frames * (size_t)item->info.width * (size_t)item->info.height * 3;
+        (size_t)piece->part.n_frames * (size_t)item->info.width * (size_t)item->info.height * 3;
     *more = take_room(job, item, bytes);
     if (!*more) {
         free(piece);
         return QV_OK;
     }
     const double began_s = qv_job_seconds();
-    piece->bytes = bytes;
-    piece->data = piece->own = malloc(bytes);
+    piece->own_bytes = bytes;
+    piece->part.data = piece->own = malloc(bytes);
     qv_status status = piece->own ? read_frames(job, item, piece, first, more, err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
-                                            name_of(item), (long long)piece->n_frames);
+                                            name_of(item), (long long)piece->part.n_frames);
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip);
     pthread_mutex_lock(&job->lock);
@@ -249,7 +215,7 @@ read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
     bool more = true;
     qv_status status = open_clip(job, item, err);
-    const int64_t pairs = item->grid_thw[0], step = item->piece_pairs;
+    const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
         status = read_piece(job, item, pair, &more, err);
     return status;
@@ -260,27 +226,11 @@ read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 static qv_status
 cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
-    const qv_item *whole = &item->source.item;
-    const qv_model_info *m = &job->model;
-    const bool frames = item->options.input == QV_INPUT_FRAMES;
-    const size_t pair_values =
-        (size_t)item->pair_rows *
-        (frames ? (size_t)(m->temporal_patch_size * m->patch_size * m->patch_size * m->in_channels)
-                : (size_t)m->row_dim);
-    const size_t pair_bytes = pair_values * qv_job_kind_of(item)->value_bytes;
-    const int64_t pairs = item->grid_thw[0], step = item->piece_pairs;
+    const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; pair < pairs && take_room(job, item, 0); pair += step) {
         struct qv_job_piece *piece = make_piece(job, item, pair);
         if (!piece)
             return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
-        piece->data =
-            (const char *)whole->data + (frames && whole->is_image ? 0 : (size_t)pair * pair_bytes);
-        if (frames && whole->is_image)
-            piece->n_frames = 1;
-        else if (frames && piece->last && whole->n_frames)
-            piece->n_frames = whole->n_frames - pair * m->temporal_patch_size;
-        else if (frames)
-            piece->n_frames = piece->n_pairs * m->temporal_patch_size;
         put_ready(job, piece);
     }
     return QV_OK;
@@ -289,8 +239,9 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 static struct qv_job_item *
-take_source(qv_job *job)
+take_source(struct qv_job_worker *w)
 {
+    qv_job *job = w->job;
     pthread_mutex_lock(&job->lock);
     while (!job->stopping && !job->sources.n)
         qv_job_wait(job, QV_JOB_READERS);
@@ -298,6 +249,9 @@ take_source(qv_job *job)
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
         item->began_s = qv_job_seconds();
+        item->state = QV_JOB_READING;
+        item->holders++;
+        w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
     }
@@ -305,19 +259,37 @@ take_source(qv_job *job)
     return item;
 }
 
+/* Queues the call that tells of a failure. Waits for room, so that no more failures wait than readers. */
 static void
-finish_reading(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+queue_failure(qv_job *job, struct qv_job_item *item)
 {
+    while (!job->stopping && job->failures.n == job->failures.room)
+        qv_job_wait(job, QV_JOB_READERS);
+    if (job->stopping)
+        return;
+    item->end.item = item;
+    item->holders++;
+    qv_job_queue_put(&job->failures, &item->end);
+    qv_job_wake(job, QV_JOB_SINKS);
+}
+
+static void
+finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status status,
+               const qv_error *err)
+{
+    qv_job *job = w->job;
     qv_clip_close(&item->clip);
     pthread_mutex_lock(&job->lock);
     job->progress.decode_s += qv_job_seconds() - item->began_s - item->room.sum_s;
     job->progress.room_s += item->room.sum_s;
     job->n_reading--;
-    item->read = true;
+    w->item = NULL;
+    if (item->state == QV_JOB_READING) /* the sink may have told of the last piece */
+        item->state = QV_JOB_READ;
     if (status)
         qv_job_fail_item(job, item, status, err);
-    qv_job_tell_failure(job, item);
-    qv_job_release_item(job, item);
+    if (qv_job_let_go(job, item) == QV_JOB_FAILED)
+        queue_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
     pthread_mutex_unlock(&job->lock);
 }
@@ -325,14 +297,14 @@ finish_reading(qv_job *job, struct qv_job_item *item, qv_status status, const qv
 void *
 qv_job_read(void *worker)
 {
-    const struct qv_job_worker *w = worker;
+    struct qv_job_worker *w = worker;
     qv_job *job = w->job;
-    for (struct qv_job_item *item; (item = take_source(job)) != NULL;) {
+    for (struct qv_job_item *item; (item = take_source(w)) != NULL;) {
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
         qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_job_seconds());
-        finish_reading(job, item, status, &err);
+        finish_reading(w, item, status, &err);
     }
     return NULL;
 }

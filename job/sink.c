@@ -17,7 +17,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                                    : item->clip_options.trusted ? "thread"
                                                                 : "process",
                         .clip = item->has_info ? &item->info : NULL,
-                        .is_image = is_clip ? item->info.is_image : item->source.item.is_image,
+                        .is_image = item->whole.is_image,
                         .n_tokens = item->n_tokens,
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
@@ -27,7 +27,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .wait_decode_s = item->wait_decode_s,
                         .wait_device_s = item->wait_device_s,
                         .wait_sink_s = item->wait_sink_s };
-    memcpy(r.grid_thw, item->grid_thw, sizeof r.grid_thw);
+    memcpy(r.grid_thw, item->whole.grid_thw, sizeof r.grid_thw);
     return r;
 }
 
@@ -45,7 +45,7 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
         r->deepstack[i] = (const char *)t->deepstack[i] + at;
     r->timestamps_s = piece->last ? piece->item->timestamps_s : NULL;
     r->frames = piece->own;
-    r->n_frames = piece->own ? piece->n_frames : 0;
+    r->n_frames = piece->own ? piece->part.n_frames : 0;
 }
 
 /* Under the lock, which it gives back while the sink is called. */
@@ -65,7 +65,8 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_jo
     qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&w->busy, ended_s);
-    item->told = item->told || r->last;
+    if (r->last)
+        item->state = QV_JOB_TOLD;
     if (status)
         qv_job_fail_item(job, item, status, &err);
 }
@@ -84,11 +85,8 @@ call_failure(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item)
 static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
-    struct qv_job_item *item = piece->item;
     struct qv_job_buffer *buffer = piece->buffer;
-    item->pieces--;
-    item->in_sink = false;
-    if (piece == &item->end)
+    if (piece == &piece->item->end)
         return;
     qv_job_free_frames(job, piece);
     if (buffer && !--buffer->users) {
@@ -111,7 +109,7 @@ take_piece(qv_job *job)
     }
     for (size_t i = 0; i < job->told.n; i++) {
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
-        if (!p->item->in_sink)
+        if (!p->item->sink)
             return qv_job_queue_take(&job->told, i);
     }
     return NULL;
@@ -121,7 +119,7 @@ static void
 tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
 {
     struct qv_job_item *item = piece->item;
-    item->in_sink = true;
+    item->sink = w;
     if (!item->status) {
         item->wait_sink_s += qv_job_seconds() - piece->ready_s;
         qv_job_result r = describe(job, item);
@@ -129,12 +127,12 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
         call(job, w, item, &r);
     }
     retire(job, piece);
-    if (item->status && item->read && !item->pieces && !item->told) {
-        item->in_sink = true;
+    item->sink = NULL;
+    if (qv_job_let_go(job, item) == QV_JOB_FAILED) {
+        item->holders++; /* this thread, for the call */
         call_failure(job, w, item);
-        item->in_sink = false;
+        qv_job_let_go(job, item);
     }
-    qv_job_release_item(job, item);
     qv_job_wake(job, QV_JOB_SINKS); /* another piece of the item may have waited */
 }
 
@@ -164,6 +162,6 @@ qv_job_cancel_item(qv_job *job, struct qv_job_item *item)
     r.cancelled = !item->status;
     r.status = item->status ? item->status : job->status ? job->status : QV_ESTATE;
     r.error = item->status || job->status ? error.text : "the job was closed before it was done";
-    if (!item->told)
+    if (item->state < QV_JOB_TOLD)
         job->o.sink(job->o.user, &r, &ignored);
 }

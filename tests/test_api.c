@@ -151,10 +151,10 @@ chunks_do_not_depend_on_length(void **state)
         const int64_t per_pair = PATCHES / 4 * t.info.out_hidden, outputs = 1 + t.info.n_deepstack;
         float *whole = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &n);
         assert_int_equal(qv_plan_options_for(t.model, clip.grid_thw, &o, &err), QV_OK);
-        assert_int_equal(o.segment_rows, PATCHES);
+        assert_int_equal(o.capacity.segment_rows, PATCHES);
         qv_plan *plan = tiny_plan(&t, &o);
         qv_plan_get_info(plan, &info);
-        assert_int_equal(info.segments, per_chunk);
+        assert_int_equal(info.capacity.segments, per_chunk);
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             clip.data = frames + (size_t)(2 * cuts[i][0]) * frame;
             clip.grid_thw[0] = cuts[i][1] < per_chunk ? cuts[i][1] : per_chunk;
@@ -228,12 +228,14 @@ one_frame_is_two_equal_ones(void **state)
         free(a);
         free(b);
         /* all in one chunk: what is read behind a frame would be another item's */
-        a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .rows = 64 }, &k);
+        a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.rows = 64 },
+                        &k);
         for (int i = 0; i < 2; i++) {
             memcpy(four, items[1 + i].data, frame);
             memcpy(four + frame, items[1 + i].data, frame);
             const qv_item two = { .data = four, .grid_thw = { 1, 4, 4 } };
-            b = tiny_encode(&t, QV_INPUT_FRAMES, &two, 1, &(qv_plan_options){ .rows = 64 }, &m);
+            b = tiny_encode(&t, QV_INPUT_FRAMES, &two, 1, &(qv_plan_options){ .capacity.rows = 64 },
+                            &m);
             for (int j = 0; j < 1 + t.info.n_deepstack; j++)
                 assert_true(tiny_same(&t, a + (16 * j + 8 + 4 * i) * t.info.out_hidden,
                                       b + 4 * j * t.info.out_hidden,
@@ -294,13 +296,13 @@ an_image_larger_than_a_chunk(void **state)
             { .data = frames, .grid_thw = { 1, side, side }, .is_image = true },
             { .data = frames, .grid_thw = { 1, 2, 2 }, .is_image = true },
         };
-        const qv_plan_options asked = { .rows = side * side };
+        const qv_plan_options asked = { .capacity.rows = side * side };
         qv_plan_options o = { 0 };
         qv_error err = { 0 };
         size_t n, m, k;
         assert_int_equal(qv_plan_options_for(t.model, items[0].grid_thw, &o, &err), QV_OK);
-        assert_int_equal(o.rows, side * side);
-        assert_int_equal(o.segment_rows, side * side);
+        assert_int_equal(o.capacity.rows, side * side);
+        assert_int_equal(o.capacity.segment_rows, side * side);
         float *alone = tiny_encode(&t, QV_INPUT_FRAMES, items, 1, NULL, &n);
         float *packed = tiny_encode(&t, QV_INPUT_FRAMES, items, 1, &asked, &m);
         float *both = tiny_encode(&t, QV_INPUT_FRAMES, items, 2, NULL, &k);
@@ -440,15 +442,16 @@ wrong_calls_are_refused_with_words(void **state)
         qv_plan_options options;
         const char *words;
     } plans[] = {
-        { { .rows = -1 }, "rows is -1" },
-        { { .rows = INT64_MAX }, "rows is 9223372036854775807" },
-        { { .segments = -3 }, "segments is -3" },
-        { { .segments = INT64_MAX }, "segments is 9223372036854775807" },
-        { { .segment_rows = 6 }, "segment_rows is 6; must be 0 (any) or a multiple of 4" },
-        { { .segment_rows = -4 }, "segment_rows is -4" },
-        { { .segment_rows = (int64_t)1 << 62 }, "segment_rows is 4611686018427387904" },
-        { { .windows = -2 }, "windows is -2" },
-        { { .rows = 8, .segment_rows = 16 }, "rows is 8; too few for one segment" },
+        { { .capacity.rows = -1 }, "rows is -1" },
+        { { .capacity.rows = INT64_MAX }, "rows is 9223372036854775807" },
+        { { .capacity.segments = -3 }, "segments is -3" },
+        { { .capacity.segments = INT64_MAX }, "segments is 9223372036854775807" },
+        { { .capacity.segment_rows = 6 }, "segment_rows is 6; must be 0 (any) or a multiple of 4" },
+        { { .capacity.segment_rows = -4 }, "segment_rows is -4" },
+        { { .capacity.segment_rows = (int64_t)1 << 62 }, "segment_rows is 4611686018427387904" },
+        { { .capacity.windows = -2 }, "windows is -2" },
+        { { .capacity.rows = 8, .capacity.segment_rows = 16 },
+          "rows is 8; too few for one segment" },
         { { .input = (qv_input)7 }, "input is 7" },
         { { .output = QV_U8 }, "output is 3" },
         { { .reserved = { [6] = 1 } }, "reserved" },
@@ -523,7 +526,9 @@ wrong_items_are_refused_with_words(void **state)
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
     float tokens[64];
     for (int input = 0; input < 2; input++) {
-        const qv_plan_options o = { .rows = 64, .segments = 3, .input = (qv_input)input };
+        const qv_plan_options o = { .capacity.rows = 64,
+                                    .capacity.segments = 3,
+                                    .input = (qv_input)input };
         qv_plan *plan = tiny_plan(&t, &o);
         qv_tokens out = { .tokens = tokens, .capacity = 64 };
         for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
@@ -536,7 +541,8 @@ wrong_items_are_refused_with_words(void **state)
         REFUSED(qv_plan_pull(plan, &out, &err), QV_ESTATE, "nothing to pull");
         qv_plan_free(&plan);
     }
-    qv_plan *dense = tiny_plan(&t, &(qv_plan_options){ .rows = 16, .segment_rows = 8 });
+    qv_plan *dense =
+        tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 16, .capacity.segment_rows = 8 });
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 } };
     const qv_item many = { .data = frames, .grid_thw = { 3, 2, 4 } };
     REFUSED(qv_plan_push(dense, &wrong, 1, &err), QV_EINVAL, "has 4 patches; this plan's");
@@ -544,10 +550,10 @@ wrong_items_are_refused_with_words(void **state)
     REFUSED(qv_plan_push(NULL, &wrong, 1, &err), QV_EINVAL, "plan is NULL");
     qv_plan_free(&dense);
 
-    qv_plan_options o = { .rows = 77 };
+    qv_plan_options o = { .capacity.rows = 77 };
     REFUSED(qv_plan_options_for(t.model, (const int64_t[]){ 1, 3, 2 }, &o, &err), QV_EINVAL,
             "1,3,2");
-    assert_int_equal(o.rows, 77);
+    assert_int_equal(o.capacity.rows, 77);
     qv_tokens out = { .tokens = tokens, .capacity = 0, .n = -7 };
     const qv_item fine = { .data = frames, .grid_thw = { 2, 2, 2 } };
     const qv_item two[] = { fine, { .data = frames, .grid_thw = { 1, 2, 1 } } };
@@ -571,7 +577,7 @@ push_and_pull_take_turns(void **state)
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 }, .n_frames = 3 };
     float tokens[64];
     qv_tokens out = { .tokens = tokens, .capacity = 0, .n = -7 };
-    qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = 8 });
+    qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 8 });
     REFUSED(qv_plan_pull(plan, &out, &err), QV_ESTATE, "nothing to pull");
     REFUSED(qv_plan_push(plan, &wrong, 1, &err), QV_EINVAL, "n_frames is 3");
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_OK);
@@ -598,7 +604,7 @@ a_described_model_has_costs_and_no_weights(void **state)
     qv_model *model = NULL;
     qv_plan *plan = NULL, *real = NULL;
     qv_plan_info info, same;
-    const qv_plan_options o = { .rows = 16, .segments = 4 };
+    const qv_plan_options o = { .capacity.rows = 16, .capacity.segments = 4 };
     const qv_item item = { .data = &err, .grid_thw = { 1, 2, 2 } };
     assert_int_equal(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
                                    &(qv_model_options){ .describe = true }, &model, &err),
@@ -607,9 +613,9 @@ a_described_model_has_costs_and_no_weights(void **state)
     assert_int_equal(qv_plan_create(t.model, &o, &real, &err), QV_OK);
     qv_plan_get_info(plan, &info);
     qv_plan_get_info(real, &same);
-    assert_int_equal(info.rows, 16);
-    assert_int_equal(info.segments, 4);
-    assert_int_equal(info.segment_rows, 0);
+    assert_int_equal(info.capacity.rows, 16);
+    assert_int_equal(info.capacity.segments, 4);
+    assert_int_equal(info.capacity.segment_rows, 0);
     assert_int_equal(info.tokens, 4);
     assert_int_equal(info.chunks_ahead, 1);
     assert_true(info.flops > 0 && info.flops == same.flops);
@@ -651,10 +657,44 @@ names_of_everything(void **state)
     assert_string_equal(qv_dtype_name(QV_BF16), "bf16");
 }
 
+/* A clip's pieces lie behind one another, the last with the frames that are left; an image's frames are one
+ * for all its pairs, its patches are not. */
+static void
+items_are_cut_at_frame_pairs(void **state)
+{
+    (void)state;
+    static const char data[1];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    const qv_item clip = { .data = data, .grid_thw = { 5, 4, 6 }, .n_frames = 9 };
+    const qv_item image = { .data = data, .grid_thw = { 5, 4, 6 }, .is_image = true };
+    const int64_t pair = 24 * t.info.row_dim;
+    const struct {
+        const qv_item *item;
+        qv_input input;
+        int64_t first, pairs, n_frames, offset;
+    } cuts[] = {
+        { &clip, QV_INPUT_FRAMES, 0, 2, 4, 0 },
+        { &clip, QV_INPUT_FRAMES, 2, 2, 4, 2 * pair },
+        { &clip, QV_INPUT_FRAMES, 4, 1, 1, 4 * pair },
+        { &image, QV_INPUT_FRAMES, 4, 1, 1, 0 },
+        { &image, QV_INPUT_PATCHES, 2, 2, 0, 2 * pair * 4 },
+        { &image, QV_INPUT_PATCHES_BF16, 4, 1, 0, 4 * pair * 2 },
+    };
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        const qv_item piece = qv_item_piece(t.model, cuts[i].input, cuts[i].item, cuts[i].first, 2);
+        assert_int_equal(piece.grid_thw[0], cuts[i].pairs);
+        assert_int_equal(piece.n_frames, cuts[i].n_frames);
+        assert_int_equal((intptr_t)piece.data - (intptr_t)data, cuts[i].offset);
+        assert_int_equal(piece.is_image, cuts[i].item->is_image);
+    }
+    tiny_close(&t);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_are_cut_at_frame_pairs),
         cmocka_unit_test(same_bits_every_time),
         cmocka_unit_test(host_memory_serves_any_call),
         cmocka_unit_test(host_memory_that_cannot_be),

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/packer.h"
+#include "model/capacity.h"
 
 /* Of backends as they are, and what could be. */
 static const struct qv_caps devices[] = {
@@ -24,6 +24,13 @@ static const struct qv_caps devices[] = {
 static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 static const int64_t merges[] = { 1, 2, 3 };
+
+static bool
+fits(const struct qv_capacity *chunk, const struct qv_config *c, const int64_t grid_thw[3])
+{
+    const struct qv_capacity size = qv_capacity_of(c, grid_thw);
+    return qv_capacity_fits(chunk, &size);
+}
 
 static void
 buckets_are_a_ladder(void **state)
@@ -85,7 +92,7 @@ an_item_alone_has_its_own_bucket(void **state)
             if (rows <= chunk) {
                 assert_int_equal(c.rows, qv_capacity_bucket(caps, 2, rows));
                 assert_int_equal(c.segment_rows, 0);
-                assert_true(c.segments >= g[0] && qv_capacity_is_small(&c, &plain, g));
+                assert_true(c.segments >= g[0] && fits(&c, &plain, g));
             } else {
                 assert_int_equal(c.segment_rows, segment);
                 assert_int_equal(c.rows, c.segments * segment);
@@ -132,14 +139,34 @@ capacities_that_agree_are_known(void **state)
 }
 
 static void
+sizes_are_compared_and_counted(void **state)
+{
+    (void)state;
+    const qv_capacity chunk = { .rows = 100, .segments = 7, .segment_rows = 8, .windows = 12 };
+    qv_capacity others[4] = { chunk, chunk, chunk, chunk };
+    others[0].rows = others[1].segments = others[2].segment_rows = others[3].windows = 1;
+    assert_true(qv_capacity_equal(&chunk, &(qv_capacity){ 100, 7, 8, 12 }));
+    for (int i = 0; i < 4; i++)
+        assert_false(qv_capacity_equal(&chunk, &others[i]));
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 10, .segments = 1 }), 7);
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 30, .segments = 1 }), 3);
+    assert_int_equal(qv_capacity_fits(&chunk,
+                                      &(qv_capacity){ .rows = 1, .segments = 1, .windows = 5 }),
+                     2);
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 101, .segments = 1 }), 0);
+    assert_int_equal(qv_capacity_fits(&(qv_capacity){ .rows = -30 }, &(qv_capacity){ .rows = 10 }),
+                     0);
+}
+
+static void
 small_is_what_fits(void **state)
 {
     (void)state;
     const struct qv_capacity pack = { .rows = 640, .segments = 8 };
-    assert_true(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 1, 20, 32 }));
-    assert_false(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 1, 20, 34 }));
-    assert_true(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 8, 2, 2 }));
-    assert_false(qv_capacity_is_small(&pack, &plain, (const int64_t[]){ 9, 2, 2 }));
+    assert_true(fits(&pack, &plain, (const int64_t[]){ 1, 20, 32 }));
+    assert_false(fits(&pack, &plain, (const int64_t[]){ 1, 20, 34 }));
+    assert_true(fits(&pack, &plain, (const int64_t[]){ 8, 2, 2 }));
+    assert_false(fits(&pack, &plain, (const int64_t[]){ 9, 2, 2 }));
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -159,32 +186,35 @@ static const int64_t images[64][2] = {
 /* Chunk after chunk as an encoder does; each item goes once, the oldest with the next chunk. Rows of
  * all chunks but the last, over those that they have room for. */
 static double
-fill_of(const struct qv_capacity *capacity, const struct qv_waiting *items, size_t n)
+fill_of(const struct qv_capacity *capacity, const qv_capacity *items, size_t n)
 {
     enum { MOST = 4096 };
     static bool gone[MOST];
-    static struct qv_waiting waiting[QV_LOOK_AHEAD];
-    size_t chosen[QV_LOOK_AHEAD], n_waiting = 0, next = 0, chunks = 0;
+    static qv_capacity waiting[QV_PACK_ITEMS];
+    static size_t numbers[QV_PACK_ITEMS];
+    size_t chosen[QV_PACK_ITEMS], n_waiting = 0, next = 0, chunks = 0;
     int64_t full = 0, last = 0;
     assert_true(n <= MOST);
     memset(gone, 0, sizeof gone);
     while (next < n || n_waiting) {
-        while (next < n && n_waiting < QV_LOOK_AHEAD)
-            waiting[n_waiting++] = items[next++];
-        size_t used = qv_packer_choose(capacity, waiting, n_waiting, chosen);
+        while (next < n && n_waiting < QV_PACK_ITEMS)
+            numbers[n_waiting] = next, waiting[n_waiting++] = items[next++];
+        size_t used = qv_pack_choose(capacity, waiting, n_waiting, chosen);
         int64_t rows = 0, segments = 0;
         assert_true(used >= 1 && chosen[0] == 0);
         for (size_t i = 0; i < used; i++) {
             assert_true(chosen[i] < n_waiting && (i == 0 || chosen[i] > chosen[i - 1]));
             rows += waiting[chosen[i]].rows;
             segments += waiting[chosen[i]].segments;
-            assert_false(gone[waiting[chosen[i]].item]);
-            gone[waiting[chosen[i]].item] = true;
+            assert_false(gone[numbers[chosen[i]]]);
+            gone[numbers[chosen[i]]] = true;
         }
         assert_true(rows <= capacity->rows && segments <= capacity->segments);
-        for (size_t i = used; i-- > 0;)
-            memmove(&waiting[chosen[i]], &waiting[chosen[i] + 1],
-                    (--n_waiting - chosen[i]) * sizeof *waiting);
+        for (size_t i = used; i-- > 0;) {
+            const size_t at = chosen[i], behind = --n_waiting - at;
+            memmove(&waiting[at], &waiting[at + 1], behind * sizeof *waiting);
+            memmove(&numbers[at], &numbers[at + 1], behind * sizeof *numbers);
+        }
         full += last;
         last = rows;
         chunks++;
@@ -202,9 +232,9 @@ images_of_many_sizes_fill_chunks(void **state)
         int64_t rows;
         double fill;
     } cases[] = { { 6144, 0.97 }, { 24576, 0.99 }, { 32768, 0.99 } };
-    struct qv_waiting waiting[64];
+    qv_capacity waiting[64];
     for (size_t i = 0; i < 64; i++)
-        waiting[i] = (struct qv_waiting){ images[i][0] * images[i][1], 1, 0, i };
+        waiting[i] = (qv_capacity){ .rows = images[i][0] * images[i][1], .segments = 1 };
     for (size_t i = 0; i < 3; i++) {
         struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
         assert_int_equal(c.rows, cases[i].rows);
@@ -220,9 +250,9 @@ small_images_fill_large_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static struct qv_waiting waiting[N];
+    static qv_capacity waiting[N];
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (struct qv_waiting){ 256, 1, 0, i };
+        waiting[i] = (qv_capacity){ .rows = 256, .segments = 1 };
     for (int d = 3; d < N_DEVICES; d++) {
         struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
         if (c.rows % 256 == 0)
@@ -237,7 +267,7 @@ free_segments_fill_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static struct qv_waiting waiting[N];
+    static qv_capacity waiting[N];
     static const struct qv_config windowed = { .patch = 14, .merge = 2, .window = 112 };
     static const int64_t grids[][2] = { { 4, 6 },   { 8, 8 },   { 6, 14 }, { 10, 10 },
                                         { 12, 18 }, { 16, 20 }, { 20, 20 } };
@@ -247,18 +277,18 @@ free_segments_fill_chunks(void **state)
     for (size_t family = 0; family < 2; family++) {
         const struct qv_config *c = family ? &windowed : &plain;
         const struct qv_capacity pack = qv_capacity_pack(free, c, 0);
+        const struct qv_capacity most_of_one = qv_capacity_pack_item(free, c, 0);
         const struct qv_capacity usual = qv_capacity_pack(&costly, c, 0);
         for (size_t size = 0; size < sizeof grids / sizeof *grids; size++) {
             const int64_t g[3] = { 1, grids[size][0], grids[size][1] }, rows = g[1] * g[2];
             for (size_t i = 0; i < N; i++)
-                waiting[i] = qv_waiting_of(c, g, i);
+                waiting[i] = qv_capacity_of(c, g);
             const double fill = fill_of(&pack, waiting, N), most = (double)(640 / rows * rows);
             if (fill != most / 640)
                 fail_msg("%lldx%lld: %.3f full", (long long)g[1], (long long)g[2], fill);
             for (int64_t pairs = 1; pairs < 40; pairs++) {
                 const int64_t whole[3] = { pairs, g[1], g[2] };
-                assert_int_equal(qv_capacity_is_small(&pack, c, whole),
-                                 qv_capacity_is_small(&usual, c, whole));
+                assert_int_equal(fits(&most_of_one, c, whole), fits(&usual, c, whole));
             }
         }
     }
@@ -293,17 +323,17 @@ the_oldest_is_never_left(void **state)
 {
     (void)state;
     const struct qv_capacity c = { .rows = 100, .segments = 4 };
-    const struct qv_waiting waiting[] = { { 4, 1, 0, 0 },  { 100, 1, 0, 1 }, { 90, 2, 0, 2 },
-                                          { 10, 1, 0, 3 }, { 2, 1, 0, 4 },   { 2, 1, 0, 5 } };
-    size_t chosen[QV_LOOK_AHEAD];
-    assert_int_equal(qv_packer_choose(&c, waiting, 6, chosen), 3); /* 4, 90 and a 2 */
+    const qv_capacity waiting[] = { { 4, 1, 0, 0 },  { 100, 1, 0, 0 }, { 90, 2, 0, 0 },
+                                    { 10, 1, 0, 0 }, { 2, 1, 0, 0 },   { 2, 1, 0, 0 } };
+    size_t chosen[QV_PACK_ITEMS];
+    assert_int_equal(qv_pack_choose(&c, waiting, 6, chosen), 3); /* 4, 90 and a 2 */
     assert_int_equal(chosen[0], 0);
     assert_int_equal(chosen[1], 2);
     assert_int_equal(chosen[2], 4);
-    assert_int_equal(qv_packer_choose(&c, waiting + 1, 5, chosen), 1);
-    assert_int_equal(qv_packer_choose(&c, waiting, 0, chosen), 0);
-    const struct qv_waiting clips[] = { { 8, 3, 0, 0 }, { 50, 2, 0, 1 }, { 8, 1, 0, 2 } };
-    assert_int_equal(qv_packer_choose(&c, clips, 3, chosen), 2);
+    assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, chosen), 1);
+    assert_int_equal(qv_pack_choose(&c, waiting, 0, chosen), 0);
+    const qv_capacity clips[] = { { 8, 3, 0, 0 }, { 50, 2, 0, 0 }, { 8, 1, 0, 0 } };
+    assert_int_equal(qv_pack_choose(&c, clips, 3, chosen), 2);
     assert_int_equal(chosen[1], 2);
 }
 
@@ -319,8 +349,8 @@ windows_bound_a_chunk(void **state)
                   { { 1, 10, 16 }, 4 }, { { 3, 2, 18 }, 9 }, { { 1, 64, 64 }, 64 } };
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
         const int64_t *g = grids[i].grid_thw;
-        assert_int_equal(qv_capacity_windows(&c, g), grids[i].windows);
-        assert_int_equal(qv_capacity_windows(&plain, g), 0);
+        assert_int_equal(qv_capacity_of(&c, g).windows, grids[i].windows);
+        assert_int_equal(qv_capacity_of(&plain, g).windows, 0);
         for (int d = 0; d < N_DEVICES; d++) {
             struct qv_capacity alone = qv_capacity_alone(&devices[d], &c, g);
             const int64_t pairs = alone.segment_rows ? alone.segments : g[0];
@@ -329,11 +359,11 @@ windows_bound_a_chunk(void **state)
         }
     }
     const struct qv_capacity pack = { .rows = 1000, .segments = 100, .windows = 10 };
-    assert_true(qv_capacity_is_small(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
-    assert_false(qv_capacity_is_small(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
-    const struct qv_waiting waiting[] = { { 36, 1, 9, 0 }, { 16, 1, 4, 1 }, { 8, 1, 1, 2 } };
-    size_t chosen[QV_LOOK_AHEAD];
-    assert_int_equal(qv_packer_choose(&pack, waiting, 3, chosen), 2);
+    assert_true(fits(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
+    assert_false(fits(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
+    const qv_capacity waiting[] = { { 36, 1, 0, 9 }, { 16, 1, 0, 4 }, { 8, 1, 0, 1 } };
+    size_t chosen[QV_PACK_ITEMS];
+    assert_int_equal(qv_pack_choose(&pack, waiting, 3, chosen), 2);
     assert_int_equal(chosen[1], 2);
 }
 
@@ -343,14 +373,14 @@ any_items_go_in_turn(void **state)
 {
     (void)state;
     enum { N = 2000 };
-    static struct qv_waiting waiting[N];
+    static qv_capacity waiting[N];
     const struct qv_capacity c = { .rows = 640, .segments = 8 };
     uint32_t seed = 1;
     for (size_t i = 0; i < N; i++) {
         seed = seed * 1664525 + 1013904223;
         int64_t segments = 1 + (seed >> 24) % 8;
         waiting[i] =
-            (struct qv_waiting){ segments * (4 + 4 * (int64_t)((seed >> 8) % 20)), segments, 0, i };
+            (qv_capacity){ segments * (4 + 4 * (int64_t)((seed >> 8) % 20)), segments, 0, 0 };
         assert_true(waiting[i].rows <= c.rows);
     }
     fill_of(&c, waiting, N);
@@ -364,6 +394,7 @@ main(void)
         cmocka_unit_test(packs_have_room_for_usual_segments),
         cmocka_unit_test(an_item_alone_has_its_own_bucket),
         cmocka_unit_test(capacities_that_agree_are_known),
+        cmocka_unit_test(sizes_are_compared_and_counted),
         cmocka_unit_test(small_is_what_fits),
         cmocka_unit_test(images_of_many_sizes_fill_chunks),
         cmocka_unit_test(small_images_fill_large_chunks),

@@ -244,11 +244,11 @@ encode_alone(const struct tiny *t, qv_input input, const qv_item *item, qv_dtype
              size_t *bytes)
 {
     const int64_t *g = item->grid_thw;
-    qv_plan_options pack = { .rows = ROWS, .input = input, .output = output };
+    qv_plan_options pack = { .capacity.rows = ROWS, .input = input, .output = output };
     qv_plan *plan = tiny_plan(t, &pack);
-    const struct qv_capacity capacity = plan->capacity;
+    const struct qv_capacity size = qv_item_size(t->model, g);
     char *tokens;
-    if (qv_capacity_is_small(&capacity, &t->model->config, g)) {
+    if (qv_capacity_fits(&plan->packed_item, &size)) {
         tokens = tiny_chunk(t, plan, item, 1, output, bytes);
     } else if (g[1] * g[2] > ROWS) {
         qv_plan_options o = { .output = output };

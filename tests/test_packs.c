@@ -72,9 +72,11 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
                  qv_dtype output)
 {
     struct pack p = { .t = tiny_open_family(dir, backend, dtype, 2), .output = output };
-    const qv_plan_options o = {
-        .rows = ROWS, .segments = SEGMENTS, .windows = ROWS / 4, .input = input, .output = output
-    };
+    const qv_plan_options o = { .capacity.rows = ROWS,
+                                .capacity.segments = SEGMENTS,
+                                .capacity.windows = ROWS / 4,
+                                .input = input,
+                                .output = output };
     size_t bytes;
     p.plan = tiny_plan(&p.t, &o);
     for (int i = 0; i < N; i++) {
@@ -231,7 +233,7 @@ several_are_each_alone(void **state)
             continue;
         struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
         enum { MANY = 3 * N };
-        const qv_plan_options o = { .rows = ROWS, .segments = SEGMENTS };
+        const qv_plan_options o = { .capacity.rows = ROWS, .capacity.segments = SEGMENTS };
         size_t bytes, row = (size_t)p.t.info.out_hidden * 4;
         qv_item items[MANY];
         int64_t total = 0, at = 0;
@@ -315,7 +317,7 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     char *few = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW, NULL, &n);
     assert_int_equal(p->t.model->idle[0]->capacity.rows, small ? bucket.rows : full.rows);
     char *in_full = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW,
-                                &(qv_plan_options){ .rows = full.rows }, &n_full);
+                                &(qv_plan_options){ .capacity.rows = full.rows }, &n_full);
     assert_int_equal(p->t.model->idle[0]->capacity.rows, full.rows);
     assert_int_equal(n, n_full);
     assert_memory_equal(few, in_full, n);
@@ -341,9 +343,9 @@ check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     (void)bits;
     (void)is_ref;
     for (size_t room = 0; room < sizeof rooms / sizeof *rooms; room++) {
-        const qv_plan_options o = { .rows = ROWS,
-                                    .segments = rooms[room],
-                                    .windows = rooms[room] > 8 ? rooms[room] : 0,
+        const qv_plan_options o = { .capacity.rows = ROWS,
+                                    .capacity.segments = rooms[room],
+                                    .capacity.windows = rooms[room] > 8 ? rooms[room] : 0,
                                     .output = p->output };
         qv_plan *plan = tiny_plan(&p->t, &o);
         for (int i = 0; i < N; i++) {
@@ -447,8 +449,9 @@ plans_take_turns_in_one_memory(void **state)
         size_t bytes;
         qv_plan_info info;
         qv_plan_get_info(p.plan, &info);
-        const qv_plan_options same = { .rows = info.rows, .segments = SEGMENTS + 1 };
-        const qv_plan_options large = { .rows = 8 * p.t.ctx->caps.chunk_rows };
+        const qv_plan_options same = { .capacity.rows = info.capacity.rows,
+                                       .capacity.segments = SEGMENTS + 1 };
+        const qv_plan_options large = { .capacity.rows = 8 * p.t.ctx->caps.chunk_rows };
         qv_plan *other = tiny_plan(&p.t, &same);
         assert_ptr_equal(other->arena, p.plan->arena);
         for (int i = 0; i < info.chunks_ahead; i++)
@@ -486,7 +489,8 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     (void)state;
     qv_error err = { 0 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
-    const qv_plan_options o = { .rows = 32 }, dense = { .rows = 32, .segment_rows = 8 };
+    const qv_plan_options o = { .capacity.rows = 32 },
+                          dense = { .capacity.rows = 32, .capacity.segment_rows = 8 };
     uint8_t *frames = tiny_frames(&t, 2, 2, 2, 1);
     const qv_item item = { .data = frames, .grid_thw = { 1, 2, 2 } };
     size_t bytes;
@@ -507,13 +511,14 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     assert_memory_equal(before, after, bytes);
     qv_plan_free(&first);
     for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket of the device's own chunk */
-        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = rows });
+        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.rows = rows });
         assert_ptr_equal(plan->arena, arena);
         qv_plan_free(&plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }
     for (int64_t segments = 1; segments <= 2 * QV_IDLE_PLANS; segments++) {
-        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .rows = 16, .segments = segments });
+        qv_plan *plan =
+            tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 16, .capacity.segments = segments });
         qv_plan_free(&plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }

@@ -151,7 +151,9 @@ a_patch_reaches_its_window_and_then_its_pair(void **state)
         struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, DOWN, ACROSS, 1);
         const qv_item clip = { .data = frames, .grid_thw = { PAIRS, DOWN, ACROSS } };
-        qv_plan_options o = { .rows = PAIRS * PAIR_ROWS, .windows = 64, .hook = see };
+        qv_plan_options o = { .capacity.rows = PAIRS * PAIR_ROWS,
+                              .capacity.windows = 64,
+                              .hook = see };
         size_t bytes;
         o.hook_user = &before;
         float *first = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, &o, &bytes);
@@ -253,7 +255,9 @@ more_windows_than_there_is_room_for_are_refused(void **state)
     qv_plan *plan = NULL;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", "ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 8, 8, 3);
-    const qv_plan_options o = { .rows = 128, .segments = 8, .windows = 3 };
+    const qv_plan_options o = { .capacity.rows = 128,
+                                .capacity.segments = 8,
+                                .capacity.windows = 3 };
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
     assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_EINVAL);

@@ -330,7 +330,7 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     must_be_usable();
     const int64_t *g = items[0].grid_thw;
     if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
-        g[0] * g[1] * g[2] > bucket.rows) {
+        g[0] * g[1] * g[2] > bucket.capacity.rows) {
         qv_tokens to = allocate();
         check(qv_encode(model, input, items.data(), items.size(), &options, &to, &err), err);
         return;

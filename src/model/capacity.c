@@ -35,11 +35,44 @@ usual_segments(int64_t rows)
     return at_least(rows / USUAL_SEGMENT_ROWS, LEAST_SEGMENTS);
 }
 
+bool
+qv_capacity_equal(const qv_capacity *a, const qv_capacity *b)
+{
+    return a->rows == b->rows && a->segments == b->segments && a->segment_rows == b->segment_rows &&
+           a->windows == b->windows;
+}
+
 int64_t
-qv_capacity_windows(const struct qv_config *c, const int64_t g[3])
+qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *size)
+{
+    const int64_t each[3][2] = { { chunk->rows, size->rows },
+                                 { chunk->segments, size->segments },
+                                 { chunk->windows, size->windows } };
+    int64_t n = INT64_MAX;
+    for (int i = 0; i < 3; i++)
+        if (each[i][1] > 0 && each[i][0] / each[i][1] < n)
+            n = each[i][0] / each[i][1];
+    return n > 0 ? n : 0;
+}
+
+struct qv_capacity
+qv_capacity_of(const struct qv_config *c, const int64_t g[3])
 {
     const int64_t cells = qv_config_window_cells(c), side = cells * c->merge;
-    return cells ? g[0] * ((g[1] + side - 1) / side) * ((g[2] + side - 1) / side) : 0;
+    return (struct qv_capacity){
+        .rows = g[0] * g[1] * g[2],
+        .segments = g[0],
+        .segment_rows = g[1] * g[2],
+        .windows = cells ? g[0] * ((g[1] + side - 1) / side) * ((g[2] + side - 1) / side) : 0,
+    };
+}
+
+void
+qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign)
+{
+    all->rows += sign * one->rows;
+    all->segments += sign * one->segments;
+    all->windows += sign * one->windows;
 }
 
 /* Those at the edges are smaller: 20x38 patches are 15 windows of 8x8, 10x10 patches are 4. There is
@@ -58,45 +91,36 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
     rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own);
     const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
-    /* which items are packed does not depend on that room, so that caches keep their bits */
     return (struct qv_capacity){ .rows = rows,
                                  .segments = at_least(segments, most),
-                                 .windows = windows ? at_least(windows, most) : 0,
-                                 .item_segments = segments,
-                                 .item_windows = windows };
+                                 .windows = windows ? at_least(windows, most) : 0 };
+}
+
+struct qv_capacity
+qv_capacity_pack_item(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
+{
+    struct qv_caps costly = *caps;
+    costly.free_segments = false;
+    return qv_capacity_pack(&costly, c, rows);
 }
 
 struct qv_capacity
 qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c, const int64_t grid_thw[3])
 {
     const int64_t chunk = qv_capacity_bucket(caps, c->merge, caps->chunk_rows);
-    const int64_t segment = grid_thw[1] * grid_thw[2], rows = grid_thw[0] * segment;
-    const int64_t windows = qv_capacity_windows(c, grid_thw);
-    if (rows <= chunk) {
-        struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
+    const struct qv_capacity item = qv_capacity_of(c, grid_thw);
+    if (item.rows <= chunk) {
+        struct qv_capacity bucket = qv_capacity_pack(caps, c, item.rows);
         const int64_t most = bucket.rows / (c->merge * c->merge);
-        if (grid_thw[0] > bucket.segments)
+        if (item.segments > bucket.segments)
             bucket.segments = most;
-        if (windows > bucket.windows)
+        if (item.windows > bucket.windows)
             bucket.windows = most;
-        bucket.item_segments = bucket.item_windows = 0;
         return bucket;
     }
-    const int64_t pairs = at_least(chunk / segment, 1);
-    return (struct qv_capacity){ .rows = pairs * segment,
-                                 .segments = pairs,
-                                 .segment_rows = segment,
-                                 .windows = pairs * (windows / grid_thw[0]) };
-}
-
-bool
-qv_capacity_is_small(const struct qv_capacity *pack, const struct qv_config *c,
-                     const int64_t grid_thw[3])
-{
-    const int64_t segments = pack->item_segments ? pack->item_segments : pack->segments;
-    const int64_t windows = pack->item_windows ? pack->item_windows : pack->windows;
-    return grid_thw[0] <= segments && grid_thw[0] * grid_thw[1] * grid_thw[2] <= pack->rows &&
-           qv_capacity_windows(c, grid_thw) <= windows;
+    const int64_t pairs = at_least(chunk / item.segment_rows, 1);
+    const int64_t full[3] = { pairs, grid_thw[1], grid_thw[2] };
+    return qv_capacity_of(c, full);
 }
 
 struct qv_capacity_bits
@@ -120,7 +144,9 @@ qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capac
 {
     if (bits->by_place)
         return false;
-    if (a->rows == b->rows && a->segments == b->segments && a->segment_rows == b->segment_rows)
+    struct qv_capacity same_windows = *a; /* how many there may be changes no bits */
+    same_windows.windows = b->windows;
+    if (qv_capacity_equal(&same_windows, b))
         return true;
     bool gemms = bits->rows != QV_NOT_SEEN && a->rows >= bits->rows && b->rows >= bits->rows;
     return (gemms || a->rows == b->rows) && !(bits->dense && (a->segment_rows || b->segment_rows));

@@ -9,17 +9,11 @@
 #include "engine/backend.h"
 #include "towers/config.h"
 
-struct qv_capacity {
-    int64_t rows;         /* patches in a chunk */
-    int64_t segments;     /* most of them in a chunk */
-    int64_t segment_rows; /* every segment has exactly so many; 0: they have any number */
-    int64_t windows;      /* most of them in a chunk; 0: the family has none */
-    /* most of one item that is packed, where that is fewer; 0: no fewer */
-    int64_t item_segments, item_windows;
-};
+/* What an item of this grid takes. */
+struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_thw[3]);
 
-/* How many windows a grid has; 0: the family has none. */
-int64_t qv_capacity_windows(const struct qv_config *c, const int64_t grid_thw[3]);
+/* Counts one more among those that are together, or (sign -1) one less. */
+void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign);
 
 /* The smallest bucket that holds so many rows: each is at most an eighth above the one before. */
 int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows);
@@ -27,6 +21,11 @@ int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t ro
 /* That of a chunk into which items of any size are packed: `rows` 0 takes the device's own size. */
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
+
+/* The most that one item which is packed takes of it: no more where segments cost nothing than where they
+ * do, so that which items are packed, and with it a cache's bits, does not depend on that. */
+struct qv_capacity qv_capacity_pack_item(const struct qv_caps *caps, const struct qv_config *c,
+                                         int64_t rows);
 
 /* That of an item by itself: the smallest bucket that serves; one that fills chunks has its frame
  * pairs, dense; an image above the largest bucket a chunk of its own. */
@@ -51,9 +50,5 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity_bits *bits,
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
-
-/* Whether an item is packed with others, or has chunks to itself. */
-bool qv_capacity_is_small(const struct qv_capacity *pack, const struct qv_config *c,
-                          const int64_t grid_thw[3]);
 
 #endif

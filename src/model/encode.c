@@ -3,15 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtype.h"
 #include "error.h"
-#include "packer.h"
+#include "items.h"
 #include "plan.h"
 
 /* A chunk that was pushed: the rows of the output at which its items' tokens begin. */
 struct pushed {
     qv_plan *plan;
-    int64_t first_rows[QV_LOOK_AHEAD];
+    int64_t first_rows[QV_PACK_ITEMS];
 };
 
 struct encoder {
@@ -72,35 +71,22 @@ pull_all(struct encoder *e, qv_error *err)
 static qv_status
 encode_alone(struct encoder *e, size_t i, qv_error *err)
 {
-    const struct qv_config *c = &e->model->config;
     const qv_item *item = &e->items[i];
-    const bool frames = e->options.input == QV_INPUT_FRAMES;
     qv_plan_options options = e->options;
     qv_plan *plan = NULL;
-    qv_plan_info info;
     qv_status status = qv_plan_options_for(e->model, item->grid_thw, &options, err);
     if (!status)
         status = qv_plan_create(e->model, &options, &plan, err);
     if (status)
         return status;
-    qv_plan_get_info(plan, &info);
-    int64_t patches = item->grid_thw[1] * item->grid_thw[2], row = e->first_rows[i];
-    int64_t at_once = info.segment_rows ? info.segments : item->grid_thw[0];
-    size_t pair_bytes = frames
-                            ? (size_t)(c->temporal * patches * c->patch * c->patch * c->in_channels)
-                            : (size_t)(patches * qv_config_row_dim(c)) *
-                                  qv_dtype_bytes(qv_input_dtype(e->options.input));
-    for (int64_t pair = 0; pair < item->grid_thw[0] && !status; pair += at_once) {
-        qv_item piece = *item;
-        int64_t left = item->grid_thw[0] - pair;
-        piece.grid_thw[0] = left < at_once ? left : at_once;
-        if (!item->is_image) {
-            piece.data = (const char *)item->data + (size_t)pair * pair_bytes;
-            piece.n_frames =
-                left > at_once || !item->n_frames ? 0 : item->n_frames - pair * c->temporal;
-        }
+    const int64_t pair_grid[3] = { 1, item->grid_thw[1], item->grid_thw[2] };
+    const qv_capacity pair = qv_item_size(e->model, pair_grid);
+    const int64_t pairs = item->grid_thw[0], step = qv_capacity_fits(&plan->capacity, &pair);
+    int64_t row = e->first_rows[i];
+    for (int64_t first = 0; first < pairs && !status; first += step) {
+        const qv_item piece = qv_item_piece(e->model, options.input, item, first, step);
         status = push(e, plan, &piece, &row, 1, err);
-        row += item_tokens(c, &piece);
+        row += item_tokens(&e->model->config, &piece);
     }
     if (!status)
         status = pull_all(e, err);
@@ -109,41 +95,56 @@ encode_alone(struct encoder *e, size_t i, qv_error *err)
     return status;
 }
 
+/* Items that wait for a chunk, oldest first: what each takes, and its number. */
+struct waiting {
+    qv_capacity sizes[QV_PACK_ITEMS];
+    size_t items[QV_PACK_ITEMS], n;
+};
+
 /* The items of a chunk, in the order given. */
 static qv_status
-push_chosen(struct encoder *e, qv_plan *plan, struct qv_waiting *waiting, size_t *n, qv_error *err)
+push_chosen(struct encoder *e, qv_plan *plan, struct waiting *w, qv_error *err)
 {
-    size_t chosen[QV_LOOK_AHEAD];
-    qv_item items[QV_LOOK_AHEAD];
-    int64_t first_rows[QV_LOOK_AHEAD];
-    size_t used = qv_packer_choose(&plan->capacity, waiting, *n, chosen);
+    size_t chosen[QV_PACK_ITEMS];
+    qv_item items[QV_PACK_ITEMS];
+    int64_t first_rows[QV_PACK_ITEMS];
+    size_t used = qv_pack_choose(&plan->capacity, w->sizes, w->n, chosen);
     for (size_t i = 0; i < used; i++) {
-        size_t item = waiting[chosen[i]].item;
+        size_t item = w->items[chosen[i]];
         items[i] = e->items[item];
         first_rows[i] = e->first_rows[item];
     }
     for (size_t i = used; i-- > 0;) {
-        *n -= 1;
-        memmove(&waiting[chosen[i]], &waiting[chosen[i] + 1], (*n - chosen[i]) * sizeof *waiting);
+        const size_t at = chosen[i], behind = --w->n - at;
+        memmove(&w->sizes[at], &w->sizes[at + 1], behind * sizeof *w->sizes);
+        memmove(&w->items[at], &w->items[at + 1], behind * sizeof *w->items);
     }
     return push(e, plan, items, first_rows, used, err);
+}
+
+/* Whether an item is packed with others, or has chunks to itself. */
+static bool
+is_packed(const struct encoder *e, const struct qv_capacity *most, size_t i)
+{
+    const struct qv_capacity size = qv_item_size(e->model, e->items[i].grid_thw);
+    return qv_capacity_fits(most, &size);
 }
 
 /* All that are small enough, with a window of those that wait. */
 static qv_status
 encode_packed(struct encoder *e, qv_plan *plan, qv_error *err)
 {
-    struct qv_waiting waiting[QV_LOOK_AHEAD];
-    size_t n = 0, next = 0;
+    struct waiting w = { .n = 0 };
+    size_t next = 0;
     qv_status status = QV_OK;
-    while ((next < e->n || n) && !status) {
-        for (; next < e->n && n < QV_LOOK_AHEAD; next++) {
-            const int64_t *g = e->items[next].grid_thw;
-            if (qv_capacity_is_small(&plan->capacity, &e->model->config, g))
-                waiting[n++] = qv_waiting_of(&e->model->config, g, next);
-        }
-        if (n)
-            status = push_chosen(e, plan, waiting, &n, err);
+    while ((next < e->n || w.n) && !status) {
+        for (; next < e->n && w.n < QV_PACK_ITEMS; next++)
+            if (is_packed(e, &plan->packed_item, next)) {
+                w.sizes[w.n] = qv_item_size(e->model, e->items[next].grid_thw);
+                w.items[w.n++] = next;
+            }
+        if (w.n)
+            status = push_chosen(e, plan, &w, err);
     }
     return status ? status : pull_all(e, err);
 }
@@ -156,15 +157,14 @@ rows_of_all(const struct encoder *e)
     const struct qv_config *c = &e->model->config;
     const struct qv_caps *caps = &e->model->ctx->caps;
     const struct qv_capacity pack = qv_capacity_pack(caps, c, 0);
+    const struct qv_capacity most = qv_capacity_pack_item(caps, c, 0);
     const struct qv_capacity_bits bits =
         qv_capacity_bits(caps, e->model->dtype, c->merge, qv_config_head_dim(c));
     struct qv_capacity all = { 0 };
     for (size_t i = 0; i < e->n && all.rows <= pack.rows; i++)
-        if (qv_capacity_is_small(&pack, c, e->items[i].grid_thw)) {
-            const struct qv_waiting item = qv_waiting_of(c, e->items[i].grid_thw, i);
-            all.rows += item.rows;
-            all.segments += item.segments;
-            all.windows += item.windows;
+        if (is_packed(e, &most, i)) {
+            const struct qv_capacity size = qv_capacity_of(c, e->items[i].grid_thw);
+            qv_capacity_count(&all, &size, 1);
         }
     return qv_capacity_for_part(caps, c, &bits, &pack, &all).rows;
 }
@@ -174,17 +174,17 @@ encode_several(struct encoder *e, qv_error *err)
 {
     qv_plan_options options = e->options;
     qv_plan *plan = NULL;
-    if (!options.rows && !options.segments && !options.segment_rows && !options.windows)
-        options.rows = rows_of_all(e);
+    if (qv_capacity_equal(&options.capacity, &(qv_capacity){ 0 }))
+        options.capacity.rows = rows_of_all(e);
     qv_status status = qv_plan_create(e->model, &options, &plan, err);
     if (status)
         return status;
-    struct qv_capacity pack = plan->capacity;
+    const struct qv_capacity most = plan->packed_item;
     status = encode_packed(e, plan, err);
     e->n_pushed = status ? 0 : e->n_pushed;
     qv_plan_free(&plan);
     for (size_t i = 0; i < e->n && !status; i++)
-        if (!qv_capacity_is_small(&pack, &e->model->config, e->items[i].grid_thw))
+        if (!is_packed(e, &most, i))
             status = encode_alone(e, i, err);
     return status;
 }
@@ -195,7 +195,7 @@ place_items(struct encoder *e, int64_t capacity, int64_t *rows, qv_error *err)
 {
     *rows = 0;
     for (size_t i = 0; i < e->n; i++) {
-        qv_status status = qv_item_check(e->model, e->options.input, &e->items[i], i, err);
+        qv_status status = qv_item_check_nth(e->model, e->options.input, &e->items[i], i, err);
         if (status)
             return status;
         e->first_rows[i] = *rows;
@@ -214,7 +214,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     if (!model || !items || !n_items || !out)
         return qv_fail(err, QV_EINVAL, "model, items or out is NULL, or n_items is 0");
     struct encoder e = { .model = model,
-                         .options = options ? *options : (qv_plan_options){ 0 },
+                         .options = options ? *options : (qv_plan_options){ .input = input },
                          .items = items,
                          .n = n_items,
                          .out = out };
@@ -225,7 +225,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
         return qv_fail(err, QV_ENOMEM, "no memory for the places of %zu items", n_items);
     qv_status status = place_items(&e, out->capacity, &rows, err);
     if (!status)
-        status = n_items == 1 && !e.options.rows && !e.options.segment_rows
+        status = n_items == 1 && !e.options.capacity.rows && !e.options.capacity.segment_rows
                      ? encode_alone(&e, 0, err)
                      : encode_several(&e, err);
     free(e.first_rows);

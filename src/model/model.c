@@ -13,13 +13,12 @@ static void
 warm(const qv_model *model)
 {
     const struct qv_config *c = &model->config;
-    const struct qv_tower_shape shape = { /* as on the ladder's lower buckets */
-                                          .rows = 1024,
-                                          .segments = 8,
+    const struct qv_tower_shape shape = { /* as of the smaller buckets */
+                                          .capacity = { .rows = 1024, .segments = 8 },
                                           .dtype = model->dtype
     };
     struct qv_op ops[] = { { .kind = QV_OP_gemm }, qv_steps_attention(c, &shape) };
-    ops[0].u.gemm = (struct qv_op_gemm){ .m = shape.rows,
+    ops[0].u.gemm = (struct qv_op_gemm){ .m = shape.capacity.rows,
                                          .n = 3 * c->heads * qv_config_head_dim(c),
                                          .k = c->hidden,
                                          .alpha = 1,
@@ -78,6 +77,12 @@ qv_model_free(qv_model **model)
     qv_tower_close(&(*model)->tower);
     free(*model);
     *model = NULL;
+}
+
+qv_context *
+qv_model_context(const qv_model *model)
+{
+    return model->ctx;
 }
 
 void

@@ -10,30 +10,10 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "items.h"
 #include "options.h"
 
-enum { MOST_ROWS = 1 << 22 };
-
 /* ---- capacity -------------------------------------------------------------------------------- */
-
-qv_status
-qv_model_check_grid(const qv_model *model, const int64_t g[3], const char *what, qv_error *err)
-{
-    enum { MOST_PAIRS = 1 << 20 };
-    int64_t m = model->config.merge;
-    if (g[0] < 1 || g[0] > MOST_PAIRS)
-        return qv_fail(err, QV_EINVAL, "%s: grid_thw is %lld,%lld,%lld; t must be 1 to %d", what,
-                       (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
-    if (g[1] < m || g[2] < m || g[1] > QV_MOST_POSITIONS || g[2] > QV_MOST_POSITIONS || g[1] % m ||
-        g[2] % m || g[1] * g[2] > MOST_ROWS)
-        return qv_fail(
-            err, QV_EINVAL,
-            "%s: grid_thw is %lld,%lld,%lld; h and w must be multiples of %lld up to %d, "
-            "%d patches together",
-            what, (long long)g[0], (long long)g[1], (long long)g[2], (long long)m,
-            QV_MOST_POSITIONS, MOST_ROWS);
-    return QV_OK;
-}
 
 qv_status
 qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3], qv_plan_options *options,
@@ -41,46 +21,37 @@ qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3], qv_plan_op
 {
     if (!model || !grid_thw || !options)
         return qv_fail(err, QV_EINVAL, "model, grid_thw or options is NULL");
-    qv_status status = qv_model_check_grid(model, grid_thw, "an item", err);
+    qv_status status = qv_item_check_grid(model, grid_thw, "an item", err);
     if (status)
         return status;
-    struct qv_capacity c = qv_capacity_alone(&model->ctx->caps, &model->config, grid_thw);
-    options->rows = c.rows;
-    options->segments = c.segments;
-    options->segment_rows = c.segment_rows;
-    options->windows = c.windows;
+    options->capacity = qv_capacity_alone(&model->ctx->caps, &model->config, grid_thw);
     return QV_OK;
-}
-
-int64_t
-qv_model_pack_rows(const qv_model *model, int64_t rows)
-{
-    return qv_capacity_pack(&model->ctx->caps, &model->config, rows).rows;
 }
 
 static qv_status
 check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *err)
 {
     int64_t area = model->config.merge * model->config.merge;
+    const qv_capacity *c = &o->capacity;
     const struct {
         const char *name;
         int64_t value;
-    } chosen[] = { { "rows", o->rows }, { "segments", o->segments }, { "windows", o->windows } };
+    } chosen[] = { { "rows", c->rows }, { "segments", c->segments }, { "windows", c->windows } };
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
-        if (chosen[i].value < 0 || chosen[i].value > MOST_ROWS)
+        if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
             return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (chosen) to %d", chosen[i].name,
-                           (long long)chosen[i].value, MOST_ROWS);
-    if (o->segment_rows < 0 || o->segment_rows > MOST_ROWS || o->segment_rows % area)
+                           (long long)chosen[i].value, QV_MOST_ROWS);
+    if (c->segment_rows < 0 || c->segment_rows > QV_MOST_ROWS || c->segment_rows % area)
         return qv_fail(err, QV_EINVAL,
                        "segment_rows is %lld; must be 0 (any) or a multiple of %lld "
                        "up to %d",
-                       (long long)o->segment_rows, (long long)area, MOST_ROWS);
-    if (o->segment_rows && o->rows && o->rows < o->segment_rows)
+                       (long long)c->segment_rows, (long long)area, QV_MOST_ROWS);
+    if (c->segment_rows && c->rows && c->rows < c->segment_rows)
         return qv_fail(err, QV_EINVAL,
                        "rows is %lld; too few for one segment of segment_rows, %lld",
-                       (long long)o->rows, (long long)o->segment_rows);
+                       (long long)c->rows, (long long)c->segment_rows);
     if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES &&
         o->input != QV_INPUT_PATCHES_BF16)
         return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
@@ -89,25 +60,28 @@ check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *
     return QV_OK;
 }
 
-static struct qv_capacity
-capacity_of(const struct qv_model *model, const qv_plan_options *o)
+/* Of a chunk, and the most that an item takes which is packed into one. */
+static void
+set_capacity(struct qv_plan *plan)
 {
-    struct qv_capacity c = qv_capacity_pack(&model->ctx->caps, &model->config, o->rows);
-    if (o->segments) {
-        c.segments = o->segments;
-        c.item_segments = 0;
+    const struct qv_config *config = &plan->model->config;
+    const struct qv_caps *caps = &plan->model->ctx->caps;
+    const qv_capacity *asked = &plan->options.capacity;
+    struct qv_capacity *c = &plan->capacity, *item = &plan->packed_item;
+    *c = qv_capacity_pack(caps, config, asked->rows);
+    *item = qv_capacity_pack_item(caps, config, asked->rows);
+    if (asked->segments)
+        c->segments = asked->segments;
+    if (asked->segment_rows) { /* dense: as many whole segments as there were rows asked for */
+        int64_t rows = asked->rows ? asked->rows : caps->chunk_rows;
+        c->segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
+        c->segment_rows = asked->segment_rows;
+        c->rows = item->rows = c->segments * c->segment_rows;
     }
-    if (o->segment_rows) { /* dense: as many whole segments as there were rows asked for */
-        int64_t rows = o->rows ? o->rows : model->ctx->caps.chunk_rows;
-        c.segments = rows < o->segment_rows ? 1 : rows / o->segment_rows;
-        c.segment_rows = o->segment_rows;
-        c.rows = c.segments * c.segment_rows;
-    }
-    if (o->windows && model->config.window) {
-        c.windows = o->windows;
-        c.item_windows = 0;
-    }
-    return c;
+    if (asked->segments)
+        item->segments = c->segments;
+    if (asked->windows && config->window)
+        c->windows = item->windows = asked->windows;
 }
 
 static struct qv_tower_shape
@@ -115,10 +89,7 @@ shape_of(const struct qv_plan *plan)
 {
     const struct qv_caps *caps = &plan->model->ctx->caps;
     const qv_plan_options *o = &plan->options;
-    return (struct qv_tower_shape){ .rows = plan->capacity.rows,
-                                    .segments = plan->capacity.segments,
-                                    .segment_rows = plan->capacity.segment_rows,
-                                    .windows = plan->capacity.windows,
+    return (struct qv_tower_shape){ .capacity = plan->capacity,
                                     .input = o->input,
                                     .gated_rows = caps->gated_rows,
                                     .residual_apart = caps->residual_apart,
@@ -336,8 +307,8 @@ make(struct qv_plan *plan, qv_error *err)
 static bool
 same_shape(const struct qv_tower_shape *a, const struct qv_tower_shape *b)
 {
-    return a->rows == b->rows && a->segments == b->segments && a->segment_rows == b->segment_rows &&
-           a->windows == b->windows && a->input == b->input && a->output == b->output;
+    return qv_capacity_equal(&a->capacity, &b->capacity) && a->input == b->input &&
+           a->output == b->output;
 }
 
 /* An idle plan of this shape, no longer idle; NULL if there is none. */
@@ -372,11 +343,12 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         return qv_fail(err, QV_ENOMEM, "no memory for a plan");
     plan->model = model;
     plan->options = *o;
-    plan->capacity = capacity_of(model, o);
+    set_capacity(plan);
     plan->shape = shape_of(plan);
     qv_plan *idle = take_idle(model, &plan->shape);
     if (idle) {
         idle->options = *o;
+        idle->packed_item = plan->packed_item;
         free(plan);
         *out = idle;
         return QV_OK;
@@ -464,10 +436,7 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
     const struct qv_config *c = &plan->model->config;
     int chunks = plan->model->ctx->caps.chunks;
-    *out = (qv_plan_info){ .rows = plan->capacity.rows,
-                           .segments = plan->capacity.segments,
-                           .segment_rows = plan->capacity.segment_rows,
-                           .windows = plan->capacity.windows,
+    *out = (qv_plan_info){ .capacity = plan->capacity,
                            .tokens = plan->capacity.rows / (c->merge * c->merge),
                            .chunks_ahead = chunks,
                            .arena_bytes = (size_t)chunks * plan->own_bytes + plan->work_bytes,

@@ -3,6 +3,7 @@
 #ifndef QV_MODEL_PLAN_H
 #define QV_MODEL_PLAN_H
 
+#include "capacity.h"
 #include "conv3d/decide.h"
 #include "model.h"
 #include "tables.h"
@@ -24,6 +25,8 @@ struct qv_plan {
     qv_model *model;
     qv_plan_options options;
     struct qv_capacity capacity;
+    struct qv_capacity
+        packed_item; /* the most that an item takes which is packed into its chunks */
     struct qv_tower_shape shape;
     struct qv_conv3d_decision patch_embed;
     struct qv_steps steps;
@@ -68,17 +71,8 @@ double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_i
  * without taking input in or tokens out: for timing. A chunk must have been pushed before. */
 qv_status qv_plan_work(qv_plan *plan, qv_error *err);
 
-/* That it is one, whatever plan takes it; i: its number, for the words. */
-qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item, size_t i,
-                        qv_error *err);
 /* The oldest chunk's tokens, each item's to rows of `out` of its own. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
-/* That n items can be pushed as one chunk: QV_EINVAL naming item and value. *rows: of all. */
-qv_status qv_plan_check_items(const qv_plan *plan, const qv_item *items, size_t n, int64_t *rows,
-                              qv_error *err);
-/* That a grid can be one of this model's. `what` names it in words. */
-qv_status qv_model_check_grid(const qv_model *model, const int64_t grid_thw[3], const char *what,
-                              qv_error *err);
 
 #endif

@@ -5,79 +5,8 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "items.h"
 #include "plan.h"
-
-/* ---- items ----------------------------------------------------------------------------------- */
-
-qv_status
-qv_item_check(const qv_model *model, qv_input input, const qv_item *item, size_t i, qv_error *err)
-{
-    const struct qv_config *c = &model->config;
-    const int64_t *g = item->grid_thw;
-    char what[40];
-    snprintf(what, sizeof what, "item %zu", i);
-    qv_status status = qv_model_check_grid(model, g, what, err);
-    if (status)
-        return status;
-    if (item->reserved[0] || item->reserved[1])
-        return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", what);
-    if (!item->data)
-        return qv_fail(err, QV_EINVAL, "%s: data is NULL", what);
-    if (input != QV_INPUT_FRAMES)
-        return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
-                                        what, (long long)item->n_frames)
-                              : QV_OK;
-    int64_t frames = qv_item_frames(c, item), most = item->is_image ? 1 : g[0] * c->temporal;
-    int64_t least = item->is_image ? 1 : (g[0] - 1) * c->temporal + 1;
-    if (frames < least || frames > most)
-        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s take %lld", what,
-                       (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
-                       (long long)most);
-    return QV_OK;
-}
-
-/* What is over, where an item makes it too much. */
-static qv_status
-too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
-{
-    return qv_fail(err, QV_EINVAL,
-                   "item %zu (grid_thw %lld,%lld,%lld) makes it %lld %s; this plan takes %lld in a "
-                   "chunk",
-                   i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit,
-                   (long long)most);
-}
-
-qv_status
-qv_plan_check_items(const qv_plan *plan, const qv_item *items, size_t n, int64_t *rows,
-                    qv_error *err)
-{
-    const struct qv_capacity *capacity = &plan->capacity;
-    int64_t segments = 0, windows = 0;
-    *rows = 0;
-    if (!items || !n)
-        return qv_fail(err, QV_EINVAL, "items is NULL, or there are none");
-    for (size_t i = 0; i < n; i++) {
-        const int64_t *g = items[i].grid_thw;
-        qv_status status = qv_item_check(plan->model, plan->options.input, &items[i], i, err);
-        if (status)
-            return status;
-        if (capacity->segment_rows && g[1] * g[2] != capacity->segment_rows)
-            return qv_fail(err, QV_EINVAL,
-                           "item %zu: a frame pair has %lld patches; this plan's segment_rows is "
-                           "%lld",
-                           i, (long long)(g[1] * g[2]), (long long)capacity->segment_rows);
-        segments += g[0];
-        if (segments > capacity->segments)
-            return too_much(i, g, segments, "segments", capacity->segments, err);
-        windows += qv_capacity_windows(&plan->model->config, g);
-        if (windows > capacity->windows)
-            return too_much(i, g, windows, "windows", capacity->windows, err);
-        *rows += g[0] * g[1] * g[2];
-        if (*rows > capacity->rows)
-            return too_much(i, g, *rows, "patches", capacity->rows, err);
-    }
-    return QV_OK;
-}
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
@@ -87,7 +16,7 @@ upload_frames(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, q
 {
     const struct qv_config *c = &plan->model->config;
     qv_context *ctx = plan->model->ctx;
-    int64_t n = qv_item_frames(c, item), missing = qv_item_input_frames(c, item) - n;
+    int64_t n = qv_item_frames(c, item), missing = qv_item_pair_frames(c, item) - n;
     size_t frame =
         (size_t)(item->grid_thw[1] * item->grid_thw[2] * c->patch * c->patch * c->in_channels);
     qv_status status = ctx->backend->upload(ctx->dev, *at, item->data, (size_t)n * frame, err);
@@ -255,7 +184,8 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
     if (plan->model->describe)
         return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
     int64_t rows;
-    qv_status status = qv_plan_check_items(plan, items, n, &rows, err);
+    qv_status status =
+        qv_items_check(plan->model, plan->options.input, &plan->capacity, items, n, &rows, err);
     if (status)
         return status;
     int chunk = qv_arena_free_chunk(plan->arena);

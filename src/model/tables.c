@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "items.h"
 
 qv_status
 qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c, struct qv_tables *out,
@@ -43,18 +44,6 @@ qv_tables_close(struct qv_tables *t)
     free(t->order);
     free(t->back);
     *t = (struct qv_tables){ 0 };
-}
-
-int64_t
-qv_item_frames(const struct qv_config *c, const qv_item *item)
-{
-    return item->n_frames ? item->n_frames : item->is_image ? 1 : item->grid_thw[0] * c->temporal;
-}
-
-int64_t
-qv_item_input_frames(const struct qv_config *c, const qv_item *item)
-{
-    return item->is_image ? 1 : item->grid_thw[0] * c->temporal;
 }
 
 /* mean = std = 1/2 in all: (2u - 255) / 255, where 2u - 255 is exact in bf16 and 1/255 is the GEMM's
@@ -174,7 +163,7 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
         t->norms[i] = norm_of(c, item->is_image ? &c->image : &c->video);
         add_item(t, capacity, c, item, side);
         t->n_items++;
-        used += qv_item_input_frames(c, item) * patches;
+        used += qv_item_pair_frames(c, item) * patches;
     }
     /* rows beyond the items' look at what is there: the first patch of the first, the first position */
     const size_t beyond = (size_t)(capacity->rows - t->n_rows);

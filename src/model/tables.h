@@ -29,8 +29,4 @@ void qv_tables_close(struct qv_tables *tables);
 void qv_tables_fill(struct qv_tables *tables, const struct qv_capacity *capacity,
                     const struct qv_config *c, const qv_item *items, size_t n);
 
-/* Frames that an item's data holds, and that its pairs take up in the input: an odd last one twice. */
-int64_t qv_item_frames(const struct qv_config *c, const qv_item *item);
-int64_t qv_item_input_frames(const struct qv_config *c, const qv_item *item);
-
 #endif

@@ -193,7 +193,7 @@ patch_rows(struct builder *b)
     const struct qv_config *c = b->c;
     const qv_dtype dtype = qv_input_dtype(b->s->input);
     struct qv_op op = { .kind = QV_OP_patchify };
-    if (b->s->input != QV_INPUT_FRAMES && b->s->windows) {
+    if (b->s->input != QV_INPUT_FRAMES && b->s->capacity.windows) {
         gather(b, b->rows, qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
                SLOT_ROWS);
         return SLOT_ROWS;
@@ -208,7 +208,7 @@ patch_rows(struct builder *b)
                                              .patch = c->patch,
                                              .temporal = c->temporal,
                                              .channels = c->in_channels,
-                                             .items = b->s->segments,
+                                             .items = b->s->capacity.segments,
                                              .patches = b->rows * c->temporal };
     qv_op_set_dtype(&op, b->s->dtype);
     append(b, op, OPERANDS(SLOT_INPUT, SLOT_PLACES, SLOT_NORMS, SLOT_COORDS, SLOT_ROWS));
@@ -244,9 +244,9 @@ qv_steps_attention(const struct qv_config *c, const struct qv_tower_shape *s)
 {
     const int64_t head_dim = qv_config_head_dim(c), stride = 3 * c->heads * head_dim;
     struct qv_op op = { .kind = QV_OP_attention };
-    op.u.attention = (struct qv_op_attention){ .rows = s->rows,
-                                               .segments = s->segments,
-                                               .segment_rows = s->segment_rows,
+    op.u.attention = (struct qv_op_attention){ .rows = s->capacity.rows,
+                                               .segments = s->capacity.segments,
+                                               .segment_rows = s->capacity.segment_rows,
                                                .heads = c->heads,
                                                .head_dim = head_dim,
                                                .scale = 1 / sqrt((double)head_dim),
@@ -271,11 +271,13 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
                                        .x_stride = 3 * width };
     int64_t side = qv_config_window_cells(c) * c->merge;
     if (within_windows) {
-        attend.u.attention.segments = b->s->windows;
+        attend.u.attention.segments = b->s->capacity.windows;
         attend.u.attention.segment_rows = 0;
         attend.u.attention.longest = side * side < b->rows ? side * side : b->rows;
     }
-    int list = within_windows ? SLOT_WINDOWS : b->s->segment_rows ? QV_NO_OPERAND : SLOT_SEGMENTS;
+    int list = within_windows                ? SLOT_WINDOWS
+               : b->s->capacity.segment_rows ? QV_NO_OPERAND
+                                             : SLOT_SEGMENTS;
     qv_op_set_dtype(&rope, b->s->dtype);
 
     norm(b, b->rows, c->hidden, b->x, block->norm1, SLOT_A);
@@ -370,7 +372,7 @@ merge(struct builder *b, int64_t merger)
     const struct qv_merger *m = &b->tower->mergers[merger];
     int64_t merged_cols = b->c->hidden * b->c->merge * b->c->merge;
     bool convert_out = b->s->output != b->s->dtype, side = merger && b->s->side;
-    bool put_back = b->s->windows;
+    bool put_back = b->s->capacity.windows;
     int a = side ? SLOT_SIDE_A : SLOT_A, inner = side ? SLOT_SIDE_B : SLOT_B;
     int out = SLOT_TOKENS + (int)merger, merged = side ? SLOT_SIDE_MERGED : SLOT_MERGED;
     int y = convert_out || put_back ? merged : out;
@@ -401,7 +403,7 @@ qv_conv3d_desc
 qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 {
     bool scaled = s->input == QV_INPUT_FRAMES && qv_config_pixels_are_exact(c);
-    return (qv_conv3d_desc){ .n = s->rows,
+    return (qv_conv3d_desc){ .n = s->capacity.rows,
                              .d = c->temporal,
                              .h = c->patch,
                              .w = c->patch,
@@ -416,8 +418,9 @@ qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
                              .merge = 1,
                              .bias = c->family->patch_embed_bias,
                              .alpha = scaled ? 1 / 255.0 : 1,
-                             .residual_rows =
-                                 c->n_positions && !c->family->names->patch_norm ? s->rows : 0 };
+                             .residual_rows = c->n_positions && !c->family->names->patch_norm
+                                                  ? s->capacity.rows
+                                                  : 0 };
 }
 
 qv_status
@@ -425,12 +428,14 @@ qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
                const struct qv_tower_shape *s, const struct qv_conv3d_list *patch_embed_list,
                struct qv_steps *out, qv_error *err)
 {
-    struct builder b = { c, tower, s, out, s->rows, s->rows / (c->merge * c->merge), SLOT_X };
+    struct builder b = {
+        c, tower, s, out, s->capacity.rows, s->capacity.rows / (c->merge * c->merge), SLOT_X
+    };
 
     position_embedding(&b);
     patch_embed(&b, patch_embed_list);
     for (int64_t i = 0; i < c->depth; i++) {
-        attention(&b, &tower->blocks[i], s->windows && !c->full_attention[i]);
+        attention(&b, &tower->blocks[i], s->capacity.windows && !c->full_attention[i]);
         mlp(&b, &tower->blocks[i]);
         completes(&b, "blocks", i, c->hidden);
         for (int64_t t = 0; t < c->n_deepstack; t++)

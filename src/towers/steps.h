@@ -57,10 +57,9 @@ struct qv_steps {
     qv_status status; /* of building: ENOMEM */
 };
 
-/* A chunk: so many rows, in so many segments at most; segment_rows: each has exactly so many;
- * windows: most of them. */
+/* What a chunk's list of operations is made for. */
 struct qv_tower_shape {
-    int64_t rows, segments, segment_rows, windows;
+    struct qv_capacity capacity;
     qv_input input;
     int64_t gated_rows; /* see qv_caps, as of the next two */
     bool residual_apart, side;

@@ -57,8 +57,8 @@ plan(qv_model *model, const struct qv_config *c)
         if (fuzz_failed(qv_plan_create(model, &options, &made, &err), &err))
             continue;
         qv_plan_get_info(made, &info);
-        FUZZ_CHECK(info.rows >= grid_thw[0] * grid_thw[1] * grid_thw[2] && info.flops > 0);
-        FUZZ_CHECK(info.segments >= grid_thw[0] && info.tokens >= (1 + i / 2) * (1 + i));
+        FUZZ_CHECK(info.capacity.rows >= grid_thw[0] * grid_thw[1] * grid_thw[2] && info.flops > 0);
+        FUZZ_CHECK(info.capacity.segments >= grid_thw[0] && info.tokens >= (1 + i / 2) * (1 + i));
         qv_plan_free(&made);
     }
 }

@@ -99,9 +99,9 @@ static qv_plan_options
 read_plan(struct fuzz_bytes *b)
 {
     static float sum;
-    qv_plan_options o = { .rows = fuzz_int(b),
-                          .segments = fuzz_int(b),
-                          .segment_rows = fuzz_int(b),
+    qv_plan_options o = { .capacity.rows = fuzz_int(b),
+                          .capacity.segments = fuzz_int(b),
+                          .capacity.segment_rows = fuzz_int(b),
                           .input = (qv_input)fuzz_enum(b, 2),
                           .output = (qv_dtype)fuzz_enum(b, QV_BF16 + 1) };
     if (fuzz_byte(b) > 200) {
@@ -190,7 +190,7 @@ use_plan(const qv_plan_options *o, const qv_plan_info *info, struct fuzz_bytes *
         if (fuzz_flag(b)) {
             struct items all = read_items(b, o->input);
             if (!fuzz_failed(qv_plan_push(plan, all.items, all.n, &err), &err)) {
-                FUZZ_CHECK(pending < 0 && all.patches > 0 && all.patches <= info->rows);
+                FUZZ_CHECK(pending < 0 && all.patches > 0 && all.patches <= info->capacity.rows);
                 pending = all.patches;
             }
             free_items(&all);
@@ -222,11 +222,13 @@ try_plan(struct fuzz_bytes *b)
     }
     qv_plan_info info;
     qv_plan_get_info(plan, &info);
-    FUZZ_CHECK(info.tokens == info.rows / MERGE_AREA && info.segments > 0 && info.arena_bytes);
-    FUZZ_CHECK(info.rows >= (o.segment_rows ? o.segment_rows : o.rows));
+    FUZZ_CHECK(info.tokens == info.capacity.rows / MERGE_AREA && info.capacity.segments > 0 &&
+               info.arena_bytes);
+    FUZZ_CHECK(info.capacity.rows >=
+               (o.capacity.segment_rows ? o.capacity.segment_rows : o.capacity.rows));
     FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* has no weights */
     qv_plan_free(&plan);
-    if (info.rows <= 4 * MOST_PATCHES && info.segments <= 1024)
+    if (info.capacity.rows <= 4 * MOST_PATCHES && info.capacity.segments <= 1024)
         use_plan(&o, &info, b);
 }
 
@@ -237,11 +239,12 @@ try_options_for(struct fuzz_bytes *b)
     qv_plan_options o = { 0 };
     const int64_t g[3] = { fuzz_int(b), fuzz_int(b), fuzz_int(b) };
     if (fuzz_failed(qv_plan_options_for(described, g, &o, &err), &err)) {
-        FUZZ_CHECK(!o.rows && !o.segments && !o.segment_rows);
+        FUZZ_CHECK(!o.capacity.rows && !o.capacity.segments && !o.capacity.segment_rows);
         return;
     }
-    FUZZ_CHECK(o.rows >= g[1] * g[2] && o.segments > 0);
-    FUZZ_CHECK(!o.segment_rows || (o.segment_rows == g[1] * g[2] && o.rows % o.segment_rows == 0));
+    FUZZ_CHECK(o.capacity.rows >= g[1] * g[2] && o.capacity.segments > 0);
+    FUZZ_CHECK(!o.capacity.segment_rows || (o.capacity.segment_rows == g[1] * g[2] &&
+                                            o.capacity.rows % o.capacity.segment_rows == 0));
 }
 
 /* ---- qv_encode ------------------------------------------------------------------------------- */
@@ -254,8 +257,8 @@ try_encode(struct fuzz_bytes *b)
     const qv_input input = fuzz_flag(b) ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
     struct items all = read_items(b, input);
     /* large ones must be refused for their tokens' capacity, and large plans take long */
-    const bool small = all.patches > 0 && o.rows <= 4 * MOST_PATCHES && o.segments <= 1024 &&
-                       o.segment_rows <= 4 * MOST_PATCHES;
+    const bool small = all.patches > 0 && o.capacity.rows <= 4 * MOST_PATCHES &&
+                       o.capacity.segments <= 1024 && o.capacity.segment_rows <= 4 * MOST_PATCHES;
     qv_tokens t = take_tokens(small ? all.patches / MERGE_AREA : 0, o.output, fuzz_flag(b));
     if (!fuzz_failed(qv_encode(model, input, all.items, all.n, &o, &t, &err), &err))
         FUZZ_CHECK(small && t.n == all.patches / MERGE_AREA);

@@ -10,11 +10,11 @@
 
 #include "bench.h"
 #include "error.h"
-#include "model/packer.h"
+#include "model/items.h"
 
 /* Items that the device computes at once. */
 struct chunk {
-    qv_item items[QV_LOOK_AHEAD];
+    qv_item items[QV_PACK_ITEMS];
     size_t n;
 };
 
@@ -93,16 +93,16 @@ read_grid(void *user, char *line, qv_error *err)
     }
     if (end[strspn(end, " \t")])
         return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
-    qv_status status = qv_model_check_grid(p->model, item.grid_thw, "an item", err);
+    qv_status status = qv_item_check_grid(p->model, item.grid_thw, "an item", err);
     if (status)
         return status;
-    if (!p->b.o->alone &&
-        !qv_capacity_is_small(&p->plan->capacity, &p->model->config, item.grid_thw))
+    const qv_capacity size = qv_item_size(p->model, item.grid_thw);
+    if (!p->b.o->alone && !qv_capacity_fits(&p->plan->packed_item, &size))
         return qv_fail(
             err, QV_EINVAL,
             "%lld patches of %lld frame pairs; a chunk takes %lld of %lld (--chunk-rows)",
-            (long long)rows_of(&item), (long long)item.grid_thw[0], (long long)p->info.rows,
-            (long long)p->info.segments);
+            (long long)rows_of(&item), (long long)item.grid_thw[0],
+            (long long)p->info.capacity.rows, (long long)p->info.capacity.segments);
     p->items[p->n_items++] = item;
     p->rows += rows_of(&item);
     return QV_OK;
@@ -128,7 +128,7 @@ open_data(struct pack_bench *p, qv_error *err)
     for (size_t i = 0; i < p->n_items; i++)
         most = rows_of(&p->items[i]) > most ? rows_of(&p->items[i]) : most;
     size_t bytes = (size_t)(most * p->m.row_dim);
-    p->tokens.capacity = most > p->info.rows ? most : p->info.rows;
+    p->tokens.capacity = most > p->info.capacity.rows ? most : p->info.capacity.rows;
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
     p->chunks = calloc(p->n_items, sizeof *p->chunks);
@@ -145,18 +145,23 @@ open_data(struct pack_bench *p, qv_error *err)
 static void
 pack(struct pack_bench *p)
 {
-    struct qv_waiting waiting[QV_LOOK_AHEAD];
-    size_t chosen[QV_LOOK_AHEAD], n = 0, next = 0;
+    qv_capacity sizes[QV_PACK_ITEMS];
+    qv_item waiting[QV_PACK_ITEMS];
+    size_t chosen[QV_PACK_ITEMS], n = 0, next = 0;
     while (n || next < p->n_items) {
-        for (; n < QV_LOOK_AHEAD && next < p->n_items; next++)
-            waiting[n++] = qv_waiting_of(&p->model->config, p->items[next].grid_thw, next);
+        for (; n < QV_PACK_ITEMS && next < p->n_items; next++, n++) {
+            sizes[n] = qv_item_size(p->model, p->items[next].grid_thw);
+            waiting[n] = p->items[next];
+        }
         struct chunk *chunk = &p->chunks[p->n_chunks];
-        chunk->n = qv_packer_choose(&p->plan->capacity, waiting, n, chosen);
+        chunk->n = qv_pack_choose(&p->plan->capacity, sizes, n, chosen);
         for (size_t i = 0; i < chunk->n; i++)
-            chunk->items[i] = p->items[waiting[chosen[i]].item];
-        for (size_t i = chunk->n; i-- > 0;)
-            memmove(&waiting[chosen[i]], &waiting[chosen[i] + 1],
-                    (--n - chosen[i]) * sizeof *waiting);
+            chunk->items[i] = waiting[chosen[i]];
+        for (size_t i = chunk->n; i-- > 0;) {
+            const size_t at = chosen[i], behind = --n - at;
+            memmove(&sizes[at], &sizes[at + 1], behind * sizeof *sizes);
+            memmove(&waiting[at], &waiting[at + 1], behind * sizeof *waiting);
+        }
         p->contents[p->n_chunks++] = (struct bench_chunk){ chunk->items, chunk->n };
         p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
     }
@@ -166,7 +171,7 @@ static qv_status
 open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
 {
     qv_model_options options = { .dtype = o->dtype };
-    qv_plan_options capacity = { .rows = o->chunk_rows };
+    qv_plan_options capacity = { .capacity.rows = o->chunk_rows };
     bench_base_name(o->model, p->name, sizeof p->name);
     qv_status status = bench_open(&p->b, o, "tower", err);
     if (!status)
@@ -214,9 +219,9 @@ pack_json(const struct pack_bench *p)
     return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
                      tool_json_text(bench_base_name(p->b.o->pack, base, sizeof base)), "items",
                      (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "chunks",
-                     (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.rows,
-                     "capacity_segments", (json_int_t)p->info.segments, "fill",
-                     (double)p->rows / (double)((int64_t)p->n_chunks * p->info.rows),
+                     (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.capacity.rows,
+                     "capacity_segments", (json_int_t)p->info.capacity.segments, "fill",
+                     (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
                      "tokens_per_s", (double)tokens / ms * 1e3, "plan_new_ms", p->new_ms,
                      "plan_seen_ms", p->seen_ms);
 }
@@ -254,9 +259,9 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
     printf(
         "\n  packed       %zu items, %lld patches, in %zu chunks of %lld (%lld segments), %.1f%% "
         "full; %.0f tokens/s\n",
-        p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.rows,
-        (long long)p->info.segments,
-        100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.rows),
+        p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.capacity.rows,
+        (long long)p->info.capacity.segments,
+        100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
         (double)tokens / ms * 1e3);
     if (!p->b.o->no_limit)
         printf("  over limit   %.3f; over floor %.3f\n"
@@ -315,7 +320,7 @@ open_lone(struct lone *l, const qv_plan_options *options, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(l->plan, &l->info);
-    l->pairs = l->info.rows / pair_rows < g[0] ? l->info.rows / pair_rows : g[0];
+    l->pairs = l->info.capacity.rows / pair_rows < g[0] ? l->info.capacity.rows / pair_rows : g[0];
     return QV_OK;
 }
 
@@ -344,8 +349,7 @@ was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options
         qv_plan_options before = { 0 };
         qv_error err;
         qv_plan_options_for(p->model, p->items[i].grid_thw, &before, &err);
-        if (before.rows == options->rows && before.segments == options->segments &&
-            before.segment_rows == options->segment_rows)
+        if (qv_capacity_equal(&before.capacity, &options->capacity))
             return true;
     }
     return false;
@@ -383,7 +387,7 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
              (long long)g[2]);
     snprintf(work, sizeof work, "%s %s alone", p->name, label);
     snprintf(note, sizeof note, "%.3f times exact; %lld chunk%s of %lld", ratio, (long long)chunks,
-             chunks == 1 ? "" : "s", (long long)l->info.rows);
+             chunks == 1 ? "" : "s", (long long)l->info.capacity.rows);
     struct bench_record r = { .work = work,
                               .way = "alone",
                               .group = group,
@@ -393,11 +397,12 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
                               .flops = qv_plan_flops(l->plan, NULL, &l->item, 1),
                               .bytes = l->info.bytes * (double)chunks,
                               .note = note };
-    r.extras = json_pack("{s:[I,I,I], s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "grid_thw",
-                         (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2], "patches",
-                         (json_int_t)rows_of(&l->item), "chunks", (json_int_t)chunks, "capacity",
-                         (json_int_t)l->info.rows, "exact_ms", exact_ms, "over_exact", ratio,
-                         "plan_seen_ms", l->seen_ms, "exact_plan_new_ms", lone[EXACT].new_ms);
+    r.extras =
+        json_pack("{s:[I,I,I], s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "grid_thw", (json_int_t)g[0],
+                  (json_int_t)g[1], (json_int_t)g[2], "patches", (json_int_t)rows_of(&l->item),
+                  "chunks", (json_int_t)chunks, "capacity", (json_int_t)l->info.capacity.rows,
+                  "exact_ms", exact_ms, "over_exact", ratio, "plan_seen_ms", l->seen_ms,
+                  "exact_plan_new_ms", lone[EXACT].new_ms);
     if (!seen)
         json_object_set_new(r.extras, "plan_new_ms", json_real(l->new_ms));
     add_lone(p, lone, runs, &r, seen);
@@ -446,7 +451,8 @@ run_item(struct pack_bench *p, size_t item, int64_t *least_repeats, qv_error *er
                                       { .work = run_lone, .user = &lone[EXACT] } };
     const int64_t *g = p->items[item].grid_thw;
     qv_plan_options options = { 0 };
-    qv_plan_options exact = { .rows = g[0] * g[1] * g[2], .segment_rows = g[1] * g[2] };
+    qv_plan_options exact = { .capacity = { .rows = g[0] * g[1] * g[2],
+                                            .segment_rows = g[1] * g[2] } };
     qv_status status = qv_plan_options_for(p->model, g, &options, err);
     if (!status)
         status = open_lone(&lone[DEFAULT], &options, err);

@@ -61,7 +61,8 @@ open_plan(struct profile *p, qv_error *err)
 {
     const struct tool_options *o = p->b.o;
     const int64_t *g = o->grid;
-    qv_plan_options options = { .rows = g[0] * g[1] * g[2], .segment_rows = g[1] * g[2] };
+    qv_plan_options options = { .capacity = { .rows = g[0] * g[1] * g[2],
+                                              .segment_rows = g[1] * g[2] } };
     qv_status status = QV_OK;
     if (o->n_arguments) {
         status = qv_clip_open(o->arguments[0], &p->m.image, &p->m.video, &o->clip, &p->clip, err);
@@ -76,7 +77,7 @@ open_plan(struct profile *p, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    int64_t pairs = p->info.rows / (g[1] * g[2]);
+    int64_t pairs = p->info.capacity.rows / (g[1] * g[2]);
     p->item = (qv_item){ .grid_thw = { pairs < g[0] ? pairs : g[0], g[1], g[2] },
                          .is_image = p->clip_info.is_image };
     p->chunk_frames = p->item.grid_thw[0] * (p->item.is_image ? 1 : p->m.temporal_patch_size);

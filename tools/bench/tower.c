@@ -50,8 +50,8 @@ open_plan(struct tower_bench *t, qv_error *err)
 {
     const struct tool_options *o = t->b.o;
     const int64_t *g = o->grid, pair_rows = g[1] * g[2];
-    qv_plan_options options = { .rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows,
-                                .segment_rows = pair_rows,
+    const int64_t rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows;
+    qv_plan_options options = { .capacity = { .rows = rows, .segment_rows = pair_rows },
                                 .output = t->m.dtype };
     qv_status status = o->bench_chunk ? QV_OK : qv_plan_options_for(t->model, g, &options, err);
     if (!status)
@@ -60,7 +60,7 @@ open_plan(struct tower_bench *t, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(t->plan, &t->info);
-    t->pairs = t->info.rows / pair_rows;
+    t->pairs = t->info.capacity.rows / pair_rows;
     if (!o->bench_chunk) /* there may be room for more */
         t->pairs = t->pairs < g[0] ? t->pairs : g[0];
     return QV_OK;

@@ -333,7 +333,8 @@ static struct cost
 cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
 {
     const int64_t *g = c->grid_thw, pair_rows = g[1] * g[2];
-    int64_t pairs = p->rows / pair_rows < p->segments ? p->rows / pair_rows : p->segments;
+    int64_t pairs = p->capacity.rows / pair_rows;
+    pairs = pairs < p->capacity.segments ? pairs : p->capacity.segments;
     struct cost cost = { .tokens = g[0] * pair_rows / (m->merge_size * m->merge_size),
                          .chunk_pairs = pairs < g[0] ? pairs : g[0] };
     cost.chunks = (g[0] + cost.chunk_pairs - 1) / cost.chunk_pairs;
@@ -351,7 +352,7 @@ print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *
         "  chunks     %lld of %lld frame pair%s, in a capacity of %lld patches, %lld under way at "
         "a time\n",
         (long long)cost->chunks, (long long)cost->chunk_pairs, cost->chunk_pairs == 1 ? "" : "s",
-        (long long)p->rows, (long long)p->chunks_ahead);
+        (long long)p->capacity.rows, (long long)p->chunks_ahead);
     printf("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
            size_text(cost->bytes, traffic));
     printf("  memory     weights %s + arena %s = %s on the device\n",
@@ -382,7 +383,7 @@ add_cost_json(json_t *j, const struct cost *cost, const qv_plan_info *p)
     json_object_update_new(
         j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}", "tokens",
                      (json_int_t)cost->tokens, "chunks", (json_int_t)cost->chunks, "chunk_pairs",
-                     (json_int_t)cost->chunk_pairs, "chunk_rows", (json_int_t)p->rows,
+                     (json_int_t)cost->chunk_pairs, "chunk_rows", (json_int_t)p->capacity.rows,
                      "chunks_ahead", (json_int_t)p->chunks_ahead, "flops", cost->flops, "bytes",
                      cost->bytes, "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
                      (json_int_t)p->arena_bytes, "device_bytes",

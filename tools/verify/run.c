@@ -222,8 +222,8 @@ pass(struct passage *p, qv_model *model, const struct verify_input *input, const
      const int64_t thw[3], struct verify_layers *out, qv_error *err)
 {
     size_t bytes = pair_bytes(model, input, thw);
-    int64_t at_once = p->info.rows / (thw[1] * thw[2]);
-    at_once = at_once < p->info.segments ? at_once : p->info.segments;
+    int64_t at_once = p->info.capacity.rows / (thw[1] * thw[2]);
+    at_once = at_once < p->info.capacity.segments ? at_once : p->info.capacity.segments;
     for (int64_t pair = 0; pair < thw[0]; pair += at_once) {
         int64_t n = thw[0] - pair < at_once ? thw[0] - pair : at_once;
         qv_item item = { .data = (const char *)data + (size_t)pair * bytes,

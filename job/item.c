@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* An item's way: added, decided on, failed or not, and freed when its last call was made. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+#include "options.h"
+
+const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
+    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES, .value_bytes = 1 },
+    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES, .value_bytes = sizeof(float) },
+    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16, .value_bytes = sizeof(uint16_t) },
+};
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* What would meet every item next. */
+static bool
+ends_all(qv_status status)
+{
+    return status == QV_ENOMEM || status == QV_ENODEVICE || status == QV_EBACKEND ||
+           status == QV_ESTATE;
+}
+
+void
+qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+{
+    if (!item->status) {
+        item->status = status;
+        item->error = *err;
+        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
+    }
+    if (ends_all(status))
+        qv_job_lose(job, status, err);
+}
+
+void
+qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
+{
+    if (!piece->own)
+        return;
+    free(piece->own);
+    piece->part.data = piece->own = NULL;
+    job->used -= piece->own_bytes;
+    qv_job_wake(job, QV_JOB_READERS);
+}
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+void
+qv_job_free_item(struct qv_job_item *item)
+{
+    free((void *)(uintptr_t)item->source.key);
+    free((void *)(uintptr_t)item->source.path);
+    free(item->timestamps_s);
+    free(item);
+}
+
+void
+qv_job_unlink_item(qv_job *job, struct qv_job_item *item)
+{
+    *item->link = item->next;
+    if (item->next)
+        item->next->link = item->link;
+    job->n_items--;
+}
+
+enum qv_job_state
+qv_job_let_go(qv_job *job, struct qv_job_item *item)
+{
+    if (--item->holders)
+        return item->state;
+    if (item->state == QV_JOB_READ && item->status)
+        item->state = QV_JOB_FAILED;
+    if (item->state != QV_JOB_TOLD)
+        return item->state;
+    job->progress.done++;
+    job->progress.failed += item->status != QV_OK;
+    qv_job_unlink_item(job, item);
+    qv_job_free_item(item);
+    if (!job->n_items)
+        qv_job_wake(job, QV_JOB_ENDERS);
+    return QV_JOB_DONE;
+}
+
+/* ---- deciding -------------------------------------------------------------------------------- */
+
+/* A function of the item alone (and of the job's options): its tokens are the same bits in any order. */
+qv_status
+qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
+{
+    const qv_model *model = qv_job_model(job);
+    const int64_t *g = item->whole.grid_thw, pair_grid[3] = { 1, g[1], g[2] };
+    qv_plan_options own = { 0 };
+    qv_error inner;
+    qv_status status = qv_plan_options_for(model, g, &own, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", name, inner.text);
+    const qv_capacity size = qv_item_size(model, g), pair = qv_item_size(model, pair_grid);
+    item->n_tokens = size.rows / (job->model.merge_size * job->model.merge_size);
+    item->packed = !job->o.alone && qv_capacity_fits(&job->pack_item, &size);
+    /* a thin pair may have more windows than a pack has room for */
+    const bool cut =
+        !item->packed && job->o.chunk_rows >= pair.rows && qv_capacity_fits(&job->pack_item, &pair);
+    item->options = item->packed || cut ? job->pack : own;
+    item->options.input = qv_job_kind_of(item)->input;
+    item->options.output = job->o.output;
+    const int64_t pairs = qv_capacity_fits(&item->options.capacity, &pair);
+    item->piece_pairs = pairs < g[0] ? pairs : g[0];
+    return QV_OK;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+static qv_status
+check_source(const qv_job_source *s, qv_error *err)
+{
+    if (!s || !(s->key || (s->kind == QV_SOURCE_PATH && s->path)))
+        return qv_fail(err, QV_EINVAL, "add source: %s", s ? "it has no key" : "source is NULL");
+    const char *name = s->key ? s->key : s->path;
+    if (!QV_RESERVED_IS_ZERO(s))
+        return qv_fail(err, QV_EINVAL, "%s: reserved source fields must be 0", name);
+    if (s->kind == QV_SOURCE_PATH && !s->path)
+        return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
+    if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
+        return qv_fail(err, QV_EINVAL, "%s: bytes is NULL, or n_bytes 0", name);
+    return (unsigned)s->kind < QV_JOB_KINDS
+               ? QV_OK
+               : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
+}
+
+/* The decoder is the job's, started for the first source that needs one. */
+static qv_status
+set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    qv_clip_options *o = &item->clip_options;
+    *o = item->source.clip ? *item->source.clip : job->o.clip;
+    item->source.clip = NULL;
+    if (item->source.kind == QV_SOURCE_BYTES) {
+        o->bytes = item->source.bytes;
+        o->n_bytes = item->source.n_bytes;
+    }
+    qv_status status = QV_OK;
+    pthread_mutex_lock(&job->lock);
+    if (!o->trusted && !job->decoder) {
+        status = qv_decoder_start(NULL, &job->own_decoder, err);
+        job->decoder = job->own_decoder;
+    }
+    o->decoder = o->trusted ? NULL : job->decoder;
+    pthread_mutex_unlock(&job->lock);
+    return status;
+}
+
+static qv_status
+make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_error *err)
+{
+    const char *name = s->key ? s->key : s->path;
+    struct qv_job_item *item = calloc(1, sizeof *item);
+    if (!item)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
+    item->source = *s;
+    item->device = -1;
+    item->source.key = strdup(name);
+    item->source.path = s->path ? strdup(s->path) : NULL;
+    qv_status status = QV_OK;
+    if (!item->source.key || (s->path && !item->source.path))
+        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
+    else if (qv_job_kinds[s->kind].is_clip)
+        status = set_clip_options(job, item, err);
+    else {
+        item->whole = s->item;
+        status = qv_item_check(qv_job_model(job), qv_job_kinds[s->kind].input, &s->item, name, err);
+        if (!status)
+            status = qv_job_decide(job, item, name, err);
+    }
+    if (status)
+        qv_job_free_item(item);
+    else
+        *out = item;
+    return status;
+}
+
+/* Under the lock: room for a source, or why there will be none. */
+static qv_status
+wait_for_place(qv_job *job, const char *name, qv_error *err)
+{
+    while (!job->stopping && !job->ended && job->sources.n == job->sources.room) {
+        if (job->o.refuse_when_full)
+            return qv_fail(err, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
+                           job->sources.n);
+        qv_job_wait(job, QV_JOB_ADDERS);
+    }
+    if (job->status)
+        return qv_fail(err, job->status, "%s", job->error.text);
+    return job->ended || job->stopping
+               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources come", name)
+               : QV_OK;
+}
+
+qv_status
+qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
+{
+    if (!job)
+        return qv_fail(err, QV_EINVAL, "add source: job is NULL");
+    struct qv_job_item *item = NULL;
+    qv_status status = check_source(source, err);
+    if (!status)
+        status = make_item(job, source, &item, err);
+    if (status)
+        return status;
+    pthread_mutex_lock(&job->lock);
+    status = wait_for_place(job, item->source.key, err);
+    if (!status) {
+        item->next = job->items;
+        item->link = &job->items;
+        if (job->items)
+            job->items->link = &item->next;
+        job->items = item;
+        job->n_items++;
+        job->progress.added++;
+        qv_job_queue_put(&job->sources, item);
+        qv_job_wake(job, QV_JOB_READERS);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (status)
+        qv_job_free_item(item);
+    return status;
+}

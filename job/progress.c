@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* How far a job is, and which of its stages limits it. */
+#include "job.h"
+
+/* The busiest of the stages; where none is, sources come too slowly. */
+static const char *
+find_limit(const qv_job_progress *p)
+{
+    const double all_s = p->elapsed_s + 1e-9;
+    const double decoding = p->decode_s / (all_s * p->decoders),
+                 device = p->device_s / (all_s * p->devices), sink = p->sink_s / (all_s * p->sinks);
+    if (decoding < 0.5 && device < 0.5 && sink < 0.5)
+        return "input";
+    return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
+}
+
+/* Under the lock: every stage's seconds, with those of what it is about now. */
+static void
+read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
+{
+    for (int i = 0; i < job->n_readers; i++) {
+        const struct qv_job_item *item = job->readers[i].item;
+        if (item) {
+            const double room_s = qv_job_clock_read(&item->room, now_s);
+            out->decode_s += now_s - item->began_s - room_s;
+            out->room_s += room_s;
+        }
+    }
+    for (int i = 0; i < job->n_devices; i++)
+        out->device_s += qv_job_clock_read(&job->devices[i].busy, now_s);
+    for (int i = 0; i < job->n_sinks; i++)
+        out->sink_s += qv_job_clock_read(&job->sinks[i].busy, now_s);
+}
+
+void
+qv_job_get_progress(qv_job *job, qv_job_progress *out)
+{
+    pthread_mutex_lock(&job->lock);
+    const double now_s = qv_job_seconds();
+    *out = job->progress;
+    out->frame_bytes = job->used;
+    out->ended = job->status != QV_OK;
+    out->pack_rows = job->pack.capacity.rows;
+    read_clocks(job, now_s, out);
+    pthread_mutex_unlock(&job->lock);
+    out->elapsed_s = now_s - job->opened_s;
+    out->decoders = job->n_readers;
+    out->devices = job->n_devices;
+    out->sinks = job->n_sinks;
+    out->limit = find_limit(out);
+}
