@@ -209,6 +209,10 @@ typedef struct qv_model_info {
     char digest[40];     /* XXH3-128 of the tower's weights in canonical order, or "" where not
                             loaded or built without xxhash */
     qv_preprocess image, video;
+    /* How the patch embedding's Conv3d is run on this device, by every plan, and why; the reason
+     * names the GEMM of a chunk of the device's own size. */
+    const char *lowering; /* static text: "patchify" */
+    char lowering_reason[QV_REASON_BYTES];
     uint64_t reserved[8];
 } qv_model_info;
 
@@ -277,8 +281,6 @@ typedef struct qv_plan_info {
     size_t weight_bytes;  /* shared by all plans of the model */
     double flops, bytes;  /* of a full chunk, of as many segments as there may be: multiply-adds
                              counted twice; traffic of each operation's operands */
-    char lowering[24];    /* how the patch embedding's Conv3d is run: "patchify" */
-    char lowering_reason[QV_REASON_BYTES];
     uint64_t reserved[8];
 } qv_plan_info;
 

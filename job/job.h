@@ -159,7 +159,6 @@ struct qv_job {
     struct qv_capacity capacity; /* that small items are packed in; rows 0: none are packed */
     qv_plan_options pack;        /* of its plan */
     int64_t usual_tokens;        /* of a chunk that no item is larger than */
-    char lowering[24];
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;

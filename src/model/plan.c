@@ -129,22 +129,6 @@ shape_of(const struct qv_plan *plan)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static qv_status
-build(struct qv_plan *plan, qv_error *err)
-{
-    struct qv_conv3d_list list;
-    qv_conv3d_desc d = qv_steps_patch_embed(&plan->model->config, &plan->shape);
-    const qv_context *ctx = plan->model->ctx;
-    qv_status status =
-        qv_conv3d_decide(&d, &ctx->caps, qv_conv3d_thresholds_of(ctx->backend->name, &ctx->caps),
-                         -1, &plan->patch_embed, err);
-    if (status)
-        return status;
-    qv_conv3d_lower(&d, plan->patch_embed.lowering, &list);
-    return qv_steps_build(&plan->model->config, &plan->model->tower, &plan->shape, &list,
-                          &plan->steps, err);
-}
-
 /* scratch: of calls in turn, and of those on the side stream. */
 static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
@@ -310,20 +294,22 @@ static qv_status
 make(struct qv_plan *plan, qv_error *err)
 {
     size_t scratch[2] = { 0, 0 };
-    qv_status status = build(plan, err);
+    const qv_model *model = plan->model;
+    qv_status status = qv_steps_build(&model->config, &model->tower, &plan->shape,
+                                      model->patch_embed.lowering, &plan->steps, err);
     if (!status)
         status = prepare(plan, scratch, err);
     if (status)
         return status;
     lay_out(plan, scratch);
-    if (plan->model->describe)
+    if (model->describe)
         return QV_OK;
     plan->item_rows =
         calloc(QV_MOST_CHUNKS * (size_t)plan->capacity.segments, sizeof *plan->item_rows);
     if (!plan->item_rows)
         return qv_fail(err, QV_ENOMEM, "no memory for %lld items",
                        (long long)plan->capacity.segments);
-    status = qv_tables_open(&plan->capacity, &plan->model->config, &plan->tables, err);
+    status = qv_tables_open(&plan->capacity, &model->config, &plan->tables, err);
     if (!status)
         status = take_arena(plan, err);
     if (status)
@@ -478,7 +464,4 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
         out->flops += qv_op_flops(&plan->steps.steps[i].op);
         out->bytes += qv_op_bytes(&plan->steps.steps[i].op);
     }
-    snprintf(out->lowering, sizeof out->lowering, "%s",
-             qv_lowering_name(plan->patch_embed.lowering));
-    snprintf(out->lowering_reason, sizeof out->lowering_reason, "%s", plan->patch_embed.reason);
 }

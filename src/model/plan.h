@@ -3,7 +3,6 @@
 #ifndef QV_MODEL_PLAN_H
 #define QV_MODEL_PLAN_H
 
-#include "conv3d/decide.h"
 #include "model.h"
 #include "tables.h"
 #include "towers/steps.h"
@@ -25,7 +24,6 @@ struct qv_plan {
     qv_plan_options options;
     struct qv_capacity capacity;
     struct qv_tower_shape shape;
-    struct qv_conv3d_decision patch_embed;
     struct qv_steps steps;
     size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
     size_t n_kernels;

@@ -52,7 +52,7 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
                      "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
                      "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
                      qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
-                     "lowering", r->lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes()));
+                     "lowering", e->model.lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes()));
     missing |= json_object_update_new(
         j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s", r->decode_s, "write_s",
                      output->write_s, "wait_decode_s", r->wait_decode_s, "wait_device_s",
