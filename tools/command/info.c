@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "files/json.h"
-#include "model/plan.h"
+#include "model/inspect.h"
 #include "qwenvit_job.h"
 #include "towers/leftover.h"
 #include "tool.h"
