@@ -44,11 +44,11 @@ function(install_library name exported)
     set_target_properties(${name}_shared PROPERTIES INSTALL_RPATH "${library_rpath}")
     install(TARGETS ${name}_shared EXPORT qwenvit_shared
             LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
+            PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
             INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
     install(TARGETS ${name} EXPORT qwenvit_static
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
             INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-    install(FILES include/${name}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 endfunction()
 install_library(qwenvit qwenvit)
 if(QV_MEDIA)

@@ -18,8 +18,8 @@
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, leaves a text there.
  *     A failed call leaves its out-parameters untouched.
  *   - Whoever frees sets the caller's pointer to NULL and accepts NULL.
- *   - Frames, patches and tokens, and a Conv3d's x and y, may lie in the device's memory (a CUDA
- *     context takes pointers of cudaMalloc on its device). Weights and options are on the host.
+ *   - Frames, patches and tokens may lie in the device's memory (a CUDA context takes pointers of
+ *     cudaMalloc on its device). Weights and options are on the host.
  *
  * Threads. Different contexts may be used by different threads at the same time, and so may
  * qv_status_name() and qv_version(). One context and everything made from it (its models, their
@@ -97,7 +97,6 @@ typedef enum qv_dtype {
 typedef struct qv_context qv_context;
 typedef struct qv_model qv_model;
 typedef struct qv_plan qv_plan;
-typedef struct qv_conv3d qv_conv3d;
 
 QV_API const char *qv_version(void);              /* of the library that runs: "0.3.0" */
 QV_API const char *qv_status_name(qv_status s);   /* "QV_EFORMAT"; never NULL */
@@ -210,6 +209,10 @@ typedef struct qv_model_info {
     char digest[40];     /* XXH3-128 of the tower's weights in canonical order, or "" where not
                             loaded or built without xxhash */
     qv_preprocess image, video;
+    /* How the patch embedding's Conv3d is run on this device, by every plan, and why; the reason
+     * names the GEMM of a chunk of the device's own size. */
+    const char *lowering; /* static text: "patchify" */
+    char lowering_reason[QV_REASON_BYTES];
     uint64_t reserved[8];
 } qv_model_info;
 
@@ -336,8 +339,6 @@ typedef struct qv_plan_info {
     size_t weight_bytes;  /* shared by all plans of the model */
     double flops, bytes;  /* of a full chunk, of as many segments as there may be: multiply-adds
                              counted twice; traffic of each operation's operands */
-    char lowering[24];    /* how the patch embedding's Conv3d is run: "patchify" */
-    char lowering_reason[QV_REASON_BYTES];
     uint64_t reserved[8];
 } qv_plan_info;
 
@@ -386,147 +387,6 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
-
-/* ---- Conv3d: a plan without a model ---------------------------------------------------------- */
-
-/* Ways to run it, in the order in which they are asked. One list for the enum and the names. */
-#define QV_LOWERING_LIST(X)                                                                        \
-    X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
-    X(STILL, "still")         /* the same for equal frames: weight slices summed over depth */     \
-    X(POINTWISE, "pointwise") /* 1x1x1: one GEMM over channels */                                  \
-    X(FRAMES, "frames")       /* kernel depth 1: one batched 2D convolution */                     \
-    X(BY_DEPTH, "by depth")   /* a 2D convolution for each depth tap, summed in f32 */             \
-    X(DIRECT, "direct")       /* the device's own 3D convolution */
-
-typedef enum qv_lowering {
-#define QV_LOWERING_ENUM(name, text) QV_LOWERING_##name,
-    QV_LOWERING_LIST(QV_LOWERING_ENUM)
-#undef QV_LOWERING_ENUM
-        QV_LOWERING_COUNT
-} qv_lowering;
-
-/* The input x. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no padding. */
-typedef enum qv_conv3d_layout {
-    QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
-    QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
-    QV_LAYOUT_PATCH_ROWS,     /* x[n*d'*h'*w', c*kd*kh*kw], each row (c, kd, kh, kw) */
-    QV_LAYOUT_FRAMES_U8,      /* bytes x[n, d, h, w, c], c <= 3, square patches; the rows of y are
-                                 in block order (n*d', h'/merge, w'/merge, merge, merge) */
-    QV_LAYOUT_COUNT
-} qv_conv3d_layout;
-
-/* What stands in the pad_front[0] frames in front. Height and width are padded with zeros. */
-typedef enum qv_causal {
-    QV_CAUSAL_NONE,  /* zeros, and pad_back[0] frames of zeros behind */
-    QV_CAUSAL_ZEROS, /* zeros, and nothing behind: pad_back[0] is 0; so for the next */
-    QV_CAUSAL_FIRST, /* the first frame, repeated */
-    QV_CAUSAL_COUNT
-} qv_causal;
-
-typedef enum qv_act {
-    QV_ACT_NONE,
-    QV_ACT_GELU_TANH,
-    QV_ACT_GELU_ERF,
-    QV_ACT_SILU,       /* x / (1 + exp(-x)) */
-    QV_ACT_GELU_QUICK, /* x / (1 + exp(-1.702 x)) */
-    QV_ACT_COUNT
-} qv_act;
-
-/*
- * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
- *                           + bias[o]) + residual[row % residual_rows, o]
- * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, so too h', w'.
- * Axes are depth (frames), height, width, in this order in every [3]. The output is always channels
- * last: rows [n*d'*h'*w', o].
- */
-typedef struct qv_conv3d_desc {
-    int64_t n, d, h, w, c, o; /* d frames of h x w with c channels in, o out; n 0: 1 */
-    int64_t kernel[3];
-    int64_t stride[3], dilation[3]; /* 0: 1 */
-    int64_t pad_front[3], pad_back[3];
-    int64_t groups;        /* 0 or 1: dense. Weight is [o, c/groups, kd, kh, kw] */
-    int64_t merge;         /* block order of y's rows for QV_LAYOUT_FRAMES_U8 (0: 1) */
-    int64_t residual_rows; /* 0: no residual; divides n*d'*h'*w' */
-    double alpha;          /* 0: 1 */
-    double pixel_scale[3], pixel_shift[3]; /* QV_LAYOUT_FRAMES_U8: x = byte * scale + shift;
-                                              a scale of 0: 1 */
-    qv_conv3d_layout layout;
-    qv_causal causal;
-    qv_act act;
-    qv_dtype dtype; /* QV_F32 or QV_BF16: of x (unless bytes), weight, residual and y; sums are f32.
-                       QV_DTYPE_AUTO: the device's */
-    bool bias;
-    bool frames_equal; /* a promise: the kernel[0] frames below a kernel are one image */
-} qv_conv3d_desc;
-
-typedef struct qv_conv3d_weights {
-    const void *weight; /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with
-                           channels_last; NULL: only to be asked, not run */
-    qv_dtype dtype;     /* of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
-    bool channels_last;
-    const float *bias;    /* [o]; rounded to the description's dtype, as the weight is */
-    const void *residual; /* [residual_rows, o] in the description's dtype */
-} qv_conv3d_weights;      /* all are copied */
-
-typedef struct qv_conv3d_options {
-    const char
-        *lowering; /* "by depth": take this one, QV_EINVAL if it is not legal. NULL: chosen */
-    int64_t chunk; /* output frames computed at a time; 0: all d'. Less memory, and the same
-                             bits for any d: every chunk runs as one shape */
-    bool stream;   /* calls are consecutive pieces of one depth axis: the frames in front are
-                             kept from the call before. causal must not be NONE */
-    uint64_t reserved[8];
-} qv_conv3d_options;
-
-typedef struct qv_conv3d_info {
-    qv_conv3d_desc desc; /* with every default filled in */
-    int64_t out[3];      /* d', h', w' */
-    int64_t rows;        /* n*d'*h'*w' */
-    int64_t chunk;
-    size_t x_bytes, y_bytes; /* of one call */
-    size_t arena_bytes, weight_bytes;
-    qv_lowering lowering;
-    char reason[QV_REASON_BYTES];
-} qv_conv3d_info;
-
-/* One way of running it. */
-typedef struct qv_conv3d_way {
-    qv_lowering lowering;
-    bool legal, chosen;
-    char reason[QV_REASON_BYTES]; /* what it comes down to; or the first thing that forbids it */
-    double flops;                 /* of one call; a multiply-add counts two */
-    double bytes;                 /* traffic of each operation's operands */
-    size_t scratch_bytes;         /* buffers between the operations, and what kernels ask for */
-    double median_ms;             /* of one call, where it was measured for the tune file; else 0 */
-} qv_conv3d_way;
-
-QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
-
-/*
- * The lowering is chosen here, weights are reshaped and packed, kernels prepared: running allocates
- * nothing. Choice, best first: options->lowering; the context's tune file; measuring, if the
- * context tunes; the device's thresholds. QV_EINVAL naming field and value for a description that
- * makes no sense, or a forced lowering that is not legal (with the reason).
- */
-QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
-                                  const qv_conv3d_weights *weights,
-                                  const qv_conv3d_options *options, qv_conv3d **out, qv_error *err);
-QV_API void qv_conv3d_free(qv_conv3d **conv);
-QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
-
-/* Every lowering, legal or not, with its cost. Prepares kernels to know their scratch (slow). */
-QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
-                                    qv_error *err);
-
-/*
- * x as the description says (x_bytes) to y[n, d', h', w', o] (y_bytes). Both are the caller's and
- * must not overlap; on the host, or in the device's memory, where they are used in place if nothing
- * is padded or cut. In a stream each call continues the one before: d frames in, d / stride[0] out.
- * A failed call leaves the stream where it was.
- */
-QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
-/* The next call begins a new stream. */
-QV_API void qv_conv3d_reset(qv_conv3d *conv);
 
 #ifdef __cplusplus
 }

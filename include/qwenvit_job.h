@@ -101,7 +101,6 @@ typedef struct qv_job_result {
     int64_t damaged_frames;     /* so far */
     const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
-    const char *lowering; /* how the patch embedding was run: "patchify" */
     /* Seconds, so far: since it was taken up; decoding, in its decoder; waiting for that; of the
      * chunks that it was in, on the device; waiting for the sink. */
     double seconds, decode_s, wait_decode_s, wait_device_s, wait_sink_s;

@@ -246,7 +246,6 @@ pull_chunk(struct qv_job_device *d)
         qv_job_lose(job, status, &err);
         return;
     }
-    memcpy(job->lowering, chunk->plan->info.lowering, sizeof job->lowering);
     chunk->plan->users--;
     d->n_pulled++;
     hand_over(d, chunk);

@@ -171,7 +171,6 @@ struct qv_job {
     qv_plan_options pack;  /* of the plan that small items are packed in; rows 0: none are packed */
     qv_capacity pack_item; /* the most that one of them takes */
     int64_t usual_tokens;  /* of a chunk that no item is larger than */
-    char lowering[24];
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;

@@ -21,7 +21,6 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .n_tokens = item->n_tokens,
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
-                        .lowering = job->lowering,
                         .seconds = item->began_s > 0 ? qv_job_seconds() - item->began_s : 0,
                         .decode_s = item->decode_s,
                         .wait_decode_s = item->wait_decode_s,
@@ -53,14 +52,10 @@ static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {
     qv_error err = { 0 };
-    char lowering[sizeof job->lowering]; /* a device may write another there */
-    memcpy(lowering, job->lowering, sizeof lowering);
-    qv_job_result own = *r;
-    own.lowering = lowering;
     const double began_s = qv_job_seconds();
     qv_job_clock_start(&w->busy, began_s);
     pthread_mutex_unlock(&job->lock);
-    qv_status status = job->o.sink(job->o.user, &own, &err);
+    qv_status status = job->o.sink(job->o.user, r, &err);
     const double ended_s = qv_job_seconds();
     qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);

@@ -74,14 +74,16 @@ if cp grey.ppm "$odd" 2> /dev/null; then
     expect 0 '"clip":"odd%FF%C3.ppm"' "$qwenvit" info "$odd" --json
 fi
 expect 0 'deepstack' "$qwenvit" info "$model"
+grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'
+expect 0 '"lowering":"patchify","lowering_reason":"kernel = stride = ' "$qwenvit" info "$model" --json
 expect 0 'plain C, sums in double' "$qwenvit" info "$model" --backend ref
 grep -q 'bits       the same alone and packed' out.txt || fail 'info does not say that ref has the same bits'
 expect 0 '"bits_differ":[]' "$qwenvit" info "$model" --backend ref --json
 if "$qwenvit" info "$model" --backend cpu > out.txt 2>&1; then
     grep -qE '  gemm +[0-9]+ x  oneDNN [a-z_]+:' out.txt || fail 'info does not name a oneDNN kernel'
 fi
-expect 0 'conv3d     patchify' "$qwenvit" info grey.ppm --model "$model"
+expect 0 'conv3d     patchify: kernel = stride = ' "$qwenvit" info grey.ppm --model "$model"
 grep -q 'chunks     1 of 1 frame pair, in a capacity of [0-9]* patches' out.txt || fail 'no capacity'
 expect 0 '"lowering":"patchify"' "$qwenvit" info grey.ppm --model "$model" --json
 grep -q '"same_bits_packed":' out.txt || fail 'info does not compare a clip alone and packed'

@@ -108,7 +108,7 @@ has() {
 }
 has qwenvit bin/qwenvit bin/qwenvit-bench libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
     'libqwenvit_media.so.*' 'libqwenvit_job.so.*' doc/qwenvit/copyright
-has qwenvit-dev include/qwenvit.h include/qwenvit_media.h include/qwenvit_job.h \
+has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_media.h include/qwenvit_job.h \
     libqwenvit.a libqwenvit_media.a libqwenvit_job.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
 grep -q 'Depends:.*libavformat.*libjansson4.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'

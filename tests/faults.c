@@ -33,6 +33,7 @@
 #endif
 
 #include "command/tool.h"
+#include "qwenvit_conv3d.h"
 
 /* ---- calls that are made to fail ------------------------------------------------------------- */
 

@@ -620,7 +620,13 @@ a_described_model_has_costs_and_no_weights(void **state)
     assert_int_equal(info.chunks_ahead, 1);
     assert_true(info.flops > 0 && info.flops == same.flops);
     assert_int_equal(info.arena_bytes, same.arena_bytes);
-    assert_string_equal(info.lowering, "patchify");
+    qv_model_info described, loaded; /* the lowering is decided without weights as with them */
+    qv_model_get_info(model, &described);
+    qv_model_get_info(t.model, &loaded);
+    assert_string_equal(described.lowering, "patchify");
+    assert_non_null(strstr(described.lowering_reason, "kernel = stride = 2x"));
+    assert_string_equal(loaded.lowering, described.lowering);
+    assert_string_equal(loaded.lowering_reason, described.lowering_reason);
     assert_null(model->weights.memory);
     assert_null(model->arena);
     assert_null(plan->arena);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A Conv3d's description (qwenvit.h): pure functions of it. */
+/* A Conv3d's description (qwenvit_conv3d.h): pure functions of it. */
 #ifndef QV_CONV3D_DESCRIPTION_H
 #define QV_CONV3D_DESCRIPTION_H
 
-#include "qwenvit.h"
+#include "qwenvit_conv3d.h"
 
 extern const char *const qv_conv3d_axis_names[3];
 extern const char *const qv_conv3d_causal_names[QV_CAUSAL_COUNT];

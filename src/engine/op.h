@@ -3,7 +3,7 @@
 #ifndef QV_ENGINE_OP_H
 #define QV_ENGINE_OP_H
 
-#include "qwenvit.h"
+#include "qwenvit_conv3d.h" /* qv_act */
 
 enum qv_op_kind {
 #define QV_OP(name, fields, operands, flops) QV_OP_##name,

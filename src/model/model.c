@@ -28,6 +28,18 @@ warm(const qv_model *model)
         model->ctx->backend->warm(model->ctx->dev, &ops[i]);
 }
 
+/* Whether the kernel of the checkpoint's Conv3d is its stride, and with that how it is run, is the same
+ * for every chunk; it is asked for one of the device's own size. */
+static qv_status
+decide_patch_embed(qv_model *model, qv_error *err)
+{
+    const qv_context *ctx = model->ctx;
+    const struct qv_tower_shape shape = { .capacity = { .rows = qv_model_pack_rows(model, 0) },
+                                          .dtype = model->dtype };
+    const qv_conv3d_desc desc = qv_steps_patch_embed(&model->config, &shape);
+    return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
+}
+
 qv_status
 qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options, qv_model **out,
               qv_error *err)
@@ -53,6 +65,8 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
         model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
     if (!status)
         status = qv_tower_open(&model->config, &model->tower, err);
+    if (!status)
+        status = decide_patch_embed(model, err);
     if (!status && !model->describe && ctx->backend->warm)
         warm(model);
     if (!status)
@@ -105,8 +119,10 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .n_parameters = model->weights.n_parameters,
                             .weight_bytes = model->weights.bytes,
                             .image = c->image,
-                            .video = c->video };
+                            .video = c->video,
+                            .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
+    memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);
     memcpy(out->digest, model->weights.digest, sizeof out->digest);
     memcpy(out->deepstack_layers, c->deepstack, sizeof out->deepstack_layers);
 }

@@ -4,6 +4,7 @@
 #define QV_MODEL_MODEL_H
 
 #include "arena.h"
+#include "conv3d/decide.h"
 #include "towers/weights.h"
 
 /* Plans that were freed and may be wanted again, most recently freed first: the buckets of the ladder
@@ -16,6 +17,7 @@ struct qv_model {
     struct qv_tower tower;
     qv_dtype dtype;
     bool describe;
+    struct qv_conv3d_decision patch_embed; /* how its Conv3d is run, whatever the chunk */
     struct qv_weights weights;
     struct qv_arena *arena; /* the largest one, which new plans share if it is large enough */
     qv_plan *idle[QV_IDLE_PLANS];

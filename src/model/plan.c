@@ -100,20 +100,6 @@ shape_of(const struct qv_plan *plan)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static qv_status
-build(struct qv_plan *plan, qv_error *err)
-{
-    struct qv_conv3d_list list;
-    qv_conv3d_desc d = qv_steps_patch_embed(&plan->model->config, &plan->shape);
-    const qv_context *ctx = plan->model->ctx;
-    qv_status status = qv_conv3d_decide(&d, &ctx->caps, -1, &plan->patch_embed, err);
-    if (status)
-        return status;
-    qv_conv3d_lower(&d, plan->patch_embed.lowering, &list);
-    return qv_steps_build(&plan->model->config, &plan->model->tower, &plan->shape, &list,
-                          &plan->steps, err);
-}
-
 /* scratch: of calls in turn, and of those on the side stream. */
 static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
@@ -279,20 +265,22 @@ static qv_status
 make(struct qv_plan *plan, qv_error *err)
 {
     size_t scratch[2] = { 0, 0 };
-    qv_status status = build(plan, err);
+    const qv_model *model = plan->model;
+    qv_status status = qv_steps_build(&model->config, &model->tower, &plan->shape,
+                                      model->patch_embed.lowering, &plan->steps, err);
     if (!status)
         status = prepare(plan, scratch, err);
     if (status)
         return status;
     lay_out(plan, scratch);
-    if (plan->model->describe)
+    if (model->describe)
         return QV_OK;
     plan->item_rows =
         calloc(QV_MOST_CHUNKS * (size_t)plan->capacity.segments, sizeof *plan->item_rows);
     if (!plan->item_rows)
         return qv_fail(err, QV_ENOMEM, "no memory for %lld items",
                        (long long)plan->capacity.segments);
-    status = qv_tables_open(&plan->capacity, &plan->model->config, &plan->tables, err);
+    status = qv_tables_open(&plan->capacity, &model->config, &plan->tables, err);
     if (!status)
         status = take_arena(plan, err);
     if (status)
@@ -382,55 +370,6 @@ qv_plan_free(qv_plan **plan)
     *plan = NULL;
 }
 
-/* What attention's FLOPs go by: of windows of one side, the sum of their sides' squares. */
-static double
-window_squares(int64_t cells, int64_t side)
-{
-    const int64_t rest = cells % side;
-    return (double)(cells / side * side * side + rest * rest);
-}
-
-struct work {
-    double rows, squares, window_squares; /* patches; of segments', of windows' */
-};
-
-static struct work
-work_of(const struct qv_config *c, const qv_item *items, size_t n)
-{
-    const int64_t cells = qv_config_window_cells(c), m = c->merge;
-    struct work w = { 0 };
-    for (size_t i = 0; i < n; i++) {
-        const int64_t *g = items[i].grid_thw;
-        const double pairs = (double)g[0], segment = (double)(g[1] * g[2]);
-        w.rows += pairs * segment;
-        w.squares += pairs * segment * segment;
-        if (cells)
-            w.window_squares += pairs * (double)(m * m * m * m) * window_squares(g[1] / m, cells) *
-                                window_squares(g[2] / m, cells);
-    }
-    return w;
-}
-
-static double
-op_flops(const qv_plan *plan, const struct qv_step *step, const struct work *w)
-{
-    const struct qv_op_attention *a = &step->op.u.attention;
-    if (step->op.kind == QV_OP_attention)
-        return 4 * (step->operands[0] == SLOT_WINDOWS ? w->window_squares : w->squares) *
-               (double)a->heads * (double)a->head_dim;
-    return qv_op_flops(&step->op) * w->rows / (double)plan->capacity.rows;
-}
-
-double
-qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items, size_t n)
-{
-    const struct work w = work_of(&plan->model->config, items, n);
-    double flops = 0;
-    for (size_t i = 0; i < plan->steps.n && !step; i++)
-        flops += op_flops(plan, &plan->steps.steps[i], &w);
-    return step ? op_flops(plan, step, &w) : flops;
-}
-
 void
 qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
@@ -445,7 +384,4 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
         out->flops += qv_op_flops(&plan->steps.steps[i].op);
         out->bytes += qv_op_bytes(&plan->steps.steps[i].op);
     }
-    snprintf(out->lowering, sizeof out->lowering, "%s",
-             qv_lowering_name(plan->patch_embed.lowering));
-    snprintf(out->lowering_reason, sizeof out->lowering_reason, "%s", plan->patch_embed.reason);
 }

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* A plan's inside: what plan.c makes and stream.c runs, and what tools see of it. */
+/* A plan's inside: what plan.c makes, stream.c runs and inspect.c shows to tools. */
 #ifndef QV_MODEL_PLAN_H
 #define QV_MODEL_PLAN_H
 
 #include "capacity.h"
-#include "conv3d/decide.h"
 #include "model.h"
 #include "tables.h"
 #include "towers/steps.h"
 
-/* For tools that measure and verify: sees every step of a chunk when it has been done (work is
- * waited for), and may read and write its operands through the backend. A plan with a probe runs
- * step by step. NULL takes it off; so does qv_plan_free. */
+/* Sees a step of a chunk when it has been done (inspect.h). */
 typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
 
 /* A chunk that was pushed and not pulled. */
@@ -28,7 +25,6 @@ struct qv_plan {
     struct qv_capacity
         packed_item; /* the most that an item takes which is packed into its chunks */
     struct qv_tower_shape shape;
-    struct qv_conv3d_decision patch_embed;
     struct qv_steps steps;
     size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
     size_t n_kernels;
@@ -53,23 +49,6 @@ void qv_plans_free_idle(qv_model *model); /* and the arena that they share */
 struct qv_buffer qv_plan_operand(const qv_plan *plan, int chunk, int id);
 /* The calls of a chunk [steps.n]. */
 const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
-
-void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
-
-/* The steps and calls [n] of a chunk. */
-size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
-                     const struct qv_call **calls);
-
-/* Which kernel runs one of these steps (qv_backend.describe); of a described model too. */
-void qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES]);
-
-/* Of a step of the list, or of all (NULL): FLOPs that are those of a chunk's items. */
-double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items,
-                     size_t n);
-
-/* Enqueues the work of a chunk as it is recorded, between the marks QV_MARK_BEGIN and QV_MARK_END,
- * without taking input in or tokens out: for timing. A chunk must have been pushed before. */
-qv_status qv_plan_work(qv_plan *plan, qv_error *err);
 
 /* The oldest chunk's tokens, each item's to rows of `out` of its own. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,

@@ -5,8 +5,8 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "inspect.h"
 #include "items.h"
-#include "plan.h"
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
@@ -142,28 +142,6 @@ run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
             status = show_layer(plan, &steps[i], &calls[i], rows, err);
     }
     return status;
-}
-
-void
-qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
-{
-    plan->probe = probe;
-    plan->probe_user = user;
-}
-
-size_t
-qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
-{
-    *steps = plan->steps.steps;
-    *calls = qv_plan_calls(plan, 0);
-    return plan->steps.n;
-}
-
-void
-qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES])
-{
-    const qv_context *ctx = plan->model->ctx;
-    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text, QV_KERNEL_BYTES);
 }
 
 qv_status

@@ -7,7 +7,7 @@
 #ifndef QV_TOWERS_FAMILY_H
 #define QV_TOWERS_FAMILY_H
 
-#include "qwenvit.h"
+#include "qwenvit_conv3d.h" /* qv_act */
 
 enum qv_norm_kind {
     QV_NORM_LAYER, /* mean and variance, weight and bias */

@@ -215,21 +215,24 @@ patch_rows(struct builder *b)
     return SLOT_ROWS;
 }
 
-/* The Conv3d's operations as decided, between our slots. */
+/* The operations of the Conv3d's lowering work between the slots of a chunk. */
 static void
-patch_embed(struct builder *b, const struct qv_conv3d_list *list)
+patch_embed(struct builder *b, qv_lowering lowering)
 {
+    const qv_conv3d_desc d = qv_steps_patch_embed(b->c, b->s);
+    struct qv_conv3d_list list;
     int slots[QV_CONV3D_BUFFERS] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
                                      [QV_CONV3D_INPUT] = patch_rows(b),
                                      [QV_CONV3D_WEIGHT] = tensor(b->tower->patch_embed.weight),
                                      [QV_CONV3D_BIAS] = tensor(b->tower->patch_embed.bias),
                                      [QV_CONV3D_RESIDUAL] = SLOT_POS,
                                      [QV_CONV3D_OUTPUT] = SLOT_X };
-    for (int i = 0; i < list->n; i++) {
+    qv_conv3d_lower(&d, lowering, &list);
+    for (int i = 0; i < list.n; i++) {
         int operands[QV_MAX_OPERANDS];
         for (int j = 0; j < QV_MAX_OPERANDS; j++)
-            operands[j] = slots[list->steps[i].operands[j].buffer];
-        append(b, list->steps[i].op, operands);
+            operands[j] = slots[list.steps[i].operands[j].buffer];
+        append(b, list.steps[i].op, operands);
     }
     completes(b, "patch_embed", -1, b->c->hidden);
     if (b->tower->patch_norm.weight == QV_NO_TENSOR)
@@ -425,7 +428,7 @@ qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 
 qv_status
 qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
-               const struct qv_tower_shape *s, const struct qv_conv3d_list *patch_embed_list,
+               const struct qv_tower_shape *s, qv_lowering patch_embed_lowering,
                struct qv_steps *out, qv_error *err)
 {
     struct builder b = {
@@ -433,7 +436,7 @@ qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
     };
 
     position_embedding(&b);
-    patch_embed(&b, patch_embed_list);
+    patch_embed(&b, patch_embed_lowering);
     for (int64_t i = 0; i < c->depth; i++) {
         attention(&b, &tower->blocks[i], s->capacity.windows && !c->full_attention[i]);
         mlp(&b, &tower->blocks[i]);

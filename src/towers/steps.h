@@ -75,10 +75,10 @@ qv_dtype qv_input_dtype(qv_input input);
 /* The Conv3d that is the patch embedding of a chunk, whose patches are rows by then. */
 qv_conv3d_desc qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s);
 
-/* Builds the list around the patch embedding's, which ends in one GEMM; the caller frees
+/* Builds the list. The lowering of the patch embedding is one that is legal for it. The caller frees
  * steps->steps, also after a failure. */
 qv_status qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
-                         const struct qv_tower_shape *s, const struct qv_conv3d_list *patch_embed,
+                         const struct qv_tower_shape *s, qv_lowering patch_embed,
                          struct qv_steps *out, qv_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "dtype.h"
 #include "fuzz.h"
+#include "qwenvit_conv3d.h"
 
 static void
 read_three(struct fuzz_bytes *b, int64_t out[3])

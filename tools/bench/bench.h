@@ -3,7 +3,7 @@
 #ifndef QV_TOOLS_BENCH_H
 #define QV_TOOLS_BENCH_H
 
-#include "model/plan.h"
+#include "model/inspect.h"
 #include "command/tool.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */

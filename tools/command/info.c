@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "files/json.h"
-#include "model/plan.h"
+#include "model/inspect.h"
 #include "qwenvit_job.h"
 #include "towers/leftover.h"
 #include "tool.h"
@@ -126,6 +126,7 @@ print_model(const struct scene *s)
         printf("  not taken  %s\n", s->context.passed_over);
     printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
            s->o->dtype ? "asked for" : s->context.dtype_reason);
+    printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
 }
 
@@ -138,7 +139,7 @@ model_json(const struct scene *s)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I}",
+        "s:s, s:i, s:I, s:s, s:s}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
@@ -148,7 +149,8 @@ model_json(const struct scene *s)
         qv_dtype_name(m->dtype), "precision_reason",
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
         "passed_over", s->context.passed_over, "device", s->context.device, "threads",
-        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes);
+        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "lowering", m->lowering,
+        "lowering_reason", m->lowering_reason);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -358,7 +360,7 @@ print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *
     printf("  memory     weights %s + arena %s = %s on the device\n",
            size_text((double)p->weight_bytes, weights), size_text((double)p->arena_bytes, arena),
            size_text((double)p->weight_bytes + (double)p->arena_bytes, both));
-    printf("  conv3d     %s: %s\n", p->lowering, p->lowering_reason);
+    printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
 }
 
 static json_t *
@@ -378,7 +380,7 @@ clip_json(const char *path, const qv_clip_info *c)
 }
 
 static void
-add_cost_json(json_t *j, const struct cost *cost, const qv_plan_info *p)
+add_cost_json(json_t *j, const struct cost *cost, const qv_model_info *m, const qv_plan_info *p)
 {
     json_object_update_new(
         j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}", "tokens",
@@ -387,8 +389,8 @@ add_cost_json(json_t *j, const struct cost *cost, const qv_plan_info *p)
                      "chunks_ahead", (json_int_t)p->chunks_ahead, "flops", cost->flops, "bytes",
                      cost->bytes, "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
                      (json_int_t)p->arena_bytes, "device_bytes",
-                     (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering", p->lowering,
-                     "lowering_reason", p->lowering_reason));
+                     (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering", m->lowering,
+                     "lowering_reason", m->lowering_reason));
 }
 
 static qv_status
@@ -419,7 +421,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     if (s->o->json) {
         json_t *j = clip_json(path, &c);
         if (plan) {
-            add_cost_json(j, &cost, &p);
+            add_cost_json(j, &cost, &s->info, &p);
             json_object_set_new(j, "same_bits_packed", json_boolean(same_alone_as_packed(s, plan)));
             json_object_set_new(j, "kernels", kernels_json(plan));
         }

@@ -5,7 +5,7 @@
 
 #include "dtype.h"
 #include "error.h"
-#include "model/plan.h"
+#include "model/inspect.h"
 #include "verify.h"
 
 /* ---- layers ---------------------------------------------------------------------------------- */

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/* Making a Conv3d, and asking what it is. */
+#include "object.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "options.h"
+
+/* ---- creating -------------------------------------------------------------------------------- */
+
+static int64_t
+kernel_extent(const qv_conv3d_desc *d)
+{
+    return (d->kernel[0] - 1) * d->dilation[0] + 1;
+}
+
+static qv_status
+check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err)
+{
+    if (w->dtype != QV_DTYPE_AUTO && w->dtype != QV_F32 && w->dtype != QV_F16 &&
+        w->dtype != QV_BF16)
+        return qv_fail(err, QV_EINVAL, "conv3d: the weight's dtype is %s; must be f32, f16 or bf16",
+                       qv_dtype_name(w->dtype));
+    if (w->weight && d->bias && !w->bias)
+        return qv_fail(err, QV_EINVAL, "conv3d: bias is asked for, but weights.bias is NULL");
+    if (w->weight && d->residual_rows && !w->residual)
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: residual_rows is %lld, but weights.residual is NULL",
+                       (long long)d->residual_rows);
+    return QV_OK;
+}
+
+/* In a stream every call must give the same number of outputs, and none of padding alone. */
+static qv_status
+check_stream(const qv_conv3d_desc *d, qv_error *err)
+{
+    int64_t extent = kernel_extent(d), pad = d->pad_front[0];
+    if (d->causal == QV_CAUSAL_NONE)
+        return qv_fail(err, QV_EINVAL, "conv3d: a stream needs causal padding, zeros or first");
+    if (d->d % d->stride[0])
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: a stream's d %lld must be a multiple of stride %lld",
+                       (long long)d->d, (long long)d->stride[0]);
+    if (pad < extent - d->stride[0] || pad >= extent)
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: pad_front on axis depth is %lld; a stream with this kernel and "
+                       "stride needs %lld to %lld",
+                       (long long)pad,
+                       (long long)(extent > d->stride[0] ? extent - d->stride[0] : 0),
+                       (long long)(extent - 1));
+    return QV_OK;
+}
+
+/* A chunk as a description of its own: a window, nothing padded in depth. */
+static void
+describe_chunk(struct qv_conv3d *conv)
+{
+    const qv_conv3d_desc *d = &conv->desc;
+    qv_conv3d_desc *chunk = &conv->chunk_desc;
+    int64_t extent = kernel_extent(d), frame_rows = conv->out[1] * conv->out[2];
+    /* whole strides between samples: then the frames of all follow each other evenly */
+    bool whole = d->n > 1 && conv->chunk > 1 && d->stride[0] > extent;
+    *chunk = *d;
+    if (__builtin_mul_overflow(conv->chunk - 1, d->stride[0], &chunk->d) ||
+        __builtin_add_overflow(chunk->d, whole ? d->stride[0] : extent, &chunk->d))
+        chunk->d = INT64_MAX; /* which no check lets pass */
+    chunk->pad_front[0] = chunk->pad_back[0] = 0;
+    chunk->causal = QV_CAUSAL_NONE;
+    conv->residual_varies = d->residual_rows && frame_rows % d->residual_rows;
+    if (conv->residual_varies)
+        chunk->residual_rows = d->n * conv->chunk * frame_rows;
+}
+
+/* How its input is taken from x, for the lowering that was chosen. */
+static void
+cut_input(struct qv_conv3d *conv)
+{
+    const qv_conv3d_desc *d = &conv->desc;
+    size_t element = qv_dtype_bytes(d->dtype);
+    struct qv_conv3d_cut c = { .planes = d->n,
+                               .frames = d->d,
+                               .frame_bytes = (size_t)(d->h * d->w * d->c) * element,
+                               .window = conv->chunk_desc.d,
+                               .stride = d->stride[0],
+                               .every = 1,
+                               .pad = d->pad_front[0] };
+    if (d->layout == QV_LAYOUT_CHANNELS_FIRST) {
+        c.planes = d->n * d->c;
+        c.frame_bytes = (size_t)(d->h * d->w) * element;
+    }
+    if (d->layout == QV_LAYOUT_FRAMES_U8)
+        c.frame_bytes = (size_t)(d->h * d->w * d->c);
+    if (d->layout == QV_LAYOUT_FRAMES_U8 && conv->decision.lowering == QV_LOWERING_STILL) {
+        c.every = d->kernel[0];
+        c.window = conv->chunk;
+    }
+    if (d->layout == QV_LAYOUT_PATCH_ROWS) { /* a frame pair's rows move as one frame */
+        c.frames = conv->out[0];
+        c.frame_bytes = (size_t)(d->h * d->w * d->c * d->kernel[0]) * element;
+        c.window = conv->chunk;
+        c.stride = 1;
+    }
+    conv->cut = c;
+}
+
+static qv_status
+keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
+{
+    const qv_conv3d_desc *d = &conv->desc;
+    size_t front = (size_t)(conv->cut.planes * conv->cut.pad) * conv->cut.frame_bytes;
+    size_t residual = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
+    if (!conv->weighted) /* described only: its frames may be larger than memory */
+        return QV_OK;
+    conv->zeros = calloc(1, conv->cut.frame_bytes);
+    if (conv->stream) {
+        conv->front = calloc(1, front + 1);
+        conv->next_front = calloc(1, front + 1);
+    }
+    if (residual)
+        conv->residual = malloc(residual);
+    if (!conv->zeros || (conv->stream && (!conv->front || !conv->next_front)) ||
+        (residual && !conv->residual))
+        return qv_fail(err, QV_ENOMEM, "no memory for a conv3d's frames");
+    if (conv->residual)
+        memcpy(conv->residual, weights->residual, residual);
+    return QV_OK;
+}
+
+/* Where every chunk adds the same rows they are put there once. */
+static qv_status
+upload_residual(struct qv_conv3d *conv, qv_error *err)
+{
+    const qv_conv3d_desc *d = &conv->chunk_desc;
+    if (!conv->residual || conv->residual_varies)
+        return QV_OK;
+    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
+    return conv->ctx->backend->upload(conv->ctx->dev, dst, conv->residual,
+                                      (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype),
+                                      err);
+}
+
+enum { MOST_CHUNK = 1 << 20 };
+
+static qv_status
+make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_options *o,
+     qv_error *err)
+{
+    qv_context *ctx = conv->ctx;
+    const qv_conv3d_desc *d = &conv->desc;
+    int forced = o->lowering ? qv_lowering_find(o->lowering) : -1;
+    qv_status status = qv_conv3d_decide(d, &ctx->caps, forced, &conv->decision, err);
+    if (!status)
+        status = check_weights(d, weights, err);
+    if (!status && o->stream)
+        status = check_stream(d, err);
+    if (status)
+        return status;
+    qv_conv3d_output(d, conv->out);
+    if (o->chunk < 0 || o->chunk > MOST_CHUNK)
+        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be 0 (all) to %d",
+                       (long long)o->chunk, MOST_CHUNK);
+    conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
+    describe_chunk(conv);
+    status = qv_conv3d_check(&conv->chunk_desc, err); /* with its padding as frames */
+    if (!status && !o->lowering)
+        status = qv_conv3d_choose(conv, weights, err);
+    if (status)
+        return status;
+    cut_input(conv);
+    status =
+        qv_conv3d_ready_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
+    if (!status)
+        status = keep_host_parts(conv, weights, err);
+    if (!status && conv->weighted)
+        status = qv_conv3d_ready_load(ctx, d, weights, &conv->way, err);
+    return status ? status : upload_residual(conv, err);
+}
+
+qv_status
+qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
+                 const qv_conv3d_options *options, qv_conv3d **out, qv_error *err)
+{
+    static const qv_conv3d_options defaults;
+    static const qv_conv3d_weights none;
+    const qv_conv3d_options *o = options ? options : &defaults;
+    if (!ctx || !desc || !out)
+        return qv_fail(err, QV_EINVAL, "ctx, desc or out is NULL");
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved conv3d options must be 0");
+    if (o->lowering && qv_lowering_find(o->lowering) < 0)
+        return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", o->lowering);
+    struct qv_conv3d *conv = calloc(1, sizeof *conv);
+    if (!conv)
+        return qv_fail(err, QV_ENOMEM, "no memory for a conv3d");
+    conv->ctx = ctx;
+    conv->desc = qv_conv3d_defaults(desc, ctx->caps.dtype);
+    conv->stream = o->stream;
+    conv->weighted = weights && weights->weight;
+    qv_status status = make(conv, weights ? weights : &none, o, err);
+    if (status)
+        qv_conv3d_free(&conv);
+    else
+        *out = conv;
+    return status;
+}
+
+void
+qv_conv3d_free(qv_conv3d **conv)
+{
+    if (!conv || !*conv)
+        return;
+    qv_conv3d_ready_free((*conv)->ctx, &(*conv)->way);
+    free((*conv)->front);
+    free((*conv)->next_front);
+    free((*conv)->zeros);
+    free((*conv)->residual);
+    free(*conv);
+    *conv = NULL;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+void
+qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
+{
+    const qv_conv3d_desc *d = &conv->desc;
+    *out = (qv_conv3d_info){
+        .desc = *d,
+        .rows = qv_conv3d_rows(d),
+        .chunk = conv->chunk,
+        .x_bytes = (size_t)(conv->cut.planes * conv->cut.frames) * conv->cut.frame_bytes,
+        .arena_bytes = conv->way.arena_bytes,
+        .weight_bytes = conv->way.weight_bytes,
+        .lowering = conv->decision.lowering,
+    };
+    out->y_bytes = (size_t)(out->rows * d->o) * qv_dtype_bytes(d->dtype);
+    memcpy(out->out, conv->out, sizeof out->out);
+    memcpy(out->reason, conv->decision.reason, sizeof out->reason);
+}
+
+static void
+add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3d_way *out)
+{
+    double chunks = (double)((conv->out[0] + conv->chunk - 1) / conv->chunk);
+    for (int i = 0; i < w->list.n; i++) {
+        out->flops += chunks * qv_op_flops(&w->list.steps[i].op);
+        out->bytes += chunks * qv_op_bytes(&w->list.steps[i].op);
+    }
+    out->scratch_bytes = w->between_bytes + w->kernel_scratch;
+}
+
+qv_status
+qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT], qv_error *err)
+{
+    char work[1000];
+    if (!conv || !ways)
+        return qv_fail(err, QV_EINVAL, "conv or ways is NULL");
+    qv_conv3d_work_text(conv, work, sizeof work);
+    for (int i = 0; i < QV_LOWERING_COUNT; i++) {
+        qv_conv3d_way *out = &ways[i];
+        struct qv_conv3d_ready w;
+        *out = (qv_conv3d_way){ .lowering = (qv_lowering)i,
+                                .chosen = conv->decision.lowering == (qv_lowering)i };
+        out->legal = qv_conv3d_legal(&conv->desc, &conv->ctx->caps, out->lowering, out->reason,
+                                     sizeof out->reason);
+        if (!out->legal)
+            continue;
+        qv_error why;
+        qv_status status =
+            qv_conv3d_ready_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
+        if (!status)
+            add_cost(conv, &w, out);
+        qv_conv3d_ready_free(conv->ctx, &w);
+        if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no such kernel */
+            out->legal = false;
+            snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);
+        } else if (status) {
+            return qv_fail(err, status, "%s", why.text);
+        }
+        out->median_ms = qv_tune_ms(&conv->ctx->tune, work, qv_lowering_name(out->lowering));
+    }
+    return QV_OK;
+}
+
+size_t
+qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls)
+{
+    *calls = conv->way.calls;
+    return (size_t)conv->way.list.n;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+#include "inspect.h"
+
+void
+qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
+{
+    plan->probe = probe;
+    plan->probe_user = user;
+}
+
+size_t
+qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
+{
+    *steps = plan->steps.steps;
+    *calls = qv_plan_calls(plan, 0);
+    return plan->steps.n;
+}
+
+void
+qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES])
+{
+    const qv_context *ctx = plan->model->ctx;
+    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text, QV_KERNEL_BYTES);
+}
+
+/* What attention's FLOPs go by: of windows of one side, the sum of their sides' squares. */
+static double
+window_squares(int64_t cells, int64_t side)
+{
+    const int64_t rest = cells % side;
+    return (double)(cells / side * side * side + rest * rest);
+}
+
+struct work {
+    double rows, squares, window_squares; /* patches; of segments', of windows' */
+};
+
+static struct work
+work_of(const struct qv_config *c, const qv_item *items, size_t n)
+{
+    const int64_t cells = qv_config_window_cells(c), m = c->merge;
+    struct work w = { 0 };
+    for (size_t i = 0; i < n; i++) {
+        const int64_t *g = items[i].grid_thw;
+        const double pairs = (double)g[0], segment = (double)(g[1] * g[2]);
+        w.rows += pairs * segment;
+        w.squares += pairs * segment * segment;
+        if (cells)
+            w.window_squares += pairs * (double)(m * m * m * m) * window_squares(g[1] / m, cells) *
+                                window_squares(g[2] / m, cells);
+    }
+    return w;
+}
+
+static double
+op_flops(const qv_plan *plan, const struct qv_step *step, const struct work *w)
+{
+    const struct qv_op_attention *a = &step->op.u.attention;
+    if (step->op.kind == QV_OP_attention)
+        return 4 * (step->operands[0] == SLOT_WINDOWS ? w->window_squares : w->squares) *
+               (double)a->heads * (double)a->head_dim;
+    return qv_op_flops(&step->op) * w->rows / (double)plan->capacity.rows;
+}
+
+double
+qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items, size_t n)
+{
+    const struct work w = work_of(&plan->model->config, items, n);
+    double flops = 0;
+    for (size_t i = 0; i < plan->steps.n && !step; i++)
+        flops += op_flops(plan, &plan->steps.steps[i], &w);
+    return step ? op_flops(plan, step, &w) : flops;
+}
