@@ -103,18 +103,20 @@ expect 0 'tensors' "$qwenvit" synth --config "$model" -o sharded --seed 3 --shar
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model sharded -o f.safetensors
 cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
 
-# memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size
+# memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size. A sanitizer keeps
+# freed memory, so that there the figure means nothing, and fewer frames do.
+many_frames=768
+[ -z "${QV_SANITIZED:-}" ] || many_frames=64
 expect 0 'motion.mp4: 4 seconds' "$qwenvit" synth --clip motion.mp4
 expect 0 '100 frames at 25 fps' "$qwenvit" info motion.mp4
 expect 1 '100 frames at 25 fps' "$qwenvit" info missing.mp4 motion.mp4 # the others all the same
-for frames in 16 768; do
+for frames in 16 $many_frames; do
     expect 0 "\"frames\":$frames," "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors \
         --num-frames $frames --max-pixels 100000000 --json
     eval "rss_$frames=$(sed 's/.*"peak_rss_bytes":\([0-9]*\).*/\1/' out.txt)"
     cp long.safetensors long_$frames.safetensors
 done
-grew=$((rss_768 - rss_16))
-# (a sanitizer keeps freed memory, so there the figure means nothing)
+eval "grew=\$((rss_$many_frames - rss_16))"
 [ -n "${QV_SANITIZED:-}" ] || [ "$grew" -lt 67108864 ] || fail "768 frames took $grew bytes more than 16"
 # the command overlaps decoding with encoding, and still gives the same bytes every time
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors --num-frames 16 \
@@ -331,8 +333,8 @@ expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 
 expect 0 'a chunk of 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
 grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events traced'
 if command -v python3 > /dev/null; then
-    python3 - << 'END' || fail 'records or trace are not as documented'
-import json
+    python3 - $native << 'END' || fail 'records or trace are not as documented'
+import json, sys
 fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "flops", "bytes",
           "tflops_per_s", "gb_per_s", "roof_share", "machine", "version", "commit"}
 records = [json.loads(line) for line in open("r.json")]
@@ -366,7 +368,7 @@ assert {r["items"] for r in records if r["way"] == "all alone"} == {6}
 embed = {r["way"]: r for r in records if r["bench"] == "patch-embed"}
 assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
 assert embed["patchify from bytes"]["over_floor"] > 0
-assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 2  # one for each dtype
+assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == (2 if sys.argv[1] == "cpu" else 1)  # one for each dtype
 events = json.load(open("trace.json"))["traceEvents"]
 spans = [e for e in events if e["ph"] == "X"]
 assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
