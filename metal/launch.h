@@ -49,7 +49,7 @@ void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text
 
 /* The same of one kind: metal/launch_gemm.c, launch_conv.c, launch_attention.c, launch_rows.c (all that
  * are bound by memory). launch.c lists them, so that an operation without a launch does not link. */
-#define QV_OP(name, fields, operands, flops) \
+#define QV_OP(name, fields, operands, flops)                                                       \
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
                                        struct launch_metal *out, qv_error *err);
 #include "engine/ops.inc"

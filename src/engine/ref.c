@@ -293,7 +293,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
 }
 
 /* By kind; an operation that lacks a function does not compile. */
-#define QV_OP(name, fields, operands, flops) \
+#define QV_OP(name, fields, operands, flops)                                                       \
     static void run_##name(const struct qv_op *op, void *const *p)                                 \
     {                                                                                              \
         name##_ref(&op->u.name, p);                                                                \
