@@ -15,6 +15,7 @@
 
 #include "error.h"
 #include "filling.h"
+#include "options.h"
 
 enum { SINKS = 4, QUEUE = 512 };
 
@@ -133,7 +134,7 @@ take_result(void *user, const qv_job_result *result, qv_error *err)
     qv_cache_fill *f = user;
     struct clip *clip = result->user;
     qv_status s = result->status;
-    const bool not_its_fault = result->cancelled || qv_filling_ends(s);
+    const bool not_its_fault = result->cancelled || qv_ends_all(s);
     if (!not_its_fault && !atomic_load(&f->ended)) {
         qv_error why = { 0 };
         const qv_status put_s = put(f, clip, result, &why);
@@ -158,6 +159,10 @@ qv_status
 qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cache_fill **out,
                    qv_error *err)
 {
+    if (!dir || !options || !out)
+        return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
+    if (!QV_RESERVED_IS_ZERO(options))
+        return qv_fail(err, QV_EINVAL, "reserved fill options must be 0");
     qv_cache_fill *f = calloc(1, sizeof *f);
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));

@@ -87,24 +87,6 @@ qv_filling_put(const struct qv_filling *f, qv_cache_entry *entry, const qv_token
     return s;
 }
 
-bool
-qv_filling_ends(qv_status status)
-{
-    switch (status) {
-    case QV_OK:
-    case QV_EINVAL:
-    case QV_EIO:
-    case QV_EFORMAT:
-    case QV_EUNSUPPORTED: return false;
-    case QV_ENOMEM:
-    case QV_ENODEVICE:
-    case QV_EBACKEND:
-    case QV_ESTATE:
-    case QV_STATUS_MAX: break;
-    }
-    return true;
-}
-
 qv_status
 qv_filling_close(struct qv_filling *f, qv_error *err)
 {

@@ -31,9 +31,6 @@ qv_dtype qv_filling_dtype(const qv_cache_layout *layout);
  * does not hold, which is the clip's failure; all others are the cache's. */
 qv_status qv_filling_put(const struct qv_filling *f, qv_cache_entry *entry, const qv_tokens *rows,
                          qv_error *err);
-/* Whose fault a failure is. False: the clip's, whose record it becomes; true: the device's or memory's, which
- * ends the run. */
-bool qv_filling_ends(qv_status status);
 
 /* Seals what was finished, and forgets all. The first failure of the disk is told here at the latest. */
 qv_status qv_filling_close(struct qv_filling *f, qv_error *err);

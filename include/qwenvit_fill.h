@@ -56,7 +56,7 @@ typedef struct qv_cache_fill_counts {
 } qv_cache_fill_counts;
 
 /* Reads what is there; a folder that is no cache yet is an empty one, and stays as it is. What
- * qv_cache_open returns. */
+ * qv_cache_open returns; QV_EINVAL for NULL or options that are none. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
 /* What is there, until the first qv_cache_fill_end; NULL: nothing. It belongs to the fill. */

@@ -17,14 +17,6 @@ const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* What would meet every item next. */
-static bool
-ends_all(qv_status status)
-{
-    return status == QV_ENOMEM || status == QV_ENODEVICE || status == QV_EBACKEND ||
-           status == QV_ESTATE;
-}
-
 void
 qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
@@ -33,7 +25,7 @@ qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const 
         item->error = *err;
         qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
     }
-    if (ends_all(status))
+    if (qv_ends_all(status))
         qv_job_lose(job, status, err);
 }
 

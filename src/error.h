@@ -38,6 +38,26 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
+/* Whose fault a failure is. True: the device's, memory's or a caller's, which would meet every item next;
+ * false: that of the one item or file at hand. */
+static inline bool
+qv_ends_all(qv_status status)
+{
+    switch (status) {
+    case QV_OK:
+    case QV_EINVAL:
+    case QV_EIO:
+    case QV_EFORMAT:
+    case QV_EUNSUPPORTED: return false;
+    case QV_ENOMEM:
+    case QV_ENODEVICE:
+    case QV_EBACKEND:
+    case QV_ESTATE:
+    case QV_STATUS_MAX: break;
+    }
+    return true;
+}
+
 /* The analyzer does not look into functions with "...": without this it goes on after a failure. */
 #ifdef __clang_analyzer__
 #define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))

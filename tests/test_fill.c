@@ -15,6 +15,7 @@
 
 #include "cache/filling.h"
 #include "dtype.h"
+#include "error.h"
 #include "qwenvit_fill.h"
 #include "tempdir.h"
 
@@ -27,9 +28,9 @@ only_the_device_and_memory_end_a_run(void **state)
     static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
     static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
     for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
-        assert_false(qv_filling_ends(clips[i]));
+        assert_false(qv_ends_all(clips[i]));
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        assert_true(qv_filling_ends(ours[i]));
+        assert_true(qv_ends_all(ours[i]));
 }
 
 /* ---- f16 ------------------------------------------------------------------------------------- */

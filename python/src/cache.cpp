@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "binding.h"
+#include "error.h"
 #include "qwenvit_cache.h"
 
 extern "C" {
@@ -325,8 +326,7 @@ CacheWriter::damaged()
 void
 bind_cache(nb::module_ &m)
 {
-    m.def("ends_run",
-          [](const std::string &status) { return qv_filling_ends(parse_status(status)); });
+    m.def("ends_run", [](const std::string &status) { return qv_ends_all(parse_status(status)); });
     nb::class_<CacheRow>(m, "CacheRow")
         .def(nb::new_(&make_row))
         .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); })
