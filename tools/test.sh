@@ -37,12 +37,12 @@ build() {
     say "Building $preset"
     cmake --preset "$preset" -G Ninja && cmake --build --preset "$preset" "$@"
 }
-# run PRESET [ctest options]: ctest, and its counts; three at a time, since many wait
+# run PRESET [ctest options]: ctest, and its counts
 run() {
     preset=$1; shift
     say "Testing $preset"
     log=build/$preset/ctest.log status=0
-    ctest --preset "$preset" -j 3 --timeout 600 "$@" > "$log" 2>&1 || status=$?
+    ctest --preset "$preset" -j 2 --timeout 600 "$@" > "$log" 2>&1 || status=$?
     grep -E 'Test +#[0-9]+:|tests passed|FAILED|Failed' "$log" || cat "$log"
     ok=$(grep -cE 'Test +#[0-9]+:.* Passed ' "$log" || true)
     bad=$(grep -cE 'Test +#[0-9]+:.*(\*\*\*|Not Run)' "$log" || true)

@@ -34,7 +34,7 @@ bench_talks(const struct bench *b)
 
 /* Says where a line has raised the roofline by more than noise: shares before it are of a lower one. */
 static void
-tell_raised_rooflineline(const struct bench *b)
+tell_raised_roofline(const struct bench *b)
 {
     const double noise = 1.02;
     for (int dtype = 0; dtype <= QV_F16; dtype++)
@@ -49,7 +49,7 @@ void
 bench_close(struct bench *b)
 {
     if (bench_talks(b))
-        tell_raised_rooflineline(b);
+        tell_raised_roofline(b);
     tool_close_context(&b->ctx, &b->info);
 }
 
@@ -183,7 +183,7 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
 /* ---- records --------------------------------------------------------------------------------- */
 
 static void
-raise_rooflineline(struct bench *b, const struct bench_record *r)
+raise_roofline(struct bench *b, const struct bench_record *r)
 {
     double seconds = r->times.median_ms * 1e-3;
     if (r->computed || !(seconds > 0))
@@ -267,7 +267,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
     const char *label = r->label ? r->label : r->way;
     double ms = r->times.median_ms;
-    raise_rooflineline(b, r);
+    raise_roofline(b, r);
     if (bench_talks(b)) {
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
         printf("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
