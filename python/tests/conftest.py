@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
+import functools
 import glob
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -63,13 +66,41 @@ def distances(x, truth):
     return np.linalg.norm(x - truth, axis=1) / np.linalg.norm(truth, axis=1)
 
 
+@functools.lru_cache
+def bits_depend_on_place():
+    """Whether `info` says that this CPU gives other bits at another place of a chunk (without AVX-512)."""
+    command = [sys.executable, "-m", "qwenvit", "info", os.path.join(GOLDEN, "qwen3_vl"), "--backend", "cpu"]
+    return "at other places" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+class Values:
+    """A tensor, which is another of the same bits; of nearly the same values, where bits depend on the place."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def wide(self):
+        bf16 = self.array.dtype == np.uint16
+        return (self.array.astype(np.uint32) << 16).view(np.float32) if bf16 else self.array.astype(np.float64)
+
+    def __eq__(self, other):
+        mine, theirs = self.array, other.array
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            return False
+        if mine.tobytes() == theirs.tobytes():
+            return True
+        return bits_depend_on_place() and np.allclose(self.wide(), other.wide(), rtol=1e-2, atol=1e-3)
+
+
 def contents(folder):
-    """{key: (its record, its tensors' bits)} by the reader's rule, and what the cache says of itself."""
+    """{key: (its record, its tensors)} by the reader's rule, and what the cache says of itself."""
     best = {}
     for part in sorted(glob.glob(os.path.join(folder, "part-*.safetensors"))):
         tensors, meta = read_safetensors(part)
         for r in json.loads(meta["records"]):
-            mine = {n: (t.shape, t.tobytes()) for n, t in tensors.items() if n.rpartition("/")[0] == r["key"]}
+            mine = {n: Values(t) for n, t in tensors.items() if n.rpartition("/")[0] == r["key"]}
+            if bits_depend_on_place():
+                r.pop("xxh3", None)
             order = (r["status"] == "ok", int(meta["sealed"]), part)
             if r["key"] not in best or best[r["key"]][0] < order:
                 best[r["key"]] = (order, r, mine)

@@ -105,7 +105,7 @@ static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    plan->kernels = calloc(plan->steps.n, sizeof *plan->kernels);
+    plan->kernels = calloc(plan->steps.n + 1, sizeof *plan->kernels); /* never of 0 bytes */
     plan->calls = calloc(QV_MOST_CHUNKS * plan->steps.n, sizeof *plan->calls);
     if (!plan->kernels || !plan->calls)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
