@@ -48,7 +48,7 @@ temp_path(const char *name)
     static char paths[8][512];
     static unsigned next;
     char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", tempdir, name);
+    snprintf(path, sizeof paths[0], "%.200s/%.300s", tempdir, name);
     return path;
 }
 

@@ -105,8 +105,9 @@ static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    plan->kernels = calloc(plan->steps.n + 1, sizeof *plan->kernels); /* never of 0 bytes */
-    plan->calls = calloc(QV_MOST_CHUNKS * plan->steps.n, sizeof *plan->calls);
+    const size_t room = plan->steps.n + 1; /* no list is empty, but that is said elsewhere */
+    plan->kernels = calloc(room, sizeof *plan->kernels);
+    plan->calls = calloc(QV_MOST_CHUNKS * room, sizeof *plan->calls);
     if (!plan->kernels || !plan->calls)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
     for (size_t i = 0; i < plan->steps.n; i++) {
