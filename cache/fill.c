@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "clock.h"
 #include "error.h"
 #include "filling.h"
 #include "options.h"
@@ -328,14 +329,6 @@ run(qv_cache_fill *f, qv_error *err)
     return s || is_over(f) ? s : qv_job_end(f->job, err);
 }
 
-static double
-now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* What ended the run comes before what the job says of it, and both before what sealing says. */
 qv_status
 qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
@@ -345,7 +338,7 @@ qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv
     f->was_ended = true;
     qv_status s = begin(f, models, n_models, err);
     qv_cache_close(&f->filling.there); /* a large index, which nobody needs any more */
-    const double began_s = now_s();
+    const double began_s = qv_seconds();
     if (!s)
         s = run(f, err);
     qv_job_close(&f->job); /* what is under way comes to the sink as cancelled */
@@ -356,7 +349,7 @@ qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv
     }
     qv_error sealing = { 0 };
     const qv_status sealed = qv_filling_close(&f->filling, &sealing);
-    f->counts.seconds = now_s() - began_s;
+    f->counts.seconds = qv_seconds() - began_s;
     if (!s && sealed && err)
         *err = sealing;
     return s ? s : sealed;

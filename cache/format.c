@@ -13,6 +13,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/token_file.h"
 #include "files/utf8.h"
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -197,10 +198,7 @@ qv_cache_dtype_name(qv_dtype dtype)
 void
 qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24])
 {
-    if (i)
-        snprintf(out, 24, "deepstack.%d", i - 1);
-    else
-        snprintf(out, 24, "%s", l->packed ? "packed" : "tokens");
+    qv_token_file_name(l->packed, i, out);
 }
 
 /* ---- qwenvit-cache.json ---------------------------------------------------------------------- */

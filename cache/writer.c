@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "part.h"
+#include "clock.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
@@ -58,14 +59,6 @@ struct qv_cache_entry {
     qv_cache_source source;
     XXH3_state_t *hashes[QV_CACHE_MAX_TENSORS];
 };
-
-static double
-now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t
 now_ns(void)
@@ -401,8 +394,8 @@ find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
     if (p && !qv_cache_part_fits(p, need)) {
         w->room = 2 * p->room < QV_CACHE_MAX_ROOM ? 2 * p->room : QV_CACHE_MAX_ROOM;
         retire(w);
-    } else if (p && (p->end - p->room >= w->part_bytes || now_s() - p->began_s >= w->part_seconds ||
-                     qv_cache_part_has(p, hash))) {
+    } else if (p && (p->end - p->room >= w->part_bytes ||
+                     qv_seconds() - p->began_s >= w->part_seconds || qv_cache_part_has(p, hash))) {
         retire(w);
     }
     while (count_unsealed(w) >= MOST_SEALING && !w->status)
@@ -410,8 +403,8 @@ find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
     if (w->current || w->status) /* another thread was here */
         return say_failure(w, err);
     const uint64_t least = qv_cache_part_least(need);
-    return qv_cache_part_open(&w->folder, least > w->room ? least : w->room, now_s(), &w->current,
-                              err);
+    return qv_cache_part_open(&w->folder, least > w->room ? least : w->room, qv_seconds(),
+                              &w->current, err);
 }
 
 static qv_status
@@ -561,7 +554,7 @@ leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
         qv_cache_part_drop(p, qv_cache_key_hash(e->key), e->need);
     p->n_open--;
     if (p == w->current &&
-        (p->end - p->room >= w->part_bytes || now_s() - p->began_s >= w->part_seconds))
+        (p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds))
         retire(w);
     pthread_cond_broadcast(&w->changed);
     return s;

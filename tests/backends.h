@@ -39,20 +39,26 @@ backend_is_here(const char *name)
     return !status;
 }
 
-/* oneDNN has no bf16 GEMMs for every CPU: there bf16 is tried where it is the default. */
-static inline bool
-dtype_is_here(const char *name, qv_dtype dtype)
+/* What a backend (NULL: the default) computes in where nothing is asked for. */
+static inline qv_dtype
+own_dtype(const char *name)
 {
     qv_context *ctx = NULL;
     qv_context_info info;
     qv_error err = { 0 };
-    if (!backend_is_here(name))
-        return false;
     if (qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err))
         fail_msg("%s", err.text);
     qv_context_get_info(ctx, &info);
     qv_context_close(&ctx);
-    return strcmp(name, "cpu") != 0 || dtype == QV_F32 || info.dtype == dtype;
+    return info.dtype;
+}
+
+/* oneDNN has no bf16 GEMMs for every CPU: there bf16 is tried where it is the default. */
+static inline bool
+dtype_is_here(const char *name, qv_dtype dtype)
+{
+    return backend_is_here(name) &&
+           (strcmp(name, "cpu") != 0 || dtype == QV_F32 || own_dtype(name) == dtype);
 }
 
 /* The backend for a test that needs any device which computes in `dtype`: NULL, the default, if that one
@@ -60,14 +66,7 @@ dtype_is_here(const char *name, qv_dtype dtype)
 static inline const char *
 backend_for(qv_dtype dtype)
 {
-    qv_context *ctx = NULL;
-    qv_context_info info;
-    qv_error err = { 0 };
-    if (qv_context_open(NULL, &ctx, &err))
-        fail_msg("%s", err.text);
-    qv_context_get_info(ctx, &info);
-    qv_context_close(&ctx);
-    return dtype == QV_F32 || info.dtype == dtype ? NULL : "ref";
+    return dtype == QV_F32 || own_dtype(NULL) == dtype ? NULL : "ref";
 }
 
 #endif

@@ -22,20 +22,10 @@
 #include "../media/media.h"
 #include "command/tool.h"
 #include "faulty_decoder.h"
+#include "start_decoder.h"
 
 #define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled */
 #define N_FRAMES 8
-
-static qv_decoder *
-start(const char *fault)
-{
-    qv_decoder *decoder = NULL;
-    qv_error err;
-    setenv("QV_FAULT", fault, 1);
-    if (qv_decoder_start(QV_FAULTY_DECODER, &decoder, &err))
-        fail_msg("%s", err.text);
-    return decoder;
-}
 
 /* Reads CLIP; *n frames came. */
 static qv_status

@@ -21,6 +21,7 @@
 #include "command/tool.h"
 #include "faulty_decoder.h"
 #include "qwenvit_job.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 
@@ -274,17 +275,6 @@ job_open(const struct tiny *t, struct collector *c, qv_decoder *decoder)
     if (qv_job_open((qv_model *const *)&t->model, 1, &o, &job, &err))
         fail_msg("%s", err.text);
     return job;
-}
-
-static qv_decoder *
-start(const char *fault)
-{
-    qv_decoder *decoder = NULL;
-    qv_error err;
-    setenv("QV_FAULT", fault, 1);
-    if (qv_decoder_start(QV_FAULTY_DECODER, &decoder, &err))
-        fail_msg("%s", err.text);
-    return decoder;
 }
 
 /* No process is left behind: what the job made has ended, and its orphans would come to us. */

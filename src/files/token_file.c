@@ -24,15 +24,6 @@ struct list {
     size_t n;
 };
 
-void
-qv_token_file_name(bool packed, int i, char out[24])
-{
-    if (i)
-        snprintf(out, 24, "deepstack.%d", i - 1);
-    else
-        snprintf(out, 24, "%s", packed ? "packed" : "tokens");
-}
-
 /* Returns where its name goes. columns: 0 for what has one dimension. */
 static char *
 add(struct list *l, const char *dtype, int64_t rows, int64_t columns)

@@ -4,6 +4,8 @@
 #ifndef QV_FILES_TOKEN_FILE_H
 #define QV_FILES_TOKEN_FILE_H
 
+#include <stdio.h>
+
 #include "qwenvit.h"
 
 /* The file holds tokens [rows, width] and as many of DeepStack's outputs, or both in one matrix [rows,
@@ -18,7 +20,14 @@ struct qv_token_file_options {
 };
 
 /* The name of matrix i: "tokens" (or "packed"), "deepstack.0", ... */
-void qv_token_file_name(bool packed, int i, char out[24]);
+static inline void
+qv_token_file_name(bool packed, int i, char out[24])
+{
+    if (i)
+        snprintf(out, 24, "deepstack.%d", i - 1);
+    else
+        snprintf(out, 24, "%s", packed ? "packed" : "tokens");
+}
 
 struct qv_token_file;
 
