@@ -142,7 +142,6 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     const qvm_request open = { .kind = QVM_OPEN,
                                .threads = o->threads,
                                .like = (int32_t)o->like,
-                               .cut = o->start_s > 0.0,
                                .offset = o->offset,
                                .length = o->length };
     qvm_event event;

@@ -107,31 +107,73 @@ extern const qvm_rules qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
 
 int64_t qvm_round_half_even(double x);
 
-/* ---- times.c: which frame has which time ------------------------------------------------------- */
+/* ---- packets.c: what a packet's headers say -------------------------------------------------- */
+
+typedef struct qvm_packet {
+    int shown;  /* so many pictures are shown, as far as the headers tell */
+    int layer;  /* HEVC: temporal, of those that are in the stream */
+    bool spare; /* no picture of its layer or a lower one refers to its own */
+    bool
+        start; /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool parameters; /* it has parameter sets */
+    bool may_hide;   /* a picture that `shown` counts may stay hidden */
+    bool changes;    /* the container changes the format from here on */
+} qvm_packet;
+
+qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
+/* Whether the stream's parameter sets let pictures be hidden that the packets' headers show. */
+bool qvm_may_hide_pictures(const AVCodecParameters *par);
+/* Appends a packet's parameter sets to `kept`, each once; false for lack of memory, or above 64 KiB. */
+bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept);
+
+/* ---- times.c: which frame has which time, and what it needs ------------------------------------ */
 
 typedef struct qvm_time {
     int64_t pts;
-    bool key;
+    int32_t packet; /* its number in the file's order */
+    int8_t layer;
+    bool start, spare; /* as in qvm_packet; spare: nobody at all refers to it */
+    bool needed;       /* to decode the frames that are asked for */
+    bool fresh; /* a keyframe in front of which references were left out: the decoder is emptied */
 } qvm_time;
 
-/* Of all frames of a file, so that a frame behind a seek has its number. */
+/* A keyframe that is fresh. */
+typedef struct qvm_start {
+    int32_t frame;
+    int64_t n_left; /* needed packets, with its own, up to the end */
+} qvm_start;
+
+/* Of all packets of a file, so that a frame has its number by its time, and that what no frame needs is
+ * left out. */
 typedef struct qvm_times {
-    qvm_time *at; /* [n], ascending; n 0: they are not to be relied on */
+    qvm_time *at; /* [n], ascending */
     int64_t n, room;
-    bool lost;       /* one is missing */
-    bool descending; /* in the order of the file */
+    const char *unsure;  /* why they are not to be relied on; NULL: they are */
+    bool descending;     /* in the order of the file */
+    bool parameters;     /* packets have parameter sets */
+    bool each_shows_one; /* picture: as many frames come out as there are packets */
+    bool in_groups;      /* decoding may begin with any keyframe, */
+    bool can_seek;       /* and be led there by the container's index */
+    int top_layer;
+    int64_t n_needed;
+    qvm_start *starts; /* [n_starts] in the order of the file */
+    int64_t n_starts;
 } qvm_times;
 
 /* Takes a packet's; false for lack of memory. */
-bool qvm_times_add(qvm_times *times, const AVPacket *packet);
-/* After the last: keeps those of `n_frames` frames that a seek can rely on, else none. */
-void qvm_times_finish(qvm_times *times, const AVFormatContext *format, const AVStream *stream,
-                      int64_t n_frames);
+bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
+/* They are not to be relied on. `why` is static, and follows "since". */
+void qvm_times_doubt(qvm_times *times, const char *why);
+/* After the last. */
+void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
 void qvm_times_free(qvm_times *times);
 /* The number of the frame at pts, -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
-/* The last keyframe up to frame i; 0 if there is none. */
-int64_t qvm_times_key(const qvm_times *times, int64_t i);
+/* Marks what frames[n] need; those behind the end ask for the last. The decoder has the first n_read packets
+ * already. False for lack of memory. */
+bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
+/* The first needed frame from number i on, or `times->n`. */
+int64_t qvm_times_next(const qvm_times *times, int64_t i);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
@@ -143,7 +185,6 @@ typedef struct qvm_watch {
     void *user;
     qv_like like;
     int64_t offset, length; /* where in the file it lies; length 0: to the end */
-    bool cut;               /* its beginning is not wanted */
 } qvm_watch;
 
 typedef struct qvm_source {
@@ -156,9 +197,16 @@ typedef struct qvm_source {
     AVStream *stream;
     AVCodecContext *codec;
     AVPacket *packet;
-    bool draining;
-    int64_t errors;        /* packets that were lost, or that the decoder complained about */
-    atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
+    bool draining;          /* no packet follows */
+    bool emptying;          /* the packet waits until the decoder has given all frames before it */
+    const qvm_times *times; /* NULL: every packet is decoded, else those that are needed */
+    AVPacket *parameters;   /* of packets that were left out */
+    int64_t n_read;         /* packets */
+    int64_t n_given;        /* to the decoder */
+    int64_t n_left;         /* needed ones that it has not */
+    int64_t next_start;     /* of the times' starts */
+    int64_t errors;         /* packets that were lost, or that the decoder complained about */
+    atomic_int complaints;  /* errors that the decoder has logged, from any of its threads */
     int heard;
 } qvm_source;
 
@@ -176,14 +224,26 @@ bool qvm_source_is_image(const qvm_source *source);
 /* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
-/* Goes to a keyframe at or before `pts`, if all is well: what comes next says which. False where that
- * fails; the source is then nowhere. */
-bool qvm_source_seek(qvm_source *source, int64_t pts);
+/* From here on, decodes what is needed alone. `times` outlives the source. */
+void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
 
-/* Frames in the file: the container's number where the packets agree, else decoded ones. `times`, if
- * not NULL, has an entry for each, or none. */
+/* The next packet of the stream into source->packet; *got is false at the end of what can be read. */
+qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
+
+/* ---- count.c: how many frames a file has ------------------------------------------------------- */
+
+struct qvm_count {
+    int64_t frames;
+    int64_t errors;  /* in decoding them */
+    int64_t decoded; /* packets */
+};
+
+/* Its packets, where the container has as many or where each is one shown picture by its headers; else decoded
+ * ones. `times` has an entry for each, or says why it is not to be relied on. */
 qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
-                           int64_t *n, qv_error *err);
+                           struct qvm_count *count, qv_error *err);
+/* Refuses more than are read. */
+qv_status qvm_check_count(int64_t n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
@@ -243,23 +303,27 @@ typedef struct qvm_reader {
     int64_t n_missing; /* asked for behind the end */
     bool single;       /* damage was seen: decoding with one thread */
     bool at_end;
-    qvm_times times; /* where the beginning is not wanted */
-    bool sought;     /* frames are numbered by their times, */
-    bool landed;     /* from the first keyframe on, */
-    int64_t target;  /* which is to be this one or before it */
+    qvm_times times;
+    bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
+    const char *why; /* it is not so */
+    int64_t n_given; /* packets, to decoders that are closed */
 } qvm_reader;
 
 /* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
  * grid). Call close, whatever came of it. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
-/* Frame number `index`, not below that of the last call, or the last one there is, as
- * dst[height, width, 3]. The first call may seek, if the watch says `cut`. When stopped, dst may stay
- * as it is. */
+/* Says which frames will be read, ascending: what these do not need is then not decoded, where the file's packets
+ * tell what that is. */
+qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
+/* Frame number `index`, one of those, not below that of the last call, or the last one there is, as
+ * dst[height, width, 3]. When stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
 /* Frames concealed, lost or replaced so far. */
 int64_t qvm_reader_damaged(const qvm_reader *reader);
+/* Packets that were given to a decoder so far, to count frames and to have them. */
+int64_t qvm_reader_decoded(const qvm_reader *reader);
 void qvm_reader_close(qvm_reader *reader);
 
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
@@ -277,7 +341,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like, cut;                      /* OPEN */
+    int32_t threads, like;                           /* OPEN */
     int64_t offset, length;                          /* OPEN */
     int32_t height, width, n_slots;                  /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */

@@ -6,56 +6,38 @@
 
 #define DEFAULT_FPS 24.0
 
-/* From the beginning of the file. */
+/* From the beginning of the file, and all of it: `why`. */
 static qv_status
-restart(qvm_reader *r, bool single, qv_error *err)
+restart(qvm_reader *r, bool single, const char *why, qv_error *err)
 {
+    r->n_given += r->source.n_given;
     qvm_source_close(&r->source);
     r->single = single;
-    r->sought = false;
+    r->by_time = false;
+    r->why = why;
     r->n_decoded = 0;
     r->n_corrupt = 0;
     return qvm_source_open(&r->source, r->fd, single ? 1 : r->threads, r->watch, err);
 }
 
-/* Goes ahead to a frame, if that leaves out some. */
-static qv_status
-seek(qvm_reader *r, int64_t index, qv_error *err)
-{
-    const int64_t key = index < r->times.n ? qvm_times_key(&r->times, index) : 0;
-    if (key <= r->n_decoded || r->source.errors || r->n_corrupt)
-        return QV_OK;
-    if (!qvm_source_seek(&r->source, r->times.at[key].pts))
-        return restart(r, r->single, err);
-    r->sought = true;
-    r->landed = false;
-    r->target = index;
-    return QV_OK;
-}
-
-/* Behind a seek, numbers the frame that came by its time; `skip`: it lies in front of the first
- * keyframe, and may refer to what was not decoded. False where the seek went wrong: behind its target,
- * or to frames of other times than the file has from its beginning on. */
+/* Whether the frame that came, or the end, is what comes next of what is needed. Then it has its number. */
 static bool
-follow(qvm_reader *r, bool got, bool *skip)
+follow(qvm_reader *r, bool got)
 {
-    const int64_t i = got ? qvm_times_find(&r->times, r->frame->pts) : r->times.n;
-    if (r->landed)
-        return i == r->n_decoded;
-    if (i < 0 || i > r->target)
+    const int64_t next = qvm_times_next(&r->times, r->n_decoded);
+    if (!got)
+        return next == r->times.n;
+    if (next == r->times.n || r->times.at[next].pts != r->frame->pts)
         return false;
-    *skip = !r->times.at[i].key;
-    r->landed = !*skip;
-    if (r->landed)
-        r->n_decoded = i;
+    r->n_decoded = next;
     return true;
 }
 
 /*
  * Decodes one more frame into r->last; *got is false at the end of the file. What threads make of
- * damaged data depends on their timing, and what comes of it behind a seek on where that began. Frames
- * that came before the first damage do not: decoding starts over with one thread, and those are
- * skipped.
+ * damaged data depends on their timing, and what comes of it where packets are left out on which. Frames
+ * that came before the first damage do not: decoding starts over with one thread and with all packets, and those
+ * are skipped.
  */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
@@ -68,16 +50,14 @@ next_frame(qvm_reader *r, bool *got, qv_error *err)
         const bool corrupt =
             *got && (r->frame->decode_error_flags || r->frame->flags & AV_FRAME_FLAG_CORRUPT);
         const bool damaged = corrupt || r->source.errors;
-        bool skip = false;
-        const bool astray = r->sought && !stopped && (damaged || !follow(r, *got, &skip));
-        if (skip) {
-            av_frame_unref(r->frame);
-            continue;
-        }
+        const bool astray = r->by_time && !stopped && (damaged || !follow(r, *got));
         if (astray || (damaged && !r->single && !stopped)) {
             av_frame_unref(r->frame);
             const int64_t resume = r->n_decoded;
-            status = restart(r, damaged || r->single, err);
+            status =
+                restart(r, damaged || r->single,
+                        damaged ? "it is damaged" : "its frames have other times than its packets",
+                        err);
             while (!status && r->n_decoded < resume) {
                 status = next_frame(r, got, err);
                 if (!status && !*got)
@@ -139,12 +119,14 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
 
     info->source_frames = 1;
     if (!info->is_image) {
-        status = qvm_count_frames(r->fd, r->threads, r->watch, r->watch->cut ? &r->times : NULL,
-                                  &info->source_frames, err);
+        struct qvm_count count;
+        status = qvm_count_frames(r->fd, r->threads, r->watch, &r->times, &count, err);
         if (status)
             return status;
-        if (r->times.n && r->times.at[0].pts != r->last->pts) /* it begins otherwise */
-            r->times.n = 0;
+        r->n_given = count.decoded;
+        info->source_frames = count.frames;
+        if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
+            qvm_times_doubt(&r->times, "its first frame has another time than its packets");
         if (info->source_frames < 1)
             info->source_frames = 1;
         info->is_image = is_animation(format) && info->source_frames == 1;
@@ -176,6 +158,25 @@ qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_c
     if (!r->frame || !r->last)
         return qv_fail(err, QV_ENOMEM, "no memory for frames");
     return look_into(r, info, err);
+}
+
+qv_status
+qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
+{
+    r->why = r->times.unsure;
+    if (!r->times.n || r->why)
+        return QV_OK;
+    if (r->source.errors || r->n_corrupt)
+        qvm_times_doubt(&r->times, "it is damaged");
+    r->why = r->times.unsure;
+    if (r->why)
+        return QV_OK;
+    if (!qvm_times_need(&r->times, frames, n, r->source.n_read))
+        return qv_fail(err, QV_ENOMEM, "no memory to choose among %lld packets",
+                       (long long)r->times.n);
+    qvm_source_leave_out(&r->source, &r->times);
+    r->by_time = true;
+    return QV_OK;
 }
 
 static qv_status
@@ -213,9 +214,7 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
 qv_status
 qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *dst, qv_error *err)
 {
-    qv_status status = r->n_image < 0 && r->watch->cut ? seek(r, index, err) : QV_OK;
-    if (status)
-        return status;
+    qv_status status = QV_OK;
     while (r->n_decoded <= index && !r->at_end && !atomic_load(r->watch->stop)) {
         bool got;
         status = next_frame(r, &got, err);
@@ -242,6 +241,12 @@ qvm_reader_damaged(const qvm_reader *r)
 {
     int64_t n = r->source.errors > r->n_corrupt ? r->source.errors : r->n_corrupt;
     return n > r->n_missing ? n : r->n_missing;
+}
+
+int64_t
+qvm_reader_decoded(const qvm_reader *r)
+{
+    return r->n_given + r->source.n_given;
 }
 
 void

@@ -124,10 +124,13 @@ decode_frames(struct server *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
     const int64_t *indices = (const int64_t *)(const void *)s->shared;
+    qv_status status = qvm_reader_start(&s->reader, indices, r->n_frames, err);
+    if (status)
+        return status;
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
         const double began_s = qvm_seconds();
-        qv_status status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
+        status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
         s->busy_s += qvm_seconds() - began_s;
@@ -146,7 +149,6 @@ decode(struct server *s, qv_error *err)
     watch.like = (qv_like)s->open.like;
     watch.offset = s->open.offset;
     watch.length = s->open.length;
-    watch.cut = s->open.cut != 0;
     const double began_s = qvm_seconds();
     qv_status status =
         qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);

@@ -15,6 +15,7 @@
 #define IO_BYTES 65536
 #define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
 #define MAX_STREAMS 100     /* each that is looked into may take a decoder */
+#define FAR_PACKETS 48      /* to a keyframe that is sought rather than read up to */
 #define MAX_BAD_FRAMES 1024 /* in a row, while the decoder is emptied */
 
 /* No playlists, no text formats, nothing that names other files. */
@@ -220,14 +221,6 @@ probe_streams(qvm_source *source, qv_error *err)
     return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
 }
 
-static qv_status
-check_count(int64_t n, qv_error *err)
-{
-    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
-                                        (long long)n, QVM_MAX_FRAMES)
-                              : QV_OK;
-}
-
 /* transformers takes the first video; qwen-vl-utils' readers what FFmpeg takes for the best. */
 static bool
 is_wanted(const qvm_source *source, int best, unsigned i)
@@ -261,7 +254,7 @@ choose_stream(qvm_source *source, qv_error *err)
     if ((int64_t)par->width * par->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are read",
                        par->width, par->height);
-    return check_count(avformat_index_get_entries_count(source->stream), err);
+    return qvm_check_count(avformat_index_get_entries_count(source->stream), err);
 }
 
 /* Of damaged data these decoders make other frames with several threads than with one, at times
@@ -325,7 +318,8 @@ qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
         status = open_codec(source, threads, err);
     if (!status) {
         source->packet = av_packet_alloc();
-        if (!source->packet)
+        source->parameters = av_packet_alloc();
+        if (!source->packet || !source->parameters)
             status = qv_fail(err, QV_ENOMEM, "no memory for packets");
     }
     if (status)
@@ -337,6 +331,7 @@ void
 qvm_source_close(qvm_source *source)
 {
     av_packet_free(&source->packet);
+    av_packet_free(&source->parameters);
     avcodec_free_context(&source->codec);
     avformat_close_input(&source->format);
     if (source->io)
@@ -358,9 +353,8 @@ qvm_source_is_image(const qvm_source *source)
 
 /* ---- packets and frames ---------------------------------------------------------------------- */
 
-/* The next packet of the stream; *got is false at the end of what can be read. */
-static qv_status
-read_packet(qvm_source *source, bool *got, qv_error *err)
+qv_status
+qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
 {
     *got = false;
     for (int bad = 0; bad < MAX_BAD_READS;) {
@@ -395,6 +389,79 @@ read_packet(qvm_source *source, bool *got, qv_error *err)
     return QV_OK;
 }
 
+/* ---- leaving out ----------------------------------------------------------------------------- */
+
+void
+qvm_source_leave_out(qvm_source *source, const qvm_times *times)
+{
+    source->times = times;
+    source->n_left = 0;
+    for (int64_t i = 0; i < times->n; i++)
+        source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
+}
+
+/* Goes to the next keyframe from which on frames are needed, if that is far away. Where it lands before it, what
+ * comes next is left out. */
+static void
+leap(qvm_source *source, int32_t packet)
+{
+    const qvm_times *t = source->times;
+    while (source->next_start < t->n_starts &&
+           t->starts[source->next_start].n_left > source->n_left)
+        source->next_start++;
+    if (!t->can_seek || source->next_start == t->n_starts ||
+        t->starts[source->next_start].n_left < source->n_left)
+        return; /* some lie before it */
+    const qvm_time *start = &t->at[t->starts[source->next_start].frame];
+    if (start->packet - packet < FAR_PACKETS)
+        return;
+    source->next_start++;
+    if (av_seek_frame(source->format, source->stream->index, start->pts, AVSEEK_FLAG_BACKWARD) < 0)
+        source->errors++;
+}
+
+/* Whether the packet that was read is decoded. What is left out leaves its parameter sets. */
+static bool
+is_needed(qvm_source *source)
+{
+    if (!source->times)
+        return true;
+    const int64_t i = qvm_times_find(source->times, source->packet->pts);
+    if (i < 0) { /* the file has no such packet */
+        source->errors++;
+        return false;
+    }
+    const qvm_time *time = &source->times->at[i];
+    if (time->needed) {
+        source->n_left--;
+        source->emptying = time->fresh;
+        return true;
+    }
+    if (!qvm_keep_parameters(source->stream->codecpar, source->packet, source->parameters))
+        source->errors++;
+    leap(source, time->packet);
+    return false;
+}
+
+/* Puts the parameter sets of packets that were left out in front of this one. */
+static qv_status
+add_parameters(qvm_source *source, qv_error *err)
+{
+    AVPacket *with = source->parameters, *packet = source->packet;
+    const int at = with->size;
+    if (!at)
+        return QV_OK;
+    if (packet->size > INT32_MAX - AV_INPUT_BUFFER_PADDING_SIZE - at ||
+        av_grow_packet(with, packet->size) < 0 || av_packet_copy_props(with, packet) < 0)
+        return qv_fail(err, QV_ENOMEM, "no memory for a packet of %d bytes", packet->size);
+    memcpy(with->data + at, packet->data, (size_t)packet->size);
+    av_packet_unref(packet);
+    av_packet_move_ref(packet, with);
+    return QV_OK;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
 /* Whether the decoder has complained since the last question. */
 static bool
 complained(qvm_source *source)
@@ -405,21 +472,55 @@ complained(qvm_source *source)
     return grown;
 }
 
+/* Gives the decoder the packet, or NULL: it is to give what it has. */
 static qv_status
-feed_decoder(qvm_source *source, qv_error *err)
+give(qvm_source *source, AVPacket *packet, qv_error *err)
 {
-    bool got;
-    qv_status status = read_packet(source, &got, err);
-    if (status)
-        return status;
-    source->draining = !got;
-    const int code = avcodec_send_packet(source->codec, got ? source->packet : NULL);
-    av_packet_unref(source->packet);
+    const int code = avcodec_send_packet(source->codec, packet);
+    source->n_given += packet != NULL;
+    if (packet)
+        av_packet_unref(packet);
     if (code == AVERROR(ENOMEM))
         return fail_av(source, code, "decoding", err);
     if ((code < 0 && code != AVERROR_EOF) | complained(source))
         source->errors++;
     return QV_OK;
+}
+
+static qv_status
+feed_decoder(qvm_source *source, qv_error *err)
+{
+    bool got = false;
+    if (!source->times || source->n_left) {
+        qv_status status = qvm_source_packet(source, &got, err);
+        if (status)
+            return status;
+    }
+    source->draining = !got;
+    if (got) {
+        source->n_read++;
+        if (!is_needed(source)) {
+            av_packet_unref(source->packet);
+            return QV_OK;
+        }
+        qv_status status = add_parameters(source, err);
+        if (status)
+            return status;
+    }
+    return give(source, got && !source->emptying ? source->packet : NULL, err);
+}
+
+/* The decoder has given all that came before the packet that waits. FFmpeg's H.264 decoder holds frames back that
+ * follow a recovery point and come when it is emptied, before the recovery point itself was given: this
+ * one is exact, so that they are right. */
+static qv_status
+begin_anew(qvm_source *source, qv_error *err)
+{
+    source->emptying = false;
+    avcodec_flush_buffers(source->codec);
+    if (source->codec->codec_id == AV_CODEC_ID_H264)
+        source->codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
+    return give(source, source->packet, err);
 }
 
 qv_status
@@ -430,106 +531,29 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     while (!is_stopped(source)) {
         const int code = avcodec_receive_frame(source->codec, frame);
         const bool error = code < 0 && code != AVERROR_EOF && code != AVERROR(EAGAIN);
+        qv_status status = QV_OK;
         if (error | complained(source))
             source->errors++;
         if (code == 0) {
             *got = true;
             return QV_OK;
         }
-        if (code == AVERROR_EOF)
-            return QV_OK;
         if (code == AVERROR(ENOMEM))
             return fail_av(source, code, "decoding", err);
-        if (error) {
-            if (++bad > MAX_BAD_FRAMES)
-                return QV_OK;
-            continue;
-        }
-        if (source->draining)
+        if (error && ++bad > MAX_BAD_FRAMES)
             return QV_OK;
-        qv_status status = feed_decoder(source, err);
+        if (error)
+            continue;
+        if (code == AVERROR_EOF && source->emptying)
+            status = begin_anew(source, err);
+        else if (code == AVERROR_EOF || source->draining)
+            return QV_OK;
+        else
+            status = feed_decoder(source, err);
         if (status)
             return status;
     }
     return QV_OK;
-}
-
-bool
-qvm_source_seek(qvm_source *source, int64_t pts)
-{
-    if (av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) < 0)
-        return false;
-    avcodec_flush_buffers(source->codec);
-    source->draining = false;
-    return true;
-}
-
-/* ---- counting -------------------------------------------------------------------------------- */
-
-static qv_status
-count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
-{
-    for (;;) {
-        bool got;
-        qv_status status = read_packet(source, &got, err);
-        if (status || !got)
-            return status;
-        if (!(source->packet->flags & AV_PKT_FLAG_DISCARD))
-            ++*n;
-        const bool noted = !times || qvm_times_add(times, source->packet);
-        av_packet_unref(source->packet);
-        status = noted ? check_count(*n, err) : qv_fail(err, QV_ENOMEM, "no memory for times");
-        if (status)
-            return status;
-    }
-}
-
-static qv_status
-count_decoded(int fd, int threads, const qvm_watch *watch, int64_t *n, int64_t *errors,
-              qv_error *err)
-{
-    qvm_source source;
-    AVFrame *frame = av_frame_alloc();
-    if (!frame)
-        return qv_fail(err, QV_ENOMEM, "no memory for a frame");
-    qv_status status = qvm_source_open(&source, fd, threads, watch, err);
-    if (!status) {
-        /* the number of frames does not depend on their last filter */
-        source.codec->skip_loop_filter = AVDISCARD_ALL;
-        bool got = true;
-        *n = 0;
-        while (!status && got) {
-            status = qvm_source_next(&source, frame, &got, err);
-            *n += !status && got;
-            av_frame_unref(frame);
-        }
-        *errors = source.errors;
-        qvm_source_close(&source);
-    }
-    av_frame_free(&frame);
-    return status;
-}
-
-qv_status
-qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times, int64_t *n,
-                 qv_error *err)
-{
-    qvm_source source;
-    int64_t packets = 0, errors = 0;
-    qv_status status = qvm_source_open(&source, fd, -1, watch, err);
-    if (status)
-        return status;
-    status = count_packets(&source, times, &packets, err);
-    *n = packets;
-    const bool agreed = packets > 0 && packets == source.stream->nb_frames;
-    if (!status && !agreed)
-        status = count_decoded(fd, threads, watch, n, &errors, err);
-    if (!status && errors && threads != 1) /* threads may lose other frames each time */
-        status = count_decoded(fd, 1, watch, n, &errors, err);
-    if (!status && times)
-        qvm_times_finish(times, source.format, source.stream, errors || source.errors ? 0 : *n);
-    qvm_source_close(&source);
-    return status;
 }
 
 const char *

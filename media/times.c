@@ -1,19 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frame of a file has which time, of its packets, so that a seek knows where it came to. */
+/* Which frame of a file has which time, of its packets; and which packets certain frames need. */
 #include <libavutil/avstring.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "media.h"
 
-/* With a time in each packet, and an index. Elsewhere FFmpeg makes times up, of what it has read. */
+/* With an index and a time in each packet: what comes behind a seek has the times that it has in a pass over
+ * the whole file. In other formats FFmpeg makes times up, of all that it has read. */
 static const char exact_formats[] = "mov,matroska";
 
-bool
-qvm_times_add(qvm_times *t, const AVPacket *packet)
+void
+qvm_times_doubt(qvm_times *t, const char *why)
 {
-    if (packet->pts == AV_NOPTS_VALUE || packet->flags & AV_PKT_FLAG_DISCARD)
-        t->lost = true;
-    if (t->lost)
+    if (!t->unsure)
+        t->unsure = why;
+}
+
+bool
+qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet)
+{
+    if (packet->pts == AV_NOPTS_VALUE)
+        qvm_times_doubt(t, "a packet has no time");
+    if (packet->flags & AV_PKT_FLAG_DISCARD)
+        qvm_times_doubt(t, "an edit list hides frames");
+    if (t->unsure)
         return true;
     if (t->n == t->room) {
         const int64_t room = t->room ? 2 * t->room : 1024;
@@ -23,12 +34,24 @@ qvm_times_add(qvm_times *t, const AVPacket *packet)
         t->at = at;
         t->room = room;
     }
+    const qvm_packet p = qvm_look_at_packet(par, packet);
+    if (p.changes)
+        qvm_times_doubt(t, "its format changes on the way");
+    t->parameters = t->parameters || p.parameters;
+    t->each_shows_one = (t->each_shows_one || !t->n) && p.shown == 1 && !p.may_hide;
     t->descending = t->descending || (t->n && packet->pts < t->at[t->n - 1].pts);
-    t->at[t->n++] = (qvm_time){ packet->pts, (packet->flags & AV_PKT_FLAG_KEY) != 0 };
+    t->top_layer = p.layer > t->top_layer ? p.layer : t->top_layer;
+    t->at[t->n] = (qvm_time){ .pts = packet->pts,
+                              .packet = (int32_t)t->n,
+                              .layer = (int8_t)p.layer,
+                              .start = p.start,
+                              .spare = p.spare };
+    t->n++;
     return true;
 }
 
-/* Whose keyframes need nothing that came before them. */
+/* Whose keyframes need nothing that came before them. In MPEG-1 and MPEG-2 the container's flag does not tell an
+ * open group from a closed one. */
 static bool
 are_keyframes_whole(enum AVCodecID codec)
 {
@@ -52,25 +75,44 @@ by_time(const void *a, const void *b)
     return (x->pts > y->pts) - (x->pts < y->pts);
 }
 
+/* Codecs of which the headers of a packet say that it is one picture, and that it is shown. */
+static bool
+is_countable(enum AVCodecID codec)
+{
+    return codec != AV_CODEC_ID_MPEG1VIDEO && codec != AV_CODEC_ID_MPEG2VIDEO &&
+           codec != AV_CODEC_ID_MPEG4;
+}
+
 void
-qvm_times_finish(qvm_times *t, const AVFormatContext *format, const AVStream *stream,
-                 int64_t n_frames)
+qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stream)
 {
     const AVCodecParameters *par = stream->codecpar;
-    bool good = !t->lost && t->n && t->n == n_frames && are_keyframes_whole(par->codec_id) &&
-                av_match_list(format->iformat->name, exact_formats, ',') > 0 &&
-                !(t->descending && !par->video_delay); /* frames then come in another order */
-    if (good)
+    const bool exact = av_match_list(format->iformat->name, exact_formats, ',') > 0;
+    if (!t->n)
+        qvm_times_doubt(t, "it has no packets");
+    if (t->descending && !par->video_delay)
+        qvm_times_doubt(t, "its frames come in another order than their times");
+    t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].start &&
+                        is_countable(par->codec_id) && !qvm_may_hide_pictures(par);
+    const int64_t began = t->n ? t->at[0].pts : 0;
+    if (!t->unsure)
         qsort(t->at, (size_t)t->n, sizeof *t->at, by_time);
-    for (int64_t i = 1; good && i < t->n; i++)
-        good = t->at[i - 1].pts != t->at[i].pts;
-    t->n = good ? t->n : 0;
+    for (int64_t i = 1; !t->unsure && i < t->n; i++)
+        if (t->at[i - 1].pts == t->at[i].pts)
+            qvm_times_doubt(t, "two packets have one time");
+    /* what precedes the first keyframe in time refers to what is not there, and is not shown */
+    t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].pts == began;
+    t->in_groups = are_keyframes_whole(par->codec_id);
+    t->can_seek = exact && t->in_groups && !t->parameters;
+    for (int64_t i = 0; i < t->n; i++)
+        t->at[i].spare = t->at[i].spare && t->at[i].layer == t->top_layer;
 }
 
 void
 qvm_times_free(qvm_times *t)
 {
     free(t->at);
+    free(t->starts);
     *t = (qvm_times){ 0 };
 }
 
@@ -79,14 +121,116 @@ qvm_times_find(const qvm_times *t, int64_t pts)
 {
     const qvm_time wanted = { .pts = pts };
     const qvm_time *at =
-        t->n ? bsearch(&wanted, t->at, (size_t)t->n, sizeof *t->at, by_time) : NULL;
+        t->unsure || !t->n ? NULL : bsearch(&wanted, t->at, (size_t)t->n, sizeof *t->at, by_time);
     return at ? at - t->at : -1;
 }
 
-int64_t
-qvm_times_key(const qvm_times *t, int64_t i)
+/* ---- what certain frames need ---------------------------------------------------------------- */
+
+/* A keyframe and what follows it in the file, up to the next keyframe. */
+struct group {
+    int64_t first, end;  /* packets */
+    int64_t last_needed; /* up to this packet it is decoded; -1: none of it is asked for */
+    bool leading_needed; /* frames before the keyframe in time, which refer to the group before */
+};
+
+static bool
+is_leading(const qvm_times *t, const int32_t *order, const struct group *g, int64_t packet)
 {
-    while (i > 0 && !t->at[i].key)
-        i--;
+    const qvm_time *first = &t->at[order[g->first]];
+    return first->start && t->at[order[packet]].pts < first->pts;
+}
+
+/* The group that ends in front of packet `end`. */
+static struct group
+find_group(const qvm_times *t, const int32_t *order, int64_t end)
+{
+    struct group g = { .first = end - 1, .end = end, .last_needed = -1 };
+    while (g.first > 0 && !(t->in_groups && t->at[order[g.first]].start))
+        g.first--;
+    for (int64_t p = g.first; p < end; p++) {
+        if (!t->at[order[p]].needed)
+            continue;
+        g.last_needed = p;
+        g.leading_needed = g.leading_needed || is_leading(t, order, &g, p);
+    }
+    return g;
+}
+
+/* Marks what the frames that are asked for refer to in a group; `all`: the next group refers to it. */
+static void
+mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
+{
+    const int64_t end = all ? g->end : g->last_needed + 1;
+    for (int64_t p = g->first; p < end; p++) {
+        qvm_time *time = &t->at[order[p]];
+        const bool left_out = !g->leading_needed && is_leading(t, order, g, p);
+        time->needed = time->needed || (!time->spare && !left_out);
+    }
+}
+
+/* Whether nothing is decoded of what the group before could be referred to by. */
+static bool
+is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
+{
+    for (int64_t p = first - 1; p >= 0; p--) {
+        const qvm_time *time = &t->at[order[p]];
+        if (!time->spare)
+            return !time->needed;
+        if (time->start)
+            return false; /* each picture stands alone */
+    }
+    return false;
+}
+
+/* Lists the keyframes in front of which references were left out, in the order of the file. */
+static bool
+list_starts(qvm_times *t, const int32_t *order)
+{
+    int64_t before = 0;
+    t->n_starts = 0;
+    t->starts = malloc((size_t)t->n * sizeof *t->starts);
+    for (int64_t p = 0; t->starts && p < t->n; p++) {
+        qvm_time *time = &t->at[order[p]];
+        time->fresh =
+            p > 0 && t->in_groups && time->start && time->needed && is_left_out_before(t, order, p);
+        if (time->fresh)
+            t->starts[t->n_starts++] = (qvm_start){ order[p], t->n_needed - before };
+        before += time->needed;
+    }
+    return t->starts;
+}
+
+bool
+qvm_times_need(qvm_times *t, const int64_t *frames, int64_t n, int64_t n_read)
+{
+    int32_t *order = malloc((size_t)t->n * sizeof *order);
+    if (!order)
+        return false;
+    for (int64_t i = 0; i < t->n; i++) {
+        order[t->at[i].packet] = (int32_t)i;
+        t->at[i].needed = t->at[i].packet < n_read;
+    }
+    for (int64_t i = 0; i < n; i++)
+        t->at[frames[i] < t->n ? frames[i] : t->n - 1].needed = true;
+    bool all = false;
+    for (int64_t end = t->n; end > 0;) {
+        const struct group g = find_group(t, order, end);
+        mark_group(t, order, &g, all);
+        all = g.leading_needed;
+        end = g.first;
+    }
+    for (int64_t i = 0; i < t->n; i++)
+        t->n_needed += t->at[i].needed;
+    const bool done = list_starts(t, order);
+    free(order);
+    return done;
+}
+
+int64_t
+qvm_times_next(const qvm_times *t, int64_t i)
+{
+    while (i < t->n && !t->at[i].needed)
+        i++;
     return i;
 }

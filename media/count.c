@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* How many frames a file has: by its packets where these tell, else by decoding all. */
+#include "media.h"
+
+qv_status
+qvm_check_count(int64_t n, qv_error *err)
+{
+    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
+                                        (long long)n, QVM_MAX_FRAMES)
+                              : QV_OK;
+}
+
+/* Tells frames from fields, of which two make one frame. */
+struct parser {
+    AVCodecParserContext *parser; /* NULL: a packet of this codec is no field */
+    AVCodecContext *codec;
+};
+
+static qv_status
+open_parser(struct parser *p, const AVCodecParameters *par, qv_error *err)
+{
+    *p = (struct parser){ NULL, NULL };
+    if (par->codec_id != AV_CODEC_ID_H264)
+        return QV_OK;
+    p->parser = av_parser_init(par->codec_id);
+    p->codec = avcodec_alloc_context3(NULL);
+    if (!p->parser || !p->codec || avcodec_parameters_to_context(p->codec, par) < 0)
+        return qv_fail(err, QV_ENOMEM, "no memory to look into packets");
+    p->parser->flags |= PARSER_FLAG_COMPLETE_FRAMES;
+    return QV_OK;
+}
+
+static void
+close_parser(struct parser *p)
+{
+    if (p->parser)
+        av_parser_close(p->parser);
+    avcodec_free_context(&p->codec);
+}
+
+static bool
+is_frame(const struct parser *p, const AVPacket *packet)
+{
+    uint8_t *out;
+    int n;
+    if (!p->parser)
+        return true;
+    av_parser_parse2(p->parser, p->codec, &out, &n, packet->data, packet->size, packet->pts,
+                     packet->dts, packet->pos);
+    return p->parser->picture_structure == AV_PICTURE_STRUCTURE_FRAME;
+}
+
+static qv_status
+count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
+{
+    const AVCodecParameters *par = source->stream->codecpar;
+    struct parser parser;
+    bool got = true;
+    qv_status status = open_parser(&parser, par, err);
+    while (!status && got) {
+        AVPacket *packet = source->packet;
+        status = qvm_source_packet(source, &got, err);
+        if (status || !got)
+            break;
+        *n += !(packet->flags & AV_PKT_FLAG_DISCARD);
+        if (!qvm_times_add(times, par, packet))
+            status = qv_fail(err, QV_ENOMEM, "no memory for times");
+        /* a container that knows its frames need not be asked for each */
+        if (!source->stream->nb_frames && times->each_shows_one)
+            times->each_shows_one = is_frame(&parser, packet);
+        av_packet_unref(packet);
+        status = status ? status : qvm_check_count(*n, err);
+    }
+    close_parser(&parser);
+    return status;
+}
+
+static qv_status
+count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count, qv_error *err)
+{
+    qvm_source source;
+    AVFrame *frame = av_frame_alloc();
+    if (!frame)
+        return qv_fail(err, QV_ENOMEM, "no memory for a frame");
+    qv_status status = qvm_source_open(&source, fd, threads, watch, err);
+    if (!status) {
+        /* the number of frames does not depend on their last filter */
+        source.codec->skip_loop_filter = AVDISCARD_ALL;
+        bool got = true;
+        count->frames = 0;
+        while (!status && got) {
+            status = qvm_source_next(&source, frame, &got, err);
+            count->frames += !status && got;
+            av_frame_unref(frame);
+        }
+        count->errors = source.errors;
+        count->decoded += source.n_given;
+        qvm_source_close(&source);
+    }
+    av_frame_free(&frame);
+    return status;
+}
+
+qv_status
+qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
+                 struct qvm_count *count, qv_error *err)
+{
+    qvm_source source;
+    int64_t packets = 0;
+    *count = (struct qvm_count){ 0 };
+    qv_status status = qvm_source_open(&source, fd, -1, watch, err);
+    if (status)
+        return status;
+    status = count_packets(&source, times, &packets, err);
+    if (!status)
+        qvm_times_sort(times, source.format, source.stream);
+    const bool agreed = packets > 0 && !source.errors &&
+                        (packets == source.stream->nb_frames ||
+                         (!source.stream->nb_frames && times->each_shows_one));
+    count->frames = packets;
+    if (!status && !agreed)
+        status = count_decoded(fd, threads, watch, count, err);
+    if (!status && count->errors && threads != 1) /* threads may lose other frames each time */
+        status = count_decoded(fd, 1, watch, count, err);
+    if (!status && (count->errors || source.errors))
+        qvm_times_doubt(times, "it is damaged");
+    if (!status && count->frames != packets)
+        qvm_times_doubt(times, "its packets are not its frames");
+    qvm_source_close(&source);
+    return status;
+}

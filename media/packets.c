@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a packet's headers say of the pictures in it, without decoding one: whether another picture may refer
+ * to them, whether decoding may begin with them, and how many of them are shown.
+ *
+ * A picture to which no other refers may be left out, and every other is decoded to the same bytes:
+ * - H.264 (7.4.1): nal_ref_idc 0, in each slice of each field.
+ * - HEVC (7.4.2.2): a sub-layer non-reference picture is referred to by none of its own temporal layer, but may be
+ *   by those of a higher one; so only those of the highest layer of the stream count.
+ * - MPEG-1, MPEG-2, MPEG-4: B-pictures.
+ * - Codecs of key frames alone: every picture.
+ * - VP8, VP9, AV1: none. A picture to which no other refers may still leave probabilities, motion vectors and
+ *   segment maps to the next one.
+ */
+#define _GNU_SOURCE /* memmem */
+#include <string.h>
+
+#include "media.h"
+
+#define MAX_KEPT 65536 /* bytes of parameter sets */
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+/* The first bytes of a NAL unit's payload, without the bytes that prevent start codes. */
+struct bits {
+    uint8_t bytes[64];
+    size_t n, at; /* at: in bits */
+};
+
+static struct bits
+open_bits(const uint8_t *from, const uint8_t *end)
+{
+    struct bits b = { .n = 0 };
+    for (int zeros = 0; from < end && b.n < sizeof b.bytes; from++) {
+        if (zeros >= 2 && *from == 3) {
+            zeros = 0;
+            continue;
+        }
+        zeros = *from ? 0 : zeros + 1;
+        b.bytes[b.n++] = *from;
+    }
+    return b;
+}
+
+static unsigned
+take_bits(struct bits *b, int n)
+{
+    unsigned value = 0;
+    for (; n; n--, b->at++)
+        value = value << 1 | (b->at / 8 < b->n ? b->bytes[b->at / 8] >> (7 - b->at % 8) & 1U : 0U);
+    return value;
+}
+
+/* ue(v) */
+static unsigned
+take_golomb(struct bits *b)
+{
+    int zeros = 0;
+    while (zeros < 31 && b->at < 8 * b->n && !take_bits(b, 1))
+        zeros++;
+    return (1U << zeros) - 1 + take_bits(b, zeros);
+}
+
+/* ---- NAL units ------------------------------------------------------------------------------- */
+
+struct units {
+    const uint8_t *at, *end;
+    int length_bytes; /* in front of each; 0: start codes */
+};
+
+static const uint8_t *
+find_start_code(const uint8_t *at, const uint8_t *end)
+{
+    for (; end - at >= 3; at++)
+        if (!at[0] && !at[1] && at[2] == 1)
+            return at;
+    return end;
+}
+
+/* The next one, *unit up to *end; false after the last, or where a length is too long. */
+static bool
+next_unit(struct units *u, const uint8_t **unit, const uint8_t **end)
+{
+    if (!u->length_bytes) {
+        const uint8_t *code = find_start_code(u->at, u->end);
+        if (u->end - code < 4)
+            return false;
+        *unit = code + 3;
+        *end = u->at = find_start_code(*unit, u->end);
+        return true;
+    }
+    int64_t n = 0;
+    if (u->end - u->at <= u->length_bytes)
+        return false;
+    for (int i = 0; i < u->length_bytes; i++)
+        n = n << 8 | *u->at++;
+    if (n < 1 || n > u->end - u->at)
+        return false;
+    *unit = u->at;
+    *end = u->at += n;
+    return true;
+}
+
+/* As FFmpeg tells avcC and hvcC from start codes. */
+static int
+find_length_bytes(const AVCodecParameters *par)
+{
+    const uint8_t *e = par->extradata;
+    if (par->codec_id == AV_CODEC_ID_H264 && par->extradata_size >= 7 && e[0] == 1)
+        return (e[4] & 3) + 1;
+    if (par->codec_id == AV_CODEC_ID_HEVC && par->extradata_size >= 23 &&
+        (e[0] || e[1] || e[2] > 1))
+        return (e[21] & 3) + 1;
+    return 0;
+}
+
+/* ---- H.264 ----------------------------------------------------------------------------------- */
+
+/* Whether a recovery point (D.2.8) says that every picture from here on is right to the bit. */
+static bool
+is_exact_recovery(const uint8_t *unit, const uint8_t *end)
+{
+    struct bits b = open_bits(unit + 1, end);
+    while (b.at / 8 + 2 < b.n) {
+        unsigned type = 0, size = 0, byte;
+        do
+            type += byte = take_bits(&b, 8);
+        while (byte == 255);
+        do
+            size += byte = take_bits(&b, 8);
+        while (byte == 255);
+        if (type == 6) /* recovery_frame_cnt 0, exact_match_flag 1 */
+            return take_bits(&b, 2) == 3;
+        b.at += 8 * (size_t)size;
+    }
+    return false;
+}
+
+static bool
+is_h264_parameters(int type)
+{
+    return type == 7 || type == 8 || type == 13 || type == 15;
+}
+
+static void
+look_at_h264(struct units units, qvm_packet *p)
+{
+    const uint8_t *unit, *end;
+    bool referred = false, idr = false, recovery = false;
+    while (next_unit(&units, &unit, &end)) {
+        const int type = unit[0] & 31;
+        if (type >= 1 && type <= 5) {
+            referred = referred || unit[0] & 0x60;
+            idr = idr || type == 5;
+            p->shown += type <= 2 || type == 5 ? end - unit > 1 && unit[1] & 0x80 : 0;
+        } else if (type == 6) {
+            recovery = recovery || is_exact_recovery(unit, end);
+        } else if (is_h264_parameters(type)) {
+            p->parameters = true;
+        }
+    }
+    p->spare = p->shown && !referred;
+    p->start = idr || recovery;
+}
+
+/* ---- HEVC ------------------------------------------------------------------------------------ */
+
+/* Of a picture parameter set (7.3.2.3): output_flag_present_flag. */
+static bool
+may_hide_pictures(const uint8_t *unit, const uint8_t *end)
+{
+    struct bits b = open_bits(unit + 2, end);
+    take_golomb(&b);
+    take_golomb(&b);
+    take_bits(&b, 1);
+    return take_bits(&b, 1);
+}
+
+/* The parameter sets of an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units behind 22 bytes. */
+static bool
+may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
+{
+    at += 22;
+    for (int arrays = *at++; arrays > 0 && end - at >= 3; arrays--) {
+        const int type = at[0] & 63;
+        int n = at[1] << 8 | at[2];
+        at += 3;
+        for (; n > 0 && end - at >= 2; n--) {
+            const int size = at[0] << 8 | at[1];
+            at += 2;
+            if (size > end - at)
+                return true;
+            if (type == 34 && size > 2 && may_hide_pictures(at, at + size))
+                return true;
+            at += size;
+        }
+    }
+    return false;
+}
+
+static void
+look_at_hevc(struct units units, qvm_packet *p)
+{
+    const uint8_t *unit, *end;
+    bool referred = false;
+    while (next_unit(&units, &unit, &end)) {
+        const int type = unit[0] >> 1 & 63;
+        if (end - unit < 3)
+            continue;
+        const int layer = (unit[0] & 1) << 5 | unit[1] >> 3;
+        if (type < 32 &&
+            !layer) { /* up to 15, the even ones are sub-layer non-reference pictures */
+            referred = referred || type > 14 || type % 2;
+            p->start = p->start || (type >= 16 && type <= 21);
+            p->layer = (unit[1] & 7) - 1;
+            p->shown += (unit[2] & 0x80) != 0;
+        } else if (type >= 32 && type <= 34) {
+            p->parameters = true;
+            p->may_hide = p->may_hide || (type == 34 && may_hide_pictures(unit, end));
+        }
+    }
+    p->spare = p->shown && !referred;
+}
+
+/* ---- MPEG-1, 2 and 4 ------------------------------------------------------------------------- */
+
+/* The start code of a picture is 00 00 01 B6 in MPEG-4, and the two bits behind it are 2 in B-pictures; in MPEG-1
+ * and MPEG-2 it is 00 00 01 00, and the three bits behind ten others are 3. */
+static void
+look_at_mpeg(const AVPacket *packet, bool mpeg4, qvm_packet *p)
+{
+    const uint8_t *at = packet->data, *end = at + packet->size;
+    bool others = false;
+    for (at = find_start_code(at, end); end - at >= 6; at = find_start_code(at + 3, end)) {
+        if (at[3] != (mpeg4 ? 0xb6 : 0))
+            continue;
+        others = others || (mpeg4 ? at[4] >> 6 != 2 : (at[5] >> 3 & 7) != 3);
+        p->shown++;
+    }
+    p->spare = p->shown == 1 && !others;
+    p->start = packet->flags & AV_PKT_FLAG_KEY;
+}
+
+/* ---- VP8, VP9, AV1 --------------------------------------------------------------------------- */
+
+/* RFC 6386, 9.1: the first bit is 0 in key frames, the fifth is show_frame. */
+static void
+look_at_vp8(const AVPacket *packet, qvm_packet *p)
+{
+    p->shown = packet->data[0] >> 4 & 1;
+    p->start = !(packet->data[0] & 1);
+}
+
+/* One frame (6.2): its first byte says all. */
+static void
+look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
+{
+    struct bits b = { .n = 1, .bytes = { (uint8_t)byte } };
+    take_bits(&b, 2);
+    if (take_bits(&b, 2) == 3) /* a profile with a bit more */
+        take_bits(&b, 1);
+    const bool shown_again = take_bits(&b, 1);
+    const bool is_key = !shown_again && !take_bits(&b, 1);
+    p->start = p->start || (first && is_key);
+    p->shown += shown_again || take_bits(&b, 1);
+}
+
+/* A packet is a frame, or a superframe (annex B): frames, and behind them a list of their sizes between two
+ * equal bytes. */
+static void
+look_at_vp9(const AVPacket *packet, qvm_packet *p)
+{
+    const uint8_t *data = packet->data;
+    const int last = data[packet->size - 1];
+    const int n = (last & 7) + 1, size_bytes = (last >> 3 & 3) + 1, list = 2 + n * size_bytes;
+    if ((last & 0xe0) != 0xc0 || packet->size < list || data[packet->size - list] != last) {
+        look_at_vp9_frame(data[0], true, p);
+        return;
+    }
+    const uint8_t *sizes = data + packet->size - list + 1;
+    int64_t at = 0;
+    for (int i = 0; i < n && at < packet->size - list; i++) {
+        int64_t size = 0;
+        for (int k = 0; k < size_bytes; k++)
+            size |= (int64_t)*sizes++ << 8 * k;
+        if (size)
+            look_at_vp9_frame(data[at], !i, p);
+        at += size;
+    }
+}
+
+/* Open bitstream units (5.3, 5.9.2). A file with layers may show several pictures in a packet. */
+static void
+look_at_av1(const AVPacket *packet, qvm_packet *p)
+{
+    const uint8_t *at = packet->data, *end = at + packet->size;
+    while (at < end) {
+        const int type = *at >> 3 & 15;
+        const bool is_extended = *at & 4, has_size = *at & 2;
+        at += is_extended ? 2 : 1;
+        int64_t size = end - at;
+        if (has_size) {
+            size = 0;
+            for (int i = 0, more = 1; more && i < 5 && at < end; i++, at++) {
+                size |= (int64_t)(*at & 127) << 7 * i;
+                more = *at >> 7;
+            }
+        }
+        if (size < 0 || size > end - at)
+            break;
+        p->may_hide = p->may_hide || is_extended;
+        if ((type == 3 || type == 6) && size) {
+            struct bits b = { .n = 1, .bytes = { *at } };
+            const bool shown_again = take_bits(&b, 1);
+            const unsigned frame_type = take_bits(&b, 2);
+            const bool shown = shown_again || take_bits(&b, 1);
+            p->start = p->start || (!shown_again && frame_type == 0 && shown && !p->shown);
+            p->shown += shown;
+        }
+        at += size;
+    }
+}
+
+/* ---- any ------------------------------------------------------------------------------------- */
+
+static bool
+is_intra_only(enum AVCodecID codec)
+{
+    const AVCodecDescriptor *descriptor = avcodec_descriptor_get(codec);
+    return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY;
+}
+
+qvm_packet
+qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet)
+{
+    qvm_packet p = { .shown = 0 };
+    const struct units units = { packet->data, packet->data + packet->size,
+                                 find_length_bytes(par) };
+    p.changes = av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
+                av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL);
+    if (!packet->data || packet->size < 1)
+        return p;
+    switch (par->codec_id) {
+    case AV_CODEC_ID_H264: look_at_h264(units, &p); break;
+    case AV_CODEC_ID_HEVC: look_at_hevc(units, &p); break;
+    case AV_CODEC_ID_MPEG1VIDEO:
+    case AV_CODEC_ID_MPEG2VIDEO:
+    case AV_CODEC_ID_MPEG4: look_at_mpeg(packet, par->codec_id == AV_CODEC_ID_MPEG4, &p); break;
+    case AV_CODEC_ID_VP8: look_at_vp8(packet, &p); break;
+    case AV_CODEC_ID_VP9: look_at_vp9(packet, &p); break;
+    case AV_CODEC_ID_AV1: look_at_av1(packet, &p); break;
+    default:
+        if (is_intra_only(par->codec_id))
+            p = (qvm_packet){ .shown = 1, .spare = true, .start = true, .changes = p.changes };
+    }
+    p.start = p.start && packet->flags & AV_PKT_FLAG_KEY;
+    return p;
+}
+
+bool
+qvm_may_hide_pictures(const AVCodecParameters *par)
+{
+    const uint8_t *e = par->extradata;
+    return par->codec_id == AV_CODEC_ID_HEVC && find_length_bytes(par) &&
+           may_hvcc_hide_pictures(e, e + par->extradata_size);
+}
+
+bool
+qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept)
+{
+    struct units units = { packet->data, packet->data + packet->size, find_length_bytes(par) };
+    const bool hevc = par->codec_id == AV_CODEC_ID_HEVC;
+    const int in_front = units.length_bytes ? units.length_bytes : 3;
+    const uint8_t *unit, *end;
+    if (!hevc && par->codec_id != AV_CODEC_ID_H264)
+        return true;
+    while (next_unit(&units, &unit, &end)) {
+        const int type = hevc ? unit[0] >> 1 & 63 : unit[0] & 31;
+        if (!(hevc ? type >= 32 && type <= 34 : is_h264_parameters(type)))
+            continue;
+        const int n = (int)(end - unit) + in_front, at = kept->size;
+        if (at && memmem(kept->data, (size_t)at, unit - in_front, (size_t)n))
+            continue;
+        if (n > MAX_KEPT - at || av_grow_packet(kept, n) < 0)
+            return false;
+        memcpy(kept->data + at, unit - in_front, (size_t)n);
+    }
+    return true;
+}
