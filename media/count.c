@@ -50,29 +50,37 @@ is_frame(const struct parser *p, const AVPacket *packet)
     return p->parser->picture_structure == AV_PICTURE_STRUCTURE_FRAME;
 }
 
-static qv_status
-count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
+qv_status
+qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
 {
-    const AVCodecParameters *par = source->stream->codecpar;
+    const AVStream *stream = source->stream;
     struct parser parser;
     bool got = true;
-    qv_status status = open_parser(&parser, par, err);
+    qv_status status = open_parser(&parser, stream->codecpar, err);
+    *n = 0;
     while (!status && got) {
         AVPacket *packet = source->packet;
         status = qvm_source_packet(source, &got, err);
         if (status || !got)
             break;
         *n += !(packet->flags & AV_PKT_FLAG_DISCARD);
-        if (!qvm_times_add(times, par, packet))
+        if (!qvm_times_add(times, stream->codecpar, packet))
             status = qv_fail(err, QV_ENOMEM, "no memory for times");
         /* a container that knows its frames need not be asked for each */
-        if (!source->stream->nb_frames && times->each_shows_one)
+        if (!stream->nb_frames && times->each_shows_one)
             times->each_shows_one = is_frame(&parser, packet);
         av_packet_unref(packet);
         status = status ? status : qvm_check_count(*n, err);
     }
     close_parser(&parser);
-    return status;
+    if (status)
+        return status;
+    if (source->errors)
+        qvm_times_doubt(times, "it is damaged");
+    qvm_times_sort(times, source->format, stream);
+    times->are_frames =
+        *n > 0 && (*n == stream->nb_frames || (!stream->nb_frames && times->each_shows_one));
+    return QV_OK;
 }
 
 static qv_status
@@ -82,7 +90,9 @@ count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *cou
     AVFrame *frame = av_frame_alloc();
     if (!frame)
         return qv_fail(err, QV_ENOMEM, "no memory for a frame");
-    qv_status status = qvm_source_open(&source, fd, threads, watch, err);
+    qv_status status = qvm_source_open(&source, fd, watch, err);
+    if (!status)
+        status = qvm_source_open_decoder(&source, threads, err);
     if (!status) {
         /* the number of frames does not depend on their last filter */
         source.codec->skip_loop_filter = AVDISCARD_ALL;
@@ -95,37 +105,19 @@ count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *cou
         }
         count->errors = source.errors;
         count->decoded += source.n_given;
-        qvm_source_close(&source);
     }
+    qvm_source_close(&source);
     av_frame_free(&frame);
     return status;
 }
 
 qv_status
-qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
-                 struct qvm_count *count, qv_error *err)
+qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
+                  qv_error *err)
 {
-    qvm_source source;
-    int64_t packets = 0;
     *count = (struct qvm_count){ 0 };
-    qv_status status = qvm_source_open(&source, fd, -1, watch, err);
-    if (status)
-        return status;
-    status = count_packets(&source, times, &packets, err);
-    if (!status)
-        qvm_times_sort(times, source.format, source.stream);
-    const bool agreed = packets > 0 && !source.errors &&
-                        (packets == source.stream->nb_frames ||
-                         (!source.stream->nb_frames && times->each_shows_one));
-    count->frames = packets;
-    if (!status && !agreed)
-        status = count_decoded(fd, threads, watch, count, err);
+    qv_status status = count_decoded(fd, threads, watch, count, err);
     if (!status && count->errors && threads != 1) /* threads may lose other frames each time */
         status = count_decoded(fd, 1, watch, count, err);
-    if (!status && (count->errors || source.errors))
-        qvm_times_doubt(times, "it is damaged");
-    if (!status && count->frames != packets)
-        qvm_times_doubt(times, "its packets are not its frames");
-    qvm_source_close(&source);
     return status;
 }

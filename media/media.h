@@ -151,8 +151,10 @@ typedef struct qvm_times {
     const char *unsure;  /* why they are not to be relied on; NULL: they are */
     bool descending;     /* in the order of the file */
     bool parameters;     /* packets have parameter sets */
-    bool each_shows_one; /* picture: as many frames come out as there are packets */
+    bool each_shows_one; /* picture, as the headers tell */
+    bool are_frames;     /* as many frames come out as there are packets */
     bool in_groups;      /* decoding may begin with any keyframe, */
+    bool can_rewind;     /* the container's index leads to the first packet */
     bool can_seek;       /* and be led there by the container's index */
     int top_layer;
     int64_t n_needed;
@@ -215,9 +217,12 @@ void qvm_quiet(void);
 /* Has the usual decoders make their tables, which processes that are forked off then have. */
 void qvm_warm_up(void);
 
-/* Opens a file's first video stream; `threads` as FFmpeg counts them, -1 to open no decoder. */
-qv_status qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
-                          qv_error *err);
+/* Opens a file's first video stream. */
+qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
+/* `threads` as FFmpeg counts them. */
+qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
+/* Goes back to the first packet, at `pts`: false where the format has no index that would lead there. */
+bool qvm_source_rewind(qvm_source *source, int64_t pts);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
 
@@ -238,10 +243,12 @@ struct qvm_count {
     int64_t decoded; /* packets */
 };
 
-/* Its packets, where the container has as many or where each is one shown picture by its headers; else decoded
- * ones. `times` has an entry for each, or says why it is not to be relied on. */
-qv_status qvm_count_frames(int fd, int threads, const qvm_watch *watch, qvm_times *times,
-                           struct qvm_count *count, qv_error *err);
+/* Reads the packets of a source that has no decoder, up to the end. `times` gets an entry for each, or says why it is
+ * not to be relied on, and whether they are the file's frames. */
+qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
+/* Decodes the file. */
+qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
+                            qv_error *err);
 /* Refuses more than are read. */
 qv_status qvm_check_count(int64_t n, qv_error *err);
 

@@ -17,7 +17,8 @@ restart(qvm_reader *r, bool single, const char *why, qv_error *err)
     r->why = why;
     r->n_decoded = 0;
     r->n_corrupt = 0;
-    return qvm_source_open(&r->source, r->fd, single ? 1 : r->threads, r->watch, err);
+    qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
+    return status ? status : qvm_source_open_decoder(&r->source, single ? 1 : r->threads, err);
 }
 
 /* Whether the frame that came, or the end, is what comes next of what is needed. Then it has its number. */
@@ -92,45 +93,77 @@ find_colour(bool is_image, enum AVCodecID codec)
     return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
 }
 
+/* Reads all packets of a clip, and goes back to the first. */
+static qv_status
+read_packets(qvm_reader *r, int64_t *n, qv_error *err)
+{
+    qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
+    if (status || (r->times.can_rewind && qvm_source_rewind(&r->source, r->times.at[0].pts)))
+        return status;
+    qvm_source_close(&r->source);
+    return qvm_source_open(&r->source, r->fd, r->watch, err);
+}
+
+static qv_status
+read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
+{
+    bool got;
+    qv_status status = qvm_source_open_decoder(&r->source, r->single ? 1 : r->threads, err);
+    if (!status)
+        status = next_frame(r, &got, err);
+    if (status || got)
+        return status;
+    if (!r->source.errors)
+        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
+    return qv_fail(err, QV_EFORMAT,
+                   "no frame of the '%s' video can be decoded (%lld failures; frames above "
+                   "16384x16384 pixels are refused)",
+                   info->codec, (long long)r->source.errors);
+}
+
+/* The number of frames: of packets, where these tell, else as many as can be decoded. */
+static qv_status
+settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
+{
+    struct qvm_count count = { .frames = n_packets };
+    if (!r->times.are_frames) {
+        qv_status status = qvm_count_decoded(r->fd, r->threads, r->watch, &count, err);
+        if (status)
+            return status;
+    }
+    if (count.errors)
+        qvm_times_doubt(&r->times, "it is damaged");
+    if (count.frames != n_packets)
+        qvm_times_doubt(&r->times, "its packets are not its frames");
+    if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
+        qvm_times_doubt(&r->times, "its first frame has another time than its packets");
+    r->n_given = count.decoded;
+    *n_frames = count.frames < 1 ? 1 : count.frames;
+    return QV_OK;
+}
+
 /* Reads what the file says about itself and its first frame. */
 static qv_status
 look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
 {
-    qv_status status = qvm_source_open(&r->source, r->fd, r->threads, r->watch, err);
+    int64_t n_packets = 0;
+    qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
     if (status)
         return status;
-    const char *format = r->source.format->iformat->name;
-    snprintf(info->format, sizeof info->format, "%s", format);
+    snprintf(info->format, sizeof info->format, "%s", r->source.format->iformat->name);
     snprintf(info->codec, sizeof info->codec, "%s",
              avcodec_get_name(r->source.stream->codecpar->codec_id));
     info->is_image = qvm_source_is_image(&r->source);
-
-    bool got;
-    status = next_frame(r, &got, err);
+    info->source_frames = 1;
+    if (!info->is_image)
+        status = read_packets(r, &n_packets, err);
+    if (!status)
+        status = read_first_frame(r, info, err);
+    if (!status && !info->is_image)
+        status = settle_count(r, n_packets, &info->source_frames, err);
     if (status)
         return status;
-    if (!got && !r->source.errors)
-        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    if (!got)
-        return qv_fail(err, QV_EFORMAT,
-                       "no frame of the '%s' video can be decoded (%lld failures; frames above "
-                       "16384x16384 pixels are refused)",
-                       info->codec, (long long)r->source.errors);
-
-    info->source_frames = 1;
-    if (!info->is_image) {
-        struct qvm_count count;
-        status = qvm_count_frames(r->fd, r->threads, r->watch, &r->times, &count, err);
-        if (status)
-            return status;
-        r->n_given = count.decoded;
-        info->source_frames = count.frames;
-        if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
-            qvm_times_doubt(&r->times, "its first frame has another time than its packets");
-        if (info->source_frames < 1)
-            info->source_frames = 1;
-        info->is_image = is_animation(format) && info->source_frames == 1;
-    }
+    info->is_image = info->is_image || (is_animation(info->format) && info->source_frames == 1);
     if (!info->is_image) {
         const AVRational rate = r->source.stream->avg_frame_rate;
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;

@@ -280,8 +280,8 @@ choose_threads(enum AVCodecID codec, int asked)
     return do_threads_differ(codec) || (codec == AV_CODEC_ID_HEVC && !asked) ? 1 : asked;
 }
 
-static qv_status
-open_codec(qvm_source *source, int threads, qv_error *err)
+qv_status
+qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
 {
     const AVCodecParameters *par = source->stream->codecpar;
     const AVCodec *codec = avcodec_find_decoder(par->codec_id);
@@ -303,7 +303,7 @@ open_codec(qvm_source *source, int threads, qv_error *err)
 }
 
 qv_status
-qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch, qv_error *err)
+qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err)
 {
     qvm_quiet();
     *source = (qvm_source){ .fd = fd, .watch = watch };
@@ -314,8 +314,6 @@ qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
         status = probe_streams(source, err);
     if (!status)
         status = choose_stream(source, err);
-    if (!status && threads >= 0)
-        status = open_codec(source, threads, err);
     if (!status) {
         source->packet = av_packet_alloc();
         source->parameters = av_packet_alloc();
@@ -325,6 +323,13 @@ qvm_source_open(qvm_source *source, int fd, int threads, const qvm_watch *watch,
     if (status)
         qvm_source_close(source);
     return status;
+}
+
+bool
+qvm_source_rewind(qvm_source *source, int64_t pts)
+{
+    source->n_read = 0;
+    return av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) >= 0;
 }
 
 void

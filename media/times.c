@@ -103,6 +103,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     /* what precedes the first keyframe in time refers to what is not there, and is not shown */
     t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].pts == began;
     t->in_groups = are_keyframes_whole(par->codec_id);
+    t->can_rewind = exact && !t->unsure;
     t->can_seek = exact && t->in_groups && !t->parameters;
     for (int64_t i = 0; i < t->n; i++)
         t->at[i].spare = t->at[i].spare && t->at[i].layer == t->top_layer;

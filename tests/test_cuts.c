@@ -287,7 +287,8 @@ decoders_differ_in_threads(void **state)
             continue;
         clip_write(cases[i].name);
         const int fd = open(cases[i].name, O_RDONLY);
-        if (qvm_source_open(&source, fd, cases[i].asked, &watch, &err))
+        if (qvm_source_open(&source, fd, &watch, &err) ||
+            qvm_source_open_decoder(&source, cases[i].asked, &err))
             fail_msg("%s: %s", cases[i].name, err.text);
         const int n = source.codec->thread_count;
         if (n < cases[i].least || n > cases[i].most)
@@ -311,7 +312,7 @@ complaints_are_counted(void **state)
     qv_error err = { QV_OK, "" };
     clip_write("back.mp4");
     const int fd = open("back.mp4", O_RDONLY);
-    if (qvm_source_open(&source, fd, 1, &watch, &err))
+    if (qvm_source_open(&source, fd, &watch, &err) || qvm_source_open_decoder(&source, 1, &err))
         fail_msg("%s", err.text);
     const int before = source.complaints;
     av_log(source.codec, AV_LOG_WARNING, "deprecated\n");
