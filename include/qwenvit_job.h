@@ -98,7 +98,8 @@ typedef struct qv_job_result {
     const void *tokens;                      /* [n, out_hidden] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; as many as the model has */
     const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
-    int64_t damaged_frames;     /* so far */
+    int64_t damaged_frames;     /* so far, */
+    int64_t decoded_frames;     /* qv_clip_decoded, so far */
     const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
     /* Seconds, so far: since it was taken up; decoding, in its decoder; waiting for that; of the
@@ -169,6 +170,8 @@ typedef struct qv_job_source {
 typedef struct qv_job_progress {
     int64_t added, done, failed;         /* sources; done: with those that failed */
     int64_t tokens;                      /* that came from devices */
+    int64_t source_frames;               /* frames of all clips that are done, */
+    int64_t decoded_frames;              /* and so many were decoded (qv_clip_decoded) */
     int64_t chunks, rows, capacity_rows; /* chunks; patches in them, and for which there was room */
     int64_t packed;                      /* sources that were packed, */
     int64_t packed_chunks, packed_rows;  /* into so many chunks, of so many patches together */

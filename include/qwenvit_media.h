@@ -79,7 +79,14 @@ typedef struct qv_clip_info {
     double sampled_fps;    /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is
                               temporal_patch_size / sampled_fps seconds: second_per_grid_ts of
                               transformers' Qwen2_5_VLProcessor */
-    int width, height;     /* after smart_resize */
+    /* So many frames of the file are decoded for those that are sampled: frames to which neither these nor what they
+     * refer to refer are left out, where the file's packets tell which those are. `decodes_all` is why they do
+     * not, in words that follow "since" ("a packet has no time"): every frame up to the last sampled one is then decoded. It is ""
+     * where only what is needed is, and may come while frames are read: a clip in which something unforeseen
+     * is met, as damage, is decoded again from its beginning. */
+    int64_t decoded_frames;
+    char decodes_all[64];
+    int width, height; /* after smart_resize */
     int64_t grid_thw[3];
     /* The identity of the file: its size, and its modification time in nanoseconds since 1970. Both are
      * those of the open file, taken before its first byte is read; of bytes in memory they are 0. */
@@ -132,7 +139,12 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);
 
-/* Frames that the decoder concealed or lost so far; each was replaced by the frame before it. */
+/* Frames that were given to a decoder so far, those among them that were decoded to count the frames, or again from the
+ * beginning. */
+QV_API int64_t qv_clip_decoded(const qv_clip *clip);
+
+/* Frames that the decoder concealed or lost so far, of those that it was given; each was replaced by the frame
+ * before it. */
 QV_API int64_t qv_clip_damaged(const qv_clip *clip);
 
 /* Seconds that went so far into decoding, converting and resizing, without those in which finished

@@ -71,6 +71,10 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
         return item->state;
     job->progress.done++;
     job->progress.failed += item->status != QV_OK;
+    if (item->has_info && !item->info.is_image) {
+        job->progress.source_frames += item->info.source_frames;
+        job->progress.decoded_frames += item->decoded;
+    }
     qv_job_unlink_item(job, item);
     qv_job_free_item(item);
     if (!job->n_items)

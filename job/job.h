@@ -115,7 +115,7 @@ struct qv_job_item {
     const struct qv_job_worker *sink; /* that is making a call for it; NULL: none */
     qv_status status;                 /* why it has failed */
     qv_error error;
-    int64_t damaged;
+    int64_t damaged, decoded;
     struct qv_job_clock room; /* its reader's waits for room */
     double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
 };

@@ -194,11 +194,12 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
                                             name_of(item), (long long)piece->part.n_frames);
     const double decode_s = qv_clip_busy_seconds(item->clip);
-    const int64_t damaged = qv_clip_damaged(item->clip);
+    const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
     pthread_mutex_lock(&job->lock);
     item->wait_decode_s += qv_job_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
+    item->decoded = decoded;
     if (status || !*more) {
         qv_job_free_frames(job, piece);
         free(piece);

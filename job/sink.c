@@ -21,6 +21,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .n_tokens = item->n_tokens,
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
+                        .decoded_frames = item->decoded,
                         .seconds = item->began_s > 0 ? qv_job_seconds() - item->began_s : 0,
                         .decode_s = item->decode_s,
                         .wait_decode_s = item->wait_decode_s,

@@ -182,7 +182,13 @@ ask_for_frames(qv_clip *clip, qv_error *err)
     clip->shared = shared;
     clip->far.gives_frames = true;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
-    return qvm_far_tell(&clip->far, r, err);
+    qvm_event event;
+    qv_status status = qvm_far_tell(&clip->far, r, err);
+    if (!status)
+        status = qvm_far_next(&clip->far, &event, err);
+    if (!status)
+        clip->info.decoded_frames = event.needed;
+    return status;
 }
 
 static qv_status
@@ -252,12 +258,19 @@ void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 {
     *out = clip->info;
+    memcpy(out->decodes_all, clip->far.why, sizeof out->decodes_all);
 }
 
 double
 qv_clip_busy_seconds(qv_clip *clip)
 {
     return clip->far.busy_s;
+}
+
+int64_t
+qv_clip_decoded(const qv_clip *clip)
+{
+    return clip->far.decoded;
 }
 
 int64_t

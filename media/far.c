@@ -18,6 +18,7 @@
 #define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
 #define MAX_BUSY_S 1e9
 #define MAX_DAMAGED ((int64_t)1 << 40) /* packets of any file */
+#define MAX_DECODED MAX_DAMAGED
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
@@ -208,8 +209,12 @@ are_facts_possible(const qv_clip_info *f)
 static bool
 accept_event(struct qvm_far *far, qvm_event *e)
 {
-    if (e->damaged < 0 || e->damaged > MAX_DAMAGED || !is_between(e->busy_s, 0, MAX_BUSY_S))
+    if (e->damaged < 0 || e->damaged > MAX_DAMAGED || e->decoded < 0 || e->decoded > MAX_DECODED ||
+        !is_between(e->busy_s, 0, MAX_BUSY_S))
         return false;
+    make_printable(e->why, sizeof e->why);
+    memcpy(far->why, e->why, sizeof far->why);
+    far->decoded = e->decoded;
     far->damaged = e->damaged;
     far->busy_s = e->busy_s;
     switch (e->kind) {
@@ -219,7 +224,12 @@ accept_event(struct qvm_far *far, qvm_event *e)
         make_printable(e->facts.codec, sizeof e->facts.codec);
         make_printable(e->facts.format, sizeof e->facts.format);
         return far->asked && !far->gives_frames && are_facts_possible(&e->facts);
-    case QVM_FRAME: return far->gives_frames;
+    case QVM_PLAN:
+        if (far->has_plan || !far->gives_frames)
+            return false;
+        far->has_plan = true;
+        return e->needed >= 0 && e->needed <= MAX_DECODED;
+    case QVM_FRAME: return far->has_plan;
     case QVM_END:
         make_printable(e->text, sizeof e->text);
         return e->status > QV_OK && e->status <= QV_ESTATE;

@@ -19,7 +19,9 @@ struct qvm_far {
     bool asked;        /* it may have read the file, and is whoever made that */
     bool gives_frames; /* it may say that a frame is there */
     /* what it said last */
-    int64_t damaged;
+    bool has_plan; /* what will be decoded */
+    char why[sizeof((qv_clip_info *)0)->decodes_all];
+    int64_t damaged, decoded;
     double busy_s;
 };
 

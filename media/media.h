@@ -331,6 +331,8 @@ qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int wid
 int64_t qvm_reader_damaged(const qvm_reader *reader);
 /* Packets that were given to a decoder so far, to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
+/* Packets that are decoded for the frames that were asked for, the last of which is `last`. */
+int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
@@ -339,8 +341,9 @@ void qvm_reader_close(qvm_reader *reader);
  * A clip and its far end talk over a stream socket and share a memory file. The far end says first
  * that it is locked in (QVM_READY), or that it cannot be (QVM_END): until it is asked (QVM_OPEN), it
  * reads no byte of the file, and so that is believed. The clip then asks, is told what the file is (QVM_FACTS), decides which frames at which size it wants,
- * writes their numbers to the shared memory and asks for them (QVM_START). The far end fills slot
- * after slot behind the numbers (QVM_FRAME each), and waits when none is free (QVM_FREE frees one).
+ * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets
+ * it will decode for them (QVM_PLAN), fills slot after slot behind the numbers (QVM_FRAME each), and waits when
+ * none is free (QVM_FREE frees one).
  * QVM_END comes last, with the reason if it is early. What the far end says from QVM_OPEN on is
  * checked: whoever made the file may have taken it over.
  */
@@ -355,14 +358,24 @@ typedef struct qvm_request {
 } qvm_request;
 
 /* READY is said before anything of the clip can have been read, and at no other time. */
-typedef enum qvm_event_kind { QVM_READY, QVM_FACTS, QVM_FRAME, QVM_ALIVE, QVM_END } qvm_event_kind;
+typedef enum qvm_event_kind {
+    QVM_READY,
+    QVM_FACTS,
+    QVM_FRAME,
+    QVM_ALIVE,
+    QVM_END,
+    QVM_PLAN
+} qvm_event_kind;
 
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;  /* END: a qv_status */
     int64_t damaged; /* frames, so far */
+    int64_t decoded; /* packets, so far */
+    int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
     double busy_s;
-    qv_clip_info facts; /* FACTS */
+    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
+    qv_clip_info facts;                               /* FACTS */
     char text[sizeof((qv_error *)0)->text];
 } qvm_event;
 

@@ -282,6 +282,12 @@ qvm_reader_decoded(const qvm_reader *r)
     return r->n_given + r->source.n_given;
 }
 
+int64_t
+qvm_reader_needed(const qvm_reader *r, int64_t last)
+{
+    return r->by_time ? r->times.n_needed : last + 1;
+}
+
 void
 qvm_reader_close(qvm_reader *r)
 {

@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ struct server {
     uint8_t *shared;
     double said_s; /* when the last event was sent */
     double busy_s;
+    int64_t last; /* frame that was asked for */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -86,6 +88,10 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
     memset(&event, 0, sizeof event);
     event.kind = kind;
     event.damaged = qvm_reader_damaged(&s->reader);
+    event.decoded = qvm_reader_decoded(&s->reader);
+    if (kind == QVM_PLAN)
+        event.needed = qvm_reader_needed(&s->reader, s->last);
+    snprintf(event.why, sizeof event.why, "%s", s->reader.why ? s->reader.why : "");
     event.busy_s = s->busy_s;
     if (facts)
         event.facts = *facts;
@@ -127,6 +133,8 @@ decode_frames(struct server *s, qv_error *err)
     qv_status status = qvm_reader_start(&s->reader, indices, r->n_frames, err);
     if (status)
         return status;
+    s->last = indices[r->n_frames - 1];
+    say(s, QVM_PLAN, NULL, NULL);
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
         const double began_s = qvm_seconds();

@@ -79,6 +79,13 @@ send_numbers(int64_t damaged, double busy_s)
 }
 
 static void
+send_decoded(int64_t decoded)
+{
+    const qvm_event event = { .kind = QVM_ALIVE, .decoded = decoded };
+    qvm_send(FIRST_FD, &event, sizeof event);
+}
+
+static void
 sleep_for_ever(void)
 {
     for (;;)
@@ -230,6 +237,12 @@ lie(void)
         send_numbers(-1, 0);
     if (is("damage above"))
         send_numbers(INT64_MAX, 0);
+    if (is("plan again"))
+        send_event(QVM_PLAN, 0);
+    if (is("decoded below"))
+        send_decoded(-1);
+    if (is("decoded above"))
+        send_decoded(INT64_MAX);
 }
 
 static qv_status

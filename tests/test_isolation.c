@@ -80,6 +80,9 @@ test_faults(void **state)
         { "end 4242", QV_EFORMAT, 2, "what cannot be" },
         { "end 0", QV_EFORMAT, 2, "what cannot be" },
         { "facts again", QV_EFORMAT, 2, "what cannot be" },
+        { "plan again", QV_EFORMAT, 2, "what cannot be" },
+        { "decoded below", QV_EFORMAT, 2, "what cannot be" },
+        { "decoded above", QV_EFORMAT, 2, "what cannot be" },
         { "escape codes", QV_EFORMAT, 2, "????" },
         { "too many frames", QV_OK, N_FRAMES, "" }, /* of which no more are taken */
         { "bool", QV_EFORMAT, 0, "what cannot be" },

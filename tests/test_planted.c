@@ -209,6 +209,8 @@ static const struct fault faults[] = {
     { "ready again", IMPOSSIBLE },
     { "opening ready again", IMPOSSIBLE },
     { "facts again", IMPOSSIBLE },
+    { "plan again", IMPOSSIBLE },
+    { "decoded above", IMPOSSIBLE },
     { "opening too many frames", IMPOSSIBLE },
     { "too many frames", QV_OK, NULL }, /* with whatever pixels */
     { "garbage", IMPOSSIBLE },

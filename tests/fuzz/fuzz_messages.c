@@ -87,8 +87,14 @@ say_events(qvm_event_kind kind)
         const size_t at = (size_t)(fuzz_byte(&input) | fuzz_byte(&input) << 8) % sizeof e;
         ((uint8_t *)&e)[at] = fuzz_byte(&input);
     }
+    if (kind == QVM_PLAN)
+        e.needed = fuzz_int(&input);
     while (times--)
         say(&e, sizeof e);
+    if (kind == QVM_FACTS && !(more & 8)) { /* as is usual */
+        const qvm_event plan = { .kind = QVM_PLAN, .needed = 1 };
+        say(&plan, sizeof plan);
+    }
 }
 
 static void
@@ -96,7 +102,7 @@ say_all(void)
 {
     while (input.left) {
         const uint8_t what = fuzz_byte(&input) % 8;
-        if (what <= QVM_END) {
+        if (what <= QVM_PLAN) {
             say_events((qvm_event_kind)what);
         } else { /* bytes as they are */
             size_t n = fuzz_byte(&input) * 8U;
@@ -164,6 +170,7 @@ check_info(const qv_clip_info *c)
     FUZZ_CHECK(c->first_frame + c->cut_frames <= c->source_frames);
     FUZZ_CHECK(c->width >= 1 && c->height >= 1 && c->width <= QVM_MAX_SIDE);
     FUZZ_CHECK(c->height <= QVM_MAX_SIDE && (int64_t)c->width * c->height <= QVM_MAX_PIXELS);
+    FUZZ_CHECK(c->decoded_frames >= 0 && is_text(c->decodes_all, sizeof c->decodes_all));
     FUZZ_CHECK(!c->reserved[0] && !c->reserved[7]);
 }
 
@@ -192,7 +199,8 @@ read_frames(qv_clip *clip)
         got = 0;
         status = qv_clip_read(clip, frame, 1, &got, &time_s, &err);
         FUZZ_CHECK(!got || (isfinite(time_s) && time_s >= 0));
-        FUZZ_CHECK(qv_clip_damaged(clip) >= 0 && isfinite((float)qv_clip_busy_seconds(clip)));
+        FUZZ_CHECK(qv_clip_decoded(clip) >= 0 && qv_clip_damaged(clip) >= 0 &&
+                   isfinite((float)qv_clip_busy_seconds(clip)));
     }
     FUZZ_CHECK(n <= info.n_frames && (has_failed(status, &err, true) || n == info.n_frames));
     free(frame);

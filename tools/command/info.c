@@ -323,6 +323,9 @@ print_clip(const char *path, const qv_clip_info *c)
            (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
            (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
            qv_like_name(c->like));
+    if (!c->is_image)
+        printf("  decodes    %lld of %lld frames%s%s\n", (long long)c->decoded_frames,
+               (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
 }
 
 /* What a clip by itself takes: chunks of so many frame pairs. */
@@ -368,7 +371,7 @@ clip_json(const char *path, const qv_clip_info *c)
 {
     return json_pack(
         "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
-        "s:i, s:[I,I,I]}",
+        "s:i, s:[I,I,I], s:I, s:s}",
         "clip", tool_json_text(path), "kind", c->is_image ? "image" : "clip", "like",
         qv_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
         c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
@@ -376,7 +379,8 @@ clip_json(const char *path, const qv_clip_info *c)
         (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame, "cut_frames",
         (json_int_t)c->cut_frames, "frames", (json_int_t)c->n_frames, "width", c->width, "height",
         c->height, "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
-        (json_int_t)c->grid_thw[2]);
+        (json_int_t)c->grid_thw[2], "decoded_frames", (json_int_t)c->decoded_frames, "decodes_all",
+        c->decodes_all);
 }
 
 static void

@@ -22,7 +22,7 @@ peak_rss_bytes(void)
 #endif
 }
 
-/* Frames of the clip, sampled or not, while frames were being decoded: all of them are. */
+/* Frames of the clip, decoded or not, over the time that decoding took. */
 static double
 frames_per_s(const qv_job_result *r)
 {
@@ -48,12 +48,14 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
                   json_object_set_new(j, "output", tool_json_text(output->path));
     missing |= json_object_update_new(
         j,
-        json_pack("{s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:s, s:I}", "decoder", r->decoder,
-                  "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2], "tokens",
-                  (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden, "frames",
-                  (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
+        json_pack("{s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:I, s:s, s:I}", "decoder",
+                  r->decoder, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
+                  "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
+                  "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
                   qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
-                  "lowering", e->model.lowering, "peak_rss_bytes", (json_int_t)peak_rss_bytes()));
+                  "source_frames", (json_int_t)r->clip->source_frames, "decoded_frames",
+                  (json_int_t)r->decoded_frames, "lowering", e->model.lowering, "peak_rss_bytes",
+                  (json_int_t)peak_rss_bytes()));
     missing |= json_object_update_new(
         j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s", r->decode_s, "write_s",
                      output->write_s, "wait_decode_s", r->wait_decode_s, "wait_device_s",
@@ -78,8 +80,9 @@ report_stages(const struct tool_output *output, const qv_job_result *r)
     if (r->is_image || r->seconds < 1)
         return;
     printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %.1f frames a "
-           "second decoded; %.2f times the slowest stage\n",
+           "second, of which %lld of %lld were decoded; %.2f times the slowest stage\n",
            r->wait_decode_s, r->wait_device_s, r->wait_sink_s, frames_per_s(r),
+           (long long)r->decoded_frames, (long long)r->clip->source_frames,
            r->seconds / (slowest_stage_s(output, r) + 1e-9));
 }
 
