@@ -154,8 +154,10 @@ typedef struct qvm_times {
     bool each_shows_one; /* picture, as the headers tell */
     bool are_frames;     /* as many frames come out as there are packets */
     bool in_groups;      /* decoding may begin with any keyframe, */
-    bool can_rewind;     /* the container's index leads to the first packet */
-    bool can_seek;       /* and be led there by the container's index */
+    bool
+        lists_leading; /* references before a keyframe in time take places in the lists of what follows it */
+    bool can_rewind; /* the container's index leads to the first packet */
+    bool can_seek;   /* and be led there by the container's index */
     int top_layer;
     int64_t n_needed;
     qvm_start *starts; /* [n_starts] in the order of the file */
@@ -210,6 +212,7 @@ typedef struct qvm_source {
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
     atomic_int complaints;  /* errors that the decoder has logged, from any of its threads */
     int heard;
+    atomic_bool recovers; /* decoding began at a recovery point */
 } qvm_source;
 
 /* Keeps FFmpeg from printing, once per process. */

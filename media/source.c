@@ -31,6 +31,10 @@ choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
     return avcodec_default_get_format(codec, formats);
 }
 
+/* What FFmpeg's H.264 decoder says where it is to forget a picture that it does not have. Behind a recovery point
+ * at which decoding began these are the pictures from before it, to which nothing behind it refers. */
+static const char forgets[] = "mmco: unref short failure";
+
 /* Says nothing, but counts errors: most decoders conceal damage and tell of it only here, the
  * H.264 decoder at times with this one message alone. */
 static void
@@ -44,6 +48,8 @@ hear_log(void *who, int level, const char *format, va_list args)
     if (codec->get_format != choose_format)
         return;
     qvm_source *source = codec->opaque;
+    if (atomic_load(&source->recovers) && !strncmp(format, forgets, sizeof forgets - 1))
+        return;
     atomic_fetch_add(&source->complaints, 1);
 }
 
@@ -523,8 +529,10 @@ begin_anew(qvm_source *source, qv_error *err)
 {
     source->emptying = false;
     avcodec_flush_buffers(source->codec);
-    if (source->codec->codec_id == AV_CODEC_ID_H264)
+    if (source->codec->codec_id == AV_CODEC_ID_H264) {
         source->codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
+        atomic_store(&source->recovers, true);
+    }
     return give(source, source->packet, err);
 }
 

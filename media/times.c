@@ -103,6 +103,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     /* what precedes the first keyframe in time refers to what is not there, and is not shown */
     t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].pts == began;
     t->in_groups = are_keyframes_whole(par->codec_id);
+    t->lists_leading = par->codec_id == AV_CODEC_ID_H264;
     t->can_rewind = exact && !t->unsure;
     t->can_seek = exact && t->in_groups && !t->parameters;
     for (int64_t i = 0; i < t->n; i++)
@@ -149,11 +150,14 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
     struct group g = { .first = end - 1, .end = end, .last_needed = -1 };
     while (g.first > 0 && !(t->in_groups && t->at[order[g.first]].start))
         g.first--;
-    for (int64_t p = g.first; p < end; p++) {
-        if (!t->at[order[p]].needed)
-            continue;
-        g.last_needed = p;
-        g.leading_needed = g.leading_needed || is_leading(t, order, &g, p);
+    for (int64_t p = g.first; p < end; p++)
+        if (t->at[order[p]].needed)
+            g.last_needed = p;
+    for (int64_t p = g.first; p <= g.last_needed; p++) {
+        const qvm_time *time = &t->at[order[p]];
+        const bool listed = t->lists_leading && !time->spare;
+        g.leading_needed =
+            g.leading_needed || ((time->needed || listed) && is_leading(t, order, &g, p));
     }
     return g;
 }

@@ -137,8 +137,9 @@ hash_of(const uint8_t *rgb, size_t bytes)
 
 struct sampled {
     qv_clip_info info;
-    int64_t n_read;  /* packets, since it was opened */
-    int64_t n_given; /* packets to decoders, without those that frames were counted by */
+    int64_t n_read;    /* packets, since it was opened */
+    int64_t n_given;   /* packets to decoders, */
+    int64_t n_counted; /* without those that frames were counted by */
     int64_t n_damaged;
     char why[64]; /* nothing was left out; "": it was */
     uint64_t hash[MOST_FRAMES];
@@ -160,7 +161,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, str
     const size_t bytes = 3 * (size_t)height * (size_t)width;
     uint8_t *rgb = malloc(bytes);
     assert_non_null(rgb);
-    const int64_t counted = qvm_reader_decoded(&reader) - reader.source.n_given;
+    f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
     f->n_read = 0;
     if (!status && n)
         status = qvm_reader_start(&reader, frames, n, &err);
@@ -171,7 +172,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, str
     }
     if (status)
         fail_msg("%s: %s", name, err.text);
-    f->n_given = qvm_reader_decoded(&reader) - counted;
+    f->n_given = qvm_reader_decoded(&reader) - f->n_counted;
     f->n_damaged = qvm_reader_damaged(&reader);
     snprintf(f->why, sizeof f->why, "%s", reader.why ? reader.why : "");
     qvm_reader_close(&reader);
@@ -233,32 +234,51 @@ samplings_are_of_the_whole(void **state)
     }
 }
 
-/* Packets that the decoder is given once the clip is open, to give its frame `index`. */
-static int64_t
-packets_for(const char *name, int64_t index, bool start)
-{
-    static struct sampled f;
-    if (start)
-        read_frames(name, &index, 1, 1, &f);
-    return start ? f.n_given : index + 1;
-}
-
+/* Of what each codec and container tells, so many packets are decoded, and so many to count the frames. */
 static void
 decodes_what_is_needed(void **state)
 {
     (void)state;
     static const struct {
         const char *name;
-        bool leaps;
-    } clips[] = { { "long.mp4", true }, { "long.mkv", true },     { "long-reordered.mp4", true },
-                  { "long.avi", true }, { "no-keys.mkv", false }, { "false-keys.mp4", false } };
-    for (size_t i = 0; i < LENGTH(clips); i++) {
-        clip_write(clips[i].name);
-        const int64_t n = packets_for(clips[i].name, 293, true);
-        unlink(clips[i].name);
+        int64_t n;             /* frames asked for; 1: frame 293 */
+        int64_t least, most;   /* packets for these */
+        bool is_counted_whole; /* by decoding all */
+    } clips[] = {
         /* of a group of 5 those up to the fourth, and what the first frame took */
-        if (clips[i].leaps ? n > 8 : n < 290)
-            fail_msg("%s: frame 293 took %d packets", clips[i].name, (int)n);
+        { "long.mp4", 1, 1, 8, false },
+        { "long.mkv", 1, 1, 8, true },
+        { "long.avi", 1, 1, 8, false },
+        { "long-reordered.mp4", 1, 1, 8, false },
+        { "no-keys.mkv", 1, 290, 302, true },
+        { "false-keys.mp4", 1, 290, 302, false },
+        { "x264-pyramid.mkv", 3, 3, 12, false },
+        { "x264-pyramid.ts", 3, 3, 12, false },
+        { "x264-refresh.mkv", 3, 10, 30, false }, /* it has one start */
+        { "x264-fields.mkv", 3, 3, 16, false },
+        { "x265-layers.mkv", 3, 3, 30, false },
+        { "x265-leading.ts", 3, 3, 24, false },
+        { "vp8-hidden.webm", 3, 60, 70, true },  /* hidden frames are packets, */
+        { "vp9-hidden.webm", 3, 31, 60, false }, /* or parts of one */
+        { "av1.mkv", 3, 31, 60, false },
+        { "whole.ts", 3, 10, 40, true }, /* MPEG-2, in groups that may be open */
+    };
+    for (size_t i = 0; i < LENGTH(clips); i++) {
+        static struct sampled f;
+        int64_t frames[MOST_FRAMES] = { 293 };
+        if (!clip_is_possible(clips[i].name))
+            continue;
+        clip_write(clips[i].name);
+        if (clips[i].n > 1)
+            choose(frames, 60, clips[i].n, true);
+        if (!strcmp(clips[i].name, "x264-fields.mkv") || !strcmp(clips[i].name, "whole.ts"))
+            choose(frames, 40, clips[i].n, true);
+        read_frames(clips[i].name, frames, clips[i].n, 1, &f);
+        unlink(clips[i].name);
+        if (f.n_given < clips[i].least || f.n_given > clips[i].most)
+            fail_msg("%s: %d packets", clips[i].name, (int)f.n_given);
+        if (clips[i].is_counted_whole != (f.n_counted > 0))
+            fail_msg("%s: %d packets to count", clips[i].name, (int)f.n_counted);
     }
 }
 
