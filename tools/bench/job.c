@@ -174,12 +174,18 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b.o;
-    char model[100], made[40] = "", devices[40] = "";
+    char model[100], given[60] = "", made[80] = "", devices[40] = "";
     bench_base_name(o->model, model, sizeof model);
-    if (o->frames && !o->list) {
-        const struct tool_clip_shape shape = job_clip_shape(o, 0);
+    const struct tool_clip_shape shape = job_clip_shape(o);
+    if (o->from)
+        bench_base_name(o->from, given, sizeof given);
+    if (o->list || o->from)
+        snprintf(made, sizeof made, "%s%s", *given ? " of " : "", given);
+    else if (o->frames)
         snprintf(made, sizeof made, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
-    }
+    else
+        snprintf(made, sizeof made, " of %g s %dx%d",
+                 job_repetitions(o) * (double)shape.frames / shape.fps, shape.width, shape.height);
     if (j->devices.n > 1)
         snprintf(devices, sizeof devices, ", %zu devices", j->devices.n);
     snprintf(text, size, "%s, %zu clips%s%s", model, j->list.n, made, devices);

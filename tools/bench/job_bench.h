@@ -44,8 +44,10 @@ job_devices_of(const struct job_bench *j, enum bench_job_way way)
  * clips are, so it comes first. */
 extern bench_work *const job_works[BENCH_JOB_WAYS];
 
-/* job_clips.c: the shape of the clip that is made as number i; and all of them, with their list. */
-struct tool_clip_shape job_clip_shape(const struct tool_options *o, int64_t i);
+/* job_clips.c: the shape of the clips that are made and copied; how often each is repeated in its file; and all
+ * files, with their list. */
+struct tool_clip_shape job_clip_shape(const struct tool_options *o);
+int job_repetitions(const struct tool_options *o);
 qv_status job_make_clips(const struct job_bench *j, qv_error *err);
 
 #endif

@@ -16,7 +16,7 @@ static const struct tool tools[] = {
           "keys.\n"
           "start: this command, from the process's start to the clip's file.",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_BENCH | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_BENCH | GROUP_JSON,
       .run = tool_bench },
     { .name = "profile",
       .arguments = "[CLIP]",

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit synth --clip, bench job, bench start: discs that move before a gradient, as MPEG-4, to try on. */
+/* qwenvit synth --clip, bench job, bench start: discs that move before a gradient or before a surface with detail, to
+ * try on. */
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/opt.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
@@ -14,8 +16,11 @@ const struct tool_clip_shape tool_clip_shape = {
     .width = 320, .height = 240, .fps = 25, .frames = 100
 };
 
+enum { SURFACE = 1024 }; /* side of what a filmed clip pans over, in pixels; a power of 2 */
+
 struct recorder {
     struct tool_clip_shape shape;
+    int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
     const char *path; /* of the temporary file */
     AVFormatContext *file;
     AVCodecContext *codec;
@@ -63,6 +68,57 @@ look(const struct scene *s, int x, int y, uint8_t yuv[3])
             memcpy(yuv, discs[i].yuv, 3);
 }
 
+static uint32_t
+next_random(uint32_t *state)
+{
+    *state = *state * 1664525 + 1013904223;
+    return *state >> 8;
+}
+
+/* Detail of all sizes: noise on grids of 64 pixels down to 2, each half as strong as the one before, smooth in
+ * between. */
+static int8_t *
+make_surface(void)
+{
+    int8_t *surface = calloc(SURFACE, SURFACE);
+    int8_t *grid = malloc(SURFACE * SURFACE / 4);
+    uint32_t random = 1;
+    for (int step = 64, strength = 48; surface && grid && step > 1; step /= 2, strength /= 2) {
+        const int side = SURFACE / step;
+        for (int i = 0; i < side * side; i++)
+            grid[i] = (int8_t)((int)(next_random(&random) % 97) - 48);
+        for (int y = 0; y < SURFACE; y++)
+            for (int x = 0; x < SURFACE; x++) {
+                const int gx = x / step, gy = y / step, fx = x % step, fy = y % step;
+                const int8_t *top = grid + gy * side, *low = grid + (gy + 1) % side * side;
+                const int right = (gx + 1) % side;
+                const int above = top[gx] * (step - fx) + top[right] * fx;
+                const int below = low[gx] * (step - fx) + low[right] * fx;
+                const int value = (above * (step - fy) + below * fy) / (step * step);
+                surface[y * SURFACE + x] =
+                    (int8_t)(surface[y * SURFACE + x] + value * strength / 96);
+            }
+    }
+    free(grid);
+    return surface;
+}
+
+/* The surface, which pans by 40 pixels a second, and grain that each frame has its own of. */
+static void
+add_detail(AVFrame *f, const int8_t *surface, double t, uint32_t random)
+{
+    const int dx = (int)(40 * t), dy = (int)(12 * t);
+    for (int y = 0; y < f->height; y++) {
+        uint8_t *row = f->data[0] + (ptrdiff_t)y * f->linesize[0];
+        const int8_t *detail = surface + (y + dy) % SURFACE * SURFACE;
+        for (int x = 0; x < f->width; x++) {
+            const int grain = (int)(next_random(&random) % 5) - 2;
+            const int luma = row[x] + detail[(x + dx) % SURFACE] + grain;
+            row[x] = (uint8_t)(luma < 16 ? 16 : luma > 235 ? 235 : luma);
+        }
+    }
+}
+
 static void
 draw(AVFrame *f, const struct scene *s)
 {
@@ -78,10 +134,18 @@ draw(AVFrame *f, const struct scene *s)
         }
 }
 
+/* libx264 has its own defaults: groups of up to 250 frames, three B-pictures in a row, a constant quality. */
+static const AVCodec *
+find_encoder(const struct tool_clip_shape *shape)
+{
+    const AVCodec *x264 = shape->is_filmed ? avcodec_find_encoder_by_name("libx264") : NULL;
+    return x264 ? x264 : avcodec_find_encoder(AV_CODEC_ID_MPEG4);
+}
+
 static int
 open_recorder(struct recorder *r)
 {
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MPEG4);
+    const AVCodec *codec = find_encoder(&r->shape);
     if (!codec)
         return AVERROR_ENCODER_NOT_FOUND;
     int e = avformat_alloc_output_context2(&r->file, NULL, "mp4", r->path);
@@ -99,7 +163,12 @@ open_recorder(struct recorder *r)
     r->frame->format = AV_PIX_FMT_YUV420P;
     r->codec->time_base = (AVRational){ 1, r->shape.fps };
     r->codec->framerate = (AVRational){ r->shape.fps, 1 };
-    r->codec->bit_rate = 1500000;
+    if (codec->id == AV_CODEC_ID_MPEG4)
+        r->codec->bit_rate = r->shape.is_filmed ? 4000000 : 1500000;
+    if (codec->id == AV_CODEC_ID_MPEG4 && r->shape.is_filmed) {
+        r->codec->max_b_frames = 2;
+        r->codec->gop_size = 250;
+    }
     r->codec->flags |= AV_CODEC_FLAG_BITEXACT;
     r->file->flags |= AVFMT_FLAG_BITEXACT;
     if (r->file->oformat->flags & AVFMT_GLOBALHEADER)
@@ -142,6 +211,9 @@ record(struct recorder *r)
         if (e < 0)
             break;
         draw(r->frame, &scene);
+        if (r->surface)
+            add_detail(r->frame, r->surface, (double)i / r->shape.fps + 7 * r->shape.number,
+                       (uint32_t)i);
         r->frame->pts = i;
         e = encode_frame(r, r->frame);
     }
@@ -151,10 +223,13 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path, const struct tool_clip_shape *shape)
+make_clip(const char *path, const void *user)
 {
+    const struct tool_clip_shape *shape = user;
     struct recorder r = { .path = path, .shape = *shape };
-    int e = record(&r);
+    r.surface = shape->is_filmed ? make_surface() : NULL;
+    int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
+    free(r.surface);
     av_packet_free(&r.packet);
     av_frame_free(&r.frame);
     avcodec_free_context(&r.codec);
@@ -166,12 +241,15 @@ make_clip(const char *path, const struct tool_clip_shape *shape)
     return e;
 }
 
-qv_status
-tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
+/* A file that appears whole: `make` writes it at a path, and returns what FFmpeg says. */
+static qv_status
+write_clip(const char *path, int (*make)(const char *path, const void *user), const void *user,
+           qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_status status = qv_atomic_file_open(path, &file, err);
-    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path, shape);
+    av_log_set_level(AV_LOG_ERROR); /* libx264 tells of each clip that it made */
+    int e = status ? 0 : make(file.temporary ? file.temporary : file.path, user);
     if (e < 0) {
         char text[AV_ERROR_MAX_STRING_SIZE];
         status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
@@ -181,4 +259,88 @@ tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *
         status = qv_atomic_file_commit(&file, err);
     qv_atomic_file_abort(&file);
     return status;
+}
+
+qv_status
+tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
+{
+    return write_clip(path, make_clip, shape, err);
+}
+
+/* ---- a long one ------------------------------------------------------------------------------ */
+
+struct repetition {
+    const char *clip;
+    int times;
+};
+
+/* All packets of the first stream once more, `shift` later. */
+static int
+append_packets(AVFormatContext *from, AVFormatContext *to, AVPacket *packet, int64_t shift)
+{
+    int e = 0;
+    while (e >= 0 && (e = av_read_frame(from, packet)) >= 0) {
+        if (packet->stream_index == 0) {
+            packet->pts += shift;
+            packet->dts += shift;
+            av_packet_rescale_ts(packet, from->streams[0]->time_base, to->streams[0]->time_base);
+            packet->pos = -1;
+            e = av_interleaved_write_frame(to, packet);
+        }
+        av_packet_unref(packet);
+    }
+    return e == AVERROR_EOF ? 0 : e;
+}
+
+static int
+repeat(const char *clip, int times, AVFormatContext *to, AVPacket *packet)
+{
+    int e = 0;
+    for (int i = 0; i < times && e >= 0; i++) {
+        AVFormatContext *from = NULL;
+        AVStream *stream = NULL;
+        e = avformat_open_input(&from, clip, NULL, NULL);
+        if (e >= 0)
+            e = avformat_find_stream_info(from, NULL);
+        if (e >= 0 && !i) {
+            stream = avformat_new_stream(to, NULL);
+            e = stream ? avcodec_parameters_copy(stream->codecpar, from->streams[0]->codecpar)
+                       : AVERROR(ENOMEM);
+            if (e >= 0)
+                stream->codecpar->codec_tag = 0;
+            if (e >= 0)
+                e = avformat_write_header(to, NULL);
+        }
+        if (e >= 0)
+            e = append_packets(from, to, packet, i * from->streams[0]->duration);
+        avformat_close_input(&from);
+    }
+    return e < 0 ? e : av_write_trailer(to);
+}
+
+static int
+repeat_clip(const char *path, const void *user)
+{
+    const struct repetition *r = user;
+    AVFormatContext *to = NULL;
+    AVPacket *packet = av_packet_alloc();
+    int e = packet ? avformat_alloc_output_context2(&to, NULL, "mp4", path) : AVERROR(ENOMEM);
+    if (e >= 0)
+        e = avio_open(&to->pb, path, AVIO_FLAG_WRITE);
+    if (e >= 0)
+        e = repeat(r->clip, r->times, to, packet);
+    if (to && to->pb) {
+        const int closed = avio_closep(&to->pb);
+        e = e < 0 ? e : closed;
+    }
+    avformat_free_context(to);
+    av_packet_free(&packet);
+    return e;
+}
+
+qv_status
+tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err)
+{
+    const struct repetition r = { clip, times };
+    return write_clip(path, repeat_clip, &r, err);
 }

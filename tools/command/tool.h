@@ -45,6 +45,8 @@ struct tool_options {
     int64_t grid[3], size[2], repeats, rows;
     int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     int64_t keys, clips, frames;
+    double seconds;   /* of clips that are made; 0: the bench's own */
+    const char *from; /* a folder with a few to copy instead */
     bool no_limit;
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
@@ -161,9 +163,15 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 /* clip.c: a short clip with motion, to try on. Sizes are even. */
 struct tool_clip_shape {
     int width, height, fps, frames;
+    /* As data sets have them: a surface with detail that pans, and grain; H.264 as libx264 writes it by default where
+     * FFmpeg has that, else MPEG-4 with B-pictures. Else smooth, in MPEG-4. */
+    bool is_filmed;
+    int number; /* of one among several that are filmed: it shows another part of the surface */
 };
 extern const struct tool_clip_shape tool_clip_shape; /* of `synth --clip` */
 qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
+/* Writes a clip's packets so many times, one behind the other: a long clip that costs no encoding. */
+qv_status tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err);
 
 /* drawing.c: frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;
