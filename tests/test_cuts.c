@@ -259,7 +259,7 @@ decodes_what_is_needed(void **state)
         { "x265-layers.mkv", 3, 3, 30, false },
         { "x265-leading.ts", 3, 3, 24, false },
         { "vp8-hidden.webm", 3, 60, 70, true },  /* hidden frames are packets, */
-        { "vp9-hidden.webm", 3, 31, 60, false }, /* or parts of one */
+        { "vp9-hidden.webm", 3, 31, 60, false }, /* hidden frames are parts of a packet */
         { "av1.mkv", 3, 31, 60, false },
         { "whole.ts", 3, 10, 40, true }, /* MPEG-2, in groups that may be open */
     };
