@@ -51,14 +51,12 @@ typedef struct qvm_resizer qvm_resizer;
 
 typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
-/* Tables and scratch for one pair of sizes, for up to `parts` threads at a time. */
-qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_level level,
+/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
                              qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
-
-/* Output rows y0 .. y1-1 with the scratch of `part`. Allocates nothing. */
-void qvm_resizer_run(qvm_resizer *resizer, int part, const uint8_t *src, int64_t src_stride,
-                     uint8_t *dst, int y0, int y1);
+/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
 /* resize_x86.c: takes over what this machine does better for this many horizontal taps. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);

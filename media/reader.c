@@ -184,8 +184,7 @@ open_resizer(qvm_reader *r, const int size[4], qv_error *err)
     qvm_resizer_free(&r->resizer);
     qvm_resampler_free(&r->resampler);
     if (r->watch->like == QV_LIKE_TRANSFORMERS)
-        return qvm_resizer_create(size[0], size[1], size[2], size[3], 1, QVM_BEST, &r->resizer,
-                                  err);
+        return qvm_resizer_create(size[0], size[1], size[2], size[3], QVM_BEST, &r->resizer, err);
     return qvm_resampler_create(size[0], size[1], size[2], size[3],
                                 r->converter.colour == QVM_CLIP ? QVM_TORCH_FLOAT : QVM_PIL,
                                 &r->resampler, err);
@@ -206,7 +205,7 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     if (r->resampler)
         qvm_resampler_run(r->resampler, r->image.rgb, r->image.stride, dst);
     else
-        qvm_resizer_run(r->resizer, 0, r->image.rgb, r->image.stride, dst, 0, height);
+        qvm_resizer_run(r->resizer, r->image.rgb, r->image.stride, dst);
     return QV_OK;
 }
 

@@ -438,12 +438,11 @@ test_resize_levels(void **state)
         uint8_t *portable = malloc(n), *other = malloc(n);
         for (int level = QVM_PORTABLE; level <= QVM_BEST; level++) {
             qvm_resizer *r = NULL;
-            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3], 2,
+            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3],
                                                 (qvm_level)level, &r, NULL),
                              QV_OK);
             uint8_t *to = level == QVM_PORTABLE ? portable : other;
-            qvm_resizer_run(r, 0, src, 3 * side[1], to, 0, side[2] / 2);
-            qvm_resizer_run(r, 1, src, 3 * side[1], to, side[2] / 2, side[2]);
+            qvm_resizer_run(r, src, 3 * side[1], to);
             qvm_resizer_free(&r);
             assert_null(r);
             if (to == other)

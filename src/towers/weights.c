@@ -39,6 +39,13 @@ struct slice {
     int64_t row, rows;
 };
 
+/* Rows of one part within a slice. */
+struct piece {
+    int part;
+    int64_t row, rows; /* of the part */
+    int64_t at;        /* the row of the slice that is the first of these */
+};
+
 /* Rows of a part as the file has them, for the digest. */
 struct stored {
     const void *values;
@@ -58,8 +65,7 @@ struct loader {
     struct qv_device *dev;
     const struct qv_config *config;
     const struct qv_tower *tower;
-    struct qv_checkpoint *checkpoint;
-    const char *dir, *prefix;
+    struct qv_stored_tower stored;
     qv_dtype dtype;
     struct source *sources;
     int threads;          /* that read */
@@ -87,7 +93,7 @@ bytes_of_row(const struct source *s)
 {
     size_t most = (size_t)longest_row(s) * sizeof(float);
     for (int i = 0; i < s->spec.n_parts; i++) {
-        const size_t part = qv_part_row_bytes(&s->parts[i], s->spec.k);
+        const size_t part = qv_part_row_bytes(&s->parts[i]);
         most = part > most ? part : most;
     }
     return most;
@@ -97,13 +103,12 @@ static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
     const struct qv_tensor_spec *patch_embed = &l->tower->tensors[l->tower->patch_embed.weight];
-    qv_status status = qv_part_find_prefix(l->checkpoint, l->dir, patch_embed, &l->prefix, err);
+    qv_status status = qv_part_find_prefix(&l->stored, patch_embed, err);
     for (size_t id = 0; id < n && !status; id++) {
         struct source *s = &l->sources[id];
         s->spec = l->tower->tensors[id];
         for (int i = 0; i < s->spec.n_parts && !status; i++)
-            status = qv_part_find(l->checkpoint, l->dir, l->prefix, l->config, &s->spec, i,
-                                  &s->parts[i], err);
+            status = qv_part_find(&l->stored, l->config, &s->spec, i, &s->parts[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
     }
     return status;
@@ -193,34 +198,34 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-/* Rows row .. row+rows of a part as [rows, spec.k] in `to`, which is where row `at` of the place is.
- * What is in the file as it is on the device is not copied. */
+/* Reads a piece as [rows, spec.k] to where the place has converted rows. What is in the file as it is
+ * on the device is not copied. */
 static qv_status
-read_part(const struct loader *l, const struct source *s, int part, int64_t row, int64_t rows,
-          qv_dtype dtype, struct place *place, int64_t at, void *to, qv_error *err)
+read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
+           void *to, qv_error *err)
 {
-    const struct qv_tensor_part *from = &s->parts[part];
-    const int64_t n = rows * s->spec.k;
-    const size_t before = (size_t)at * s->row_bytes;
+    const struct qv_tensor_part *from = &s->parts[piece->part];
+    const int64_t n = piece->rows * s->spec.k;
+    const size_t before = (size_t)piece->at * s->row_bytes;
     const bool in_place = from->dtype == dtype && !s->spec.pad_k;
     const struct qv_part_room room = { in_place ? to : place->raw + before,
                                        place->canonical + before,
                                        before < place->bytes ? place->bytes - before : 0 };
     void *values;
-    qv_status status = qv_part_read(from, l->config, s->spec.k, row, rows, &room, &values, err);
+    qv_status status = qv_part_read(from, piece->row, piece->rows, &room, &values, err);
     if (status)
         return status;
     place->stored[place->n_stored++] =
         (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
-                         row ? NULL : s->spec.names[part],
-                         row ? NULL : from->weight.tensor->dtype_name };
+                         piece->row ? NULL : s->spec.names[piece->part],
+                         piece->row ? NULL : from->weight.tensor->dtype_name };
     if (values != to)
         convert(values, from->dtype, to, dtype, n);
     int64_t bad = first_not_finite(to, dtype, n);
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s",
                        qv_safetensors_path(from->weight.file), from->weight.tensor->name,
-                       (long long)(row * s->spec.k + bad), qv_dtype_name(dtype));
+                       (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
     return QV_OK;
 }
 
@@ -258,12 +263,13 @@ read_slice(void *loader, size_t i, qv_error *err)
     qv_status status = QV_OK;
     place->n_stored = 0;
     for (int64_t at = 0, n; at < slice->rows && !status; at += n) {
-        const int64_t row = slice->row + at, part = row / apart, in = row % apart;
+        const int64_t row = slice->row + at, in = row % apart;
         const int64_t left = in < spec->n ? spec->n - in : apart - in;
         char *to = place->converted + (size_t)at * row_bytes;
         n = slice->rows - at < left ? slice->rows - at : left;
         if (in < spec->n) {
-            status = read_part(l, slice->source, (int)part, in, n, dtype, place, at, to, err);
+            const struct piece piece = { (int)(row / apart), in, n, at };
+            status = read_piece(slice->source, &piece, dtype, place, to, err);
             pad_rows(to, element, n, spec->k, spec->pad_k);
         } else {
             memset(to, 0, (size_t)n * row_bytes);
@@ -441,24 +447,26 @@ digest_end(struct loader *l, char *text, size_t size)
 
 qv_status
 qv_weights_load(struct qv_device *dev, const struct qv_config *config, const struct qv_tower *tower,
-                const char *dir, qv_dtype dtype, bool describe, int threads, struct qv_weights *out,
+                const char *dir, const struct qv_weights_loading *how, struct qv_weights *out,
                 qv_error *err)
 {
-    struct loader l = { .dev = dev, .config = config, .tower = tower, .dir = dir, .dtype = dtype };
+    struct loader l = {
+        .dev = dev, .config = config, .tower = tower, .stored.dir = dir, .dtype = how->dtype
+    };
     struct qv_weights w = { .n = tower->n };
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
     qv_status status = l.sources && w.buffers
-                           ? qv_checkpoint_open(dir, &l.checkpoint, err)
+                           ? qv_checkpoint_open(dir, &l.stored.checkpoint, err)
                            : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
         status = find_all(&l, w.n, err);
     if (!status)
         status = measure(&l, &w, err);
-    if (!status && !describe) {
+    if (!status && !how->describe) {
         status = digest_begin(&l, err);
         if (!status)
-            status = load_all(&l, &w, threads, err);
+            status = load_all(&l, &w, how->threads, err);
         if (!status)
             status = load_angles(&l, &w, err);
         if (!status)
@@ -469,7 +477,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
 #endif
     free_slices(&l);
     free(l.sources);
-    qv_checkpoint_close(&l.checkpoint);
+    qv_checkpoint_close(&l.stored.checkpoint);
     if (status)
         qv_weights_free(dev, &w);
     else

@@ -155,8 +155,8 @@ qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work *
 /* A gemm as it is without what is fused to it; any other operation as it is. */
 struct qv_op bench_bare(struct qv_op op);
 
-/* `copies` packed matrices [n, k] of random values, `stride` bytes apart. */
-qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies,
+/* `copies` packed matrices of random values, `stride` bytes apart. */
+qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
                      struct qv_memory **out, size_t *stride, qv_error *err);
 
 /* Random bytes, or values in [-1, 1). */

@@ -245,8 +245,8 @@ check_layouts(const struct verify_job *job, const struct qv_config *config, qv_d
         qv_model *model = NULL;
         if (i == (int)weight.stored)
             continue;
-        status = verify_load_layout(job->ctx, job->dir, config, dtype, &weight,
-                                    (enum verify_layout)i, &model, err);
+        status =
+            verify_load_layout(job, config, dtype, &weight, (enum verify_layout)i, &model, err);
         if (!status)
             status = verify_run(model, input, VERIFY_AS_IT_IS, &again, err);
         if (!status)

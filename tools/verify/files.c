@@ -278,13 +278,13 @@ write_weight(const struct copy *copy, const struct qv_config *c, const struct ve
 }
 
 qv_status
-verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *config, qv_dtype dtype,
+verify_load_layout(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
                    const struct verify_tensor *weight, enum verify_layout layout, qv_model **out,
                    qv_error *err)
 {
     struct copy copy = { 0 };
     bool single;
-    qv_status status = make_folder(&copy, dir, err);
+    qv_status status = make_folder(&copy, job->dir, err);
     if (!status)
         status = link_files(&copy, &single, err);
     if (!status)
@@ -292,7 +292,7 @@ verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *con
     if (!status)
         status = write_index(&copy, single, weight->name, err);
     if (!status)
-        status = qv_model_load(ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
+        status = qv_model_load(job->ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
     if (copy.dir[0])
         nftw(copy.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     return status;
