@@ -171,7 +171,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
     qv_job *job = d->job;
     qv_error err = { 0 };
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     struct qv_job_item *first = chunk->pieces[0]->item;
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
@@ -182,7 +182,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
             d->ahead = chunk->plan->info.chunks_ahead;
         status = push(d, chunk, &err);
     }
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "push", d->index, chunk->n == 1 ? first->source.key : NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
@@ -210,7 +210,7 @@ hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
         struct qv_job_piece *p = chunk->pieces[i];
         p->buffer = chunk->buffer;
         p->buffer_row = row / area;
-        p->ready_s = qv_job_seconds();
+        p->ready_s = qv_seconds();
         p->item->wait_device_s += chunk->device_s;
         row += p->size.rows;
         qv_job_queue_put(&job->told, p);
@@ -233,11 +233,11 @@ pull_chunk(struct qv_job_device *d)
     qv_job *job = d->job;
     qv_error err = { 0 };
     struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = qv_plan_pull(chunk->plan->plan, &chunk->buffer->tokens, &err);
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "pull", d->index, NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
@@ -324,7 +324,7 @@ static bool
 choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s)
 {
     qv_job *job = d->job;
-    const double now_s = qv_job_seconds();
+    const double now_s = qv_seconds();
     const size_t large = find_large(job, d->index);
     double oldest = INFINITY;
     int kind = -1;
@@ -364,9 +364,9 @@ static void
 wait_for_work(struct qv_job_device *d, bool full, double seconds)
 {
     qv_job *job = d->job;
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_wait_for(job, QV_JOB_DEVICES, seconds);
-    *(full ? &job->progress.full_s : &job->progress.starved_s) += qv_job_seconds() - began_s;
+    *(full ? &job->progress.full_s : &job->progress.starved_s) += qv_seconds() - began_s;
 }
 
 void *

@@ -17,14 +17,6 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-double
-qv_job_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void
 qv_job_wake(qv_job *job, enum qv_job_who who)
 {
@@ -285,7 +277,7 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
-    job->opened_s = qv_job_seconds();
+    job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);
     if (status)

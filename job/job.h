@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "clock.h"
 #include "error.h"
 #include "qwenvit_job.h"
 
@@ -217,8 +218,6 @@ enum qv_job_who {
     QV_JOB_SINKS,   /* pieces with tokens */
     QV_JOB_ENDERS,  /* that all is done */
 };
-
-double qv_job_seconds(void); /* monotonic */
 
 /* All these under the lock. */
 void qv_job_wake(qv_job *job, enum qv_job_who who);

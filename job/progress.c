@@ -36,7 +36,7 @@ void
 qv_job_get_progress(qv_job *job, qv_job_progress *out)
 {
     pthread_mutex_lock(&job->lock);
-    const double now_s = qv_job_seconds();
+    const double now_s = qv_seconds();
     *out = job->progress;
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;

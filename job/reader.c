@@ -50,7 +50,7 @@ static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_job_seconds());
+    qv_job_clock_start(&item->room, qv_seconds());
     while (!is_over(job, item) && !has_place(job, item))
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
@@ -59,7 +59,7 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
     job->used += over ? 0 : bytes;
     if (job->used > job->progress.most_frame_bytes)
         job->progress.most_frame_bytes = job->used;
-    qv_job_clock_stop(&item->room, qv_job_seconds());
+    qv_job_clock_stop(&item->room, qv_seconds());
     pthread_mutex_unlock(&job->lock);
     return !over;
 }
@@ -73,15 +73,15 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     const qv_input input = item->options.input;
     struct qv_job_queue *queue = item->packed ? &job->packed[input] : &job->large;
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_job_seconds());
+    qv_job_clock_start(&item->room, qv_seconds());
     while (!job->stopping && queue->n == queue->room)
         qv_job_wait(job, QV_JOB_READERS); /* others came before */
-    qv_job_clock_stop(&item->room, qv_job_seconds());
+    qv_job_clock_stop(&item->room, qv_seconds());
     if (job->stopping) {
         qv_job_free_frames(job, piece);
         free(piece);
     } else {
-        piece->ready_s = job->ready_s = qv_job_seconds();
+        piece->ready_s = job->ready_s = qv_seconds();
         item->holders++;
         item->ready++;
         qv_job_queue_put(queue, piece);
@@ -187,7 +187,7 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
         free(piece);
         return QV_OK;
     }
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     piece->own_bytes = bytes;
     piece->part.data = piece->own = malloc(bytes);
     qv_status status = piece->own ? read_frames(job, item, piece, first, more, err)
@@ -196,7 +196,7 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip);
     pthread_mutex_lock(&job->lock);
-    item->wait_decode_s += qv_job_seconds() - began_s;
+    item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
     if (status || !*more) {
@@ -248,7 +248,7 @@ take_source(struct qv_job_worker *w)
     struct qv_job_item *item = NULL;
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
-        item->began_s = qv_job_seconds();
+        item->began_s = qv_seconds();
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;
@@ -280,7 +280,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     qv_job *job = w->job;
     qv_clip_close(&item->clip);
     pthread_mutex_lock(&job->lock);
-    job->progress.decode_s += qv_job_seconds() - item->began_s - item->room.sum_s;
+    job->progress.decode_s += qv_seconds() - item->began_s - item->room.sum_s;
     job->progress.room_s += item->room.sum_s;
     job->n_reading--;
     w->item = NULL;
@@ -303,7 +303,7 @@ qv_job_read(void *worker)
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
         qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
-        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_job_seconds());
+        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }
     return NULL;

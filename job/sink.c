@@ -21,7 +21,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .n_tokens = item->n_tokens,
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
-                        .seconds = item->began_s > 0 ? qv_job_seconds() - item->began_s : 0,
+                        .seconds = item->began_s > 0 ? qv_seconds() - item->began_s : 0,
                         .decode_s = item->decode_s,
                         .wait_decode_s = item->wait_decode_s,
                         .wait_device_s = item->wait_device_s,
@@ -52,11 +52,11 @@ static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {
     qv_error err = { 0 };
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_clock_start(&w->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = job->o.sink(job->o.user, r, &err);
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&w->busy, ended_s);
@@ -116,7 +116,7 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
     struct qv_job_item *item = piece->item;
     item->sink = w;
     if (!item->status) {
-        item->wait_sink_s += qv_job_seconds() - piece->ready_s;
+        item->wait_sink_s += qv_seconds() - piece->ready_s;
         qv_job_result r = describe(job, item);
         add_tokens(job, piece, &r);
         call(job, w, item, &r);

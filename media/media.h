@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include "clock.h"
 #include "error.h"
 #include "qwenvit_media.h"
 
@@ -313,8 +314,6 @@ void qvm_serve(const qvm_session *session);
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-double qvm_seconds(void); /* monotonic */
-
 /* All n bytes, or false. */
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);
@@ -341,7 +340,7 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 bool qvm_stream(int *here, int *there);
 
 /* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
- * another errno. until_s as qvm_seconds counts, or infinite. */
+ * another errno. until_s as qv_seconds counts, or infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them
  * in time. */

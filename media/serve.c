@@ -93,7 +93,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         event.status = error->status;
         memcpy(event.text, error->text, sizeof event.text);
     }
-    s->said_s = qvm_seconds();
+    s->said_s = qv_seconds();
     qvm_send(s->session->socket, &event, sizeof event); /* where it fails, the listener sees why */
 }
 
@@ -101,7 +101,7 @@ static void
 say_alive(void *user)
 {
     struct server *s = user;
-    if (qvm_seconds() - s->said_s > ALIVE_S)
+    if (qv_seconds() - s->said_s > ALIVE_S)
         say(s, QVM_ALIVE, NULL, NULL);
 }
 
@@ -126,11 +126,11 @@ decode_frames(struct server *s, qv_error *err)
     const int64_t *indices = (const int64_t *)(const void *)s->shared;
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
-        const double began_s = qvm_seconds();
+        const double began_s = qv_seconds();
         qv_status status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
-        s->busy_s += qvm_seconds() - began_s;
+        s->busy_s += qv_seconds() - began_s;
         say(s, QVM_FRAME, NULL, NULL);
     }
     return QV_OK;
@@ -147,10 +147,10 @@ decode(struct server *s, qv_error *err)
     watch.offset = s->open.offset;
     watch.length = s->open.length;
     watch.cut = s->open.cut != 0;
-    const double began_s = qvm_seconds();
+    const double began_s = qv_seconds();
     qv_status status =
         qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
-    s->busy_s = qvm_seconds() - began_s;
+    s->busy_s = qv_seconds() - began_s;
     if (status)
         return status;
     say(s, QVM_FACTS, &facts, NULL);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Times one operation: caches flushed before each sample, at least 20 ms of samples. */
-#define _POSIX_C_SOURCE 199309L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "checkop.h"
+#include "clock.h"
 
 enum { FLUSH_BYTES = 64 << 20, MOST_SAMPLES = 100, LEAST_SAMPLES = 5 };
 static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;
@@ -15,9 +14,7 @@ static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;
 static double
 now_us(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    return 1e6 * qv_seconds();
 }
 
 static int

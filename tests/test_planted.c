@@ -281,9 +281,9 @@ job_open(const struct tiny *t, struct collector *c, qv_decoder *decoder)
 static void
 expect_nobody(void)
 {
-    const double until_s = qvm_seconds() + BOUND_S;
+    const double until_s = qv_seconds() + BOUND_S;
     while (waitpid(-1, NULL, WNOHANG) >= 0) {
-        assert_true(qvm_seconds() < until_s);
+        assert_true(qv_seconds() < until_s);
         usleep(10000);
     }
     assert_int_equal(errno, ECHILD);
@@ -446,8 +446,8 @@ find_child(pid_t but)
 static bool
 is_left(pid_t but, double seconds)
 {
-    const double until_s = qvm_seconds() + seconds;
-    while (find_child(but) && qvm_seconds() < until_s) {
+    const double until_s = qv_seconds() + seconds;
+    while (find_child(but) && qv_seconds() < until_s) {
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;
         usleep(10000);

@@ -5,11 +5,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
+#include "clock.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -116,10 +116,8 @@ qv_host_wrap(struct qv_device *dev, const void *p, size_t bytes, struct qv_memor
 qv_status
 qv_host_mark(struct qv_device *dev, int mark, qv_error *err)
 {
-    struct timespec t;
     (void)err;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    dev->marks_s[mark] = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    dev->marks_s[mark] = qv_seconds();
     return QV_OK;
 }
 

@@ -29,6 +29,19 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
+/* How many such matrices there are, and the columns of each. */
+static inline int
+qv_token_file_matrices(bool packed, int n_deepstack)
+{
+    return packed ? 1 : 1 + n_deepstack;
+}
+
+static inline int64_t
+qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
+{
+    return packed ? width * (1 + n_deepstack) : width;
+}
+
 struct qv_token_file;
 
 /* metadata[n_metadata]: keys and values. */

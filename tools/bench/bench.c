@@ -124,9 +124,9 @@ enough(const struct samples *s, int64_t repeats)
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
-    double began = tool_seconds(), ms = -1;
+    double began = qv_seconds(), ms = -1;
     qv_status status = run->work(run->user, &ms, err);
-    double spent_ms = (tool_seconds() - began) * 1e3;
+    double spent_ms = (qv_seconds() - began) * 1e3;
     if (!status && (!warm_up || spent_ms >= MOST_MS)) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;

@@ -410,10 +410,10 @@ long_ms(const struct bench *b)
 static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
-    double began = tool_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
+    double began = qv_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
     qv_status status = bench_ops_run(ops, &ms, err);
     *best = 1e30;
-    for (int i = 0; (i < 3 || tool_seconds() - began < least_s) && i < 1000 && !status; i++) {
+    for (int i = 0; (i < 3 || qv_seconds() - began < least_s) && i < 1000 && !status; i++) {
         status = bench_ops_run(ops, &ms, err);
         *best = ms < *best ? ms : *best;
     }

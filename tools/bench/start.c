@@ -116,14 +116,14 @@ run_command(void *user, double *ms, qv_error *err)
     int how = 0;
     if (setenv("XDG_CACHE_HOME", w->cache, 1))
         return qv_fail(err, QV_ENOMEM, "no memory for the environment");
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     const int code = spawn(w, &pid);
     if (code)
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", w->program, strerror(code));
     do
         ended = waitpid(pid, &how, 0);
     while (ended < 0 && errno == EINTR);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     if (!w->first_ms)
         w->first_ms = *ms;
     if (ended < 0 || !WIFEXITED(how))

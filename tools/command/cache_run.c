@@ -148,12 +148,12 @@ run_fill(struct run *r, qv_error *err)
 static int
 run_all(struct run *r, qv_error *err)
 {
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     qv_status s = tool_cache_list(r->o, &r->list, err);
-    r->times.list_s = tool_seconds() - began_s;
+    r->times.list_s = qv_seconds() - began_s;
     if (!s)
         s = find_work(r, err);
-    r->times.look_s = tool_seconds() - began_s - r->times.list_s;
+    r->times.look_s = qv_seconds() - began_s - r->times.list_s;
     if (!s && !r->devices->n)
         s = tool_devices_open(r->o, r->devices, err);
     return s ? tool_fail(s, err) : run_fill(r, err);

@@ -495,14 +495,6 @@ tool_json_text(const char *bytes)
     return json;
 }
 
-double
-tool_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int64_t
 tool_peak_bytes(void)
 {
@@ -569,8 +561,8 @@ tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, b
 {
     *p = (struct tool_progress){ .label = label,
                                  .total = total,
-                                 .started_s = tool_seconds(),
-                                 .shown_s = tool_seconds(),
+                                 .started_s = qv_seconds(),
+                                 .shown_s = qv_seconds(),
                                  .quiet = quiet,
                                  .terminal = isatty(2) };
 }
@@ -579,7 +571,7 @@ void
 tool_progress_show(struct tool_progress *p, int64_t done)
 {
     enum { WIDTH = 30 };
-    double now = tool_seconds(), every_s = p->terminal ? 0.1 : 10;
+    double now = qv_seconds(), every_s = p->terminal ? 0.1 : 10;
     if (p->quiet || (now - p->shown_s < every_s && done < p->total) ||
         (!p->terminal && done >= p->total))
         return;

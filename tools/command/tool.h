@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "clock.h"
 #include "qwenvit.h"
 #include "qwenvit_media.h"
 
@@ -151,7 +152,6 @@ void tool_job_progress_end(void);
 bool tool_is_folder(const char *path);
 /* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
-double tool_seconds(void);     /* monotonic */
 int64_t tool_peak_bytes(void); /* of memory that this process had at its most */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);
