@@ -7,6 +7,7 @@
 
 #include "checkop.h"
 #include "clock.h"
+#include "samples.h"
 
 enum { FLUSH_BYTES = 64 << 20, MOST_SAMPLES = 100, LEAST_SAMPLES = 5 };
 static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;
@@ -15,13 +16,6 @@ static double
 now_us(void)
 {
     return 1e6 * qv_seconds();
-}
-
-static int
-ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* Memory of the device itself is written, so that its caches turn over, not only the host's. */
@@ -72,7 +66,7 @@ time_op(const struct side *side, const struct data *data, double *median, double
     free(result);
     if (!n)
         return 0;
-    qsort(us, (size_t)n, sizeof *us, ascending);
+    qsort(us, (size_t)n, sizeof *us, qv_ascending);
     *median = us[n / 2];
     *p90 = us[n * 9 / 10 < n ? n * 9 / 10 : n - 1];
     return n;

@@ -15,6 +15,7 @@
 #include "conv3d/decide.h"
 #include "conv3d/lower.h"
 #include "cudnn_graph.h"
+#include "op_parse.h"
 
 /* What differs between GPUs and what plans may depend on. */
 static const struct gpu {

@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "../media/ffmpeg_compat.h"
 #include "../media/media.h"
+#include "ffmpeg_write.h"
 
 #define CLIP_W 96
 #define CLIP_H 64
@@ -492,7 +492,7 @@ draw(AVFrame *frame, int number)
 static void
 set_rotation(AVStream *stream, double clockwise)
 {
-    void *matrix = qvm_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
+    void *matrix = stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
     assert_non_null(matrix);
     av_display_rotation_set(matrix, clockwise);
 }

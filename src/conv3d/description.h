@@ -27,9 +27,6 @@ int64_t qv_conv3d_rows(const qv_conv3d_desc *desc);
  * voxels where the kernel is one. */
 bool qv_conv3d_input_is_rows(const qv_conv3d_desc *desc);
 
-/* Of a checked description; a multiply-add counts two. */
-double qv_conv3d_flops(const qv_conv3d_desc *desc);
-
 /* ---- text.c: descriptions as lines of text --------------------------------------------------- */
 
 /* "n=1 d=21 h=60 ... kernel=3,3,3 ... dtype=bf16", fields that are default left out; the key of the

@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "context.h"
+#include "samples.h"
 
 enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
 
@@ -230,28 +231,21 @@ time_all(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Remembers all medians. Another than the device's own first choice must be clearly faster. */
 static int
 judge(struct trial *t, const char *work)
 {
     static const double clearly = 0.98;
-    double best_ms = 0;
+    double best_ms = 0, medians[QV_MOST_CHOICES] = { 0 };
     int best = 0;
     for (int i = 0; i < t->n; i++) {
         char name[NAME_BYTES];
         if (t->differs[i])
             continue;
-        qsort(t->ms[i], (size_t)t->samples, sizeof t->ms[i][0], by_value);
-        double ms = t->ms[i][t->samples / 2];
+        medians[i] = qv_quantile(t->ms[i], (size_t)t->samples, 0.5);
+        const double ms = medians[i];
         qv_tune_measured(&t->ctx->tune, work, name_of(i, name), ms);
-        if (i == 0 || (ms < best_ms && ms < clearly * t->ms[0][t->samples / 2])) {
+        if (i == 0 || (ms < best_ms && ms < clearly * medians[0])) {
             best_ms = ms;
             best = i;
         }

@@ -372,8 +372,7 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
     norm(b, rows, cols, a, m->proj_norm, inner);
     const bool wide = b->s->dtype != QV_F32; /* then a is in use while this is written */
     const int x = wide ? inner : a, y = wide ? a : inner;
-    finish(b, rows, cols, b->c->family->merger_act, QV_NO_OPERAND,
-           widened(b, rows * cols, inner, a), x);
+    finish(b, rows, cols, QV_ACT_GELU_ERF, QV_NO_OPERAND, widened(b, rows * cols, inner, a), x);
     linear(b, rows, x, m->fc1, QV_ACT_NONE, QV_NO_OPERAND, y);
     gate(b, rows, b->c->merger_intermediate, y, x);
     return x;
@@ -399,7 +398,7 @@ merge(struct builder *b, int64_t merger)
         norm(b, b->rows, b->c->hidden, b->x, m->norm, a);
     size_t n = b->out->n;
     if (m->downsample.weight == QV_NO_TENSOR)
-        linear(b, b->merged_rows, a, m->fc1, b->c->family->merger_act, QV_NO_OPERAND, inner);
+        linear(b, b->merged_rows, a, m->fc1, QV_ACT_GELU_ERF, QV_NO_OPERAND, inner);
     else
         inner = merge_downsampled(b, m, a, inner);
     linear(b, b->merged_rows, inner, m->fc2, QV_ACT_NONE, QV_NO_OPERAND, y);

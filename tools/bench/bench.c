@@ -134,25 +134,11 @@ sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
     return status;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double
-bench_quantile(double *samples, int64_t n, double q)
-{
-    qsort(samples, (size_t)n, sizeof *samples, by_value);
-    return samples[(size_t)(q * (double)(n - 1) + 0.5)];
-}
-
 static struct bench_times
 times_of(struct samples *s)
 {
-    return (struct bench_times){ .median_ms = bench_quantile(s->ms, s->n, 0.5),
-                                 .p90_ms = bench_quantile(s->ms, s->n, 0.9),
+    return (struct bench_times){ .median_ms = qv_quantile(s->ms, (size_t)s->n, 0.5),
+                                 .p90_ms = qv_quantile(s->ms, (size_t)s->n, 0.9),
                                  .repeats = s->n };
 }
 

@@ -5,6 +5,7 @@
 
 #include "model/inspect.h"
 #include "command/tool.h"
+#include "samples.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
 
@@ -35,9 +36,6 @@ qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_err
 qv_status bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err);
 /* The last part of a path, without slashes behind it. */
 const char *bench_base_name(const char *path, char *name, size_t size);
-
-/* The nearest of n samples, which are sorted by it. */
-double bench_quantile(double *samples, int64_t n, double q);
 
 struct bench_times {
     double median_ms, p90_ms;

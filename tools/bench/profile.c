@@ -195,7 +195,7 @@ run_all(struct profile *p, qv_error *err)
         p->n_chunks++;
     }
     for (size_t i = 0; i < p->n && !status; i++)
-        p->rows[i].ms = bench_quantile(p->rows[i].samples, p->n_chunks, 0.5);
+        p->rows[i].ms = qv_quantile(p->rows[i].samples, (size_t)p->n_chunks, 0.5);
     return status;
 }
 
@@ -423,7 +423,8 @@ report(struct profile *p, qv_error *err)
         printf("a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
                "of %lld)\n",
                (long long)p->item.n_frames, p->item.n_frames == 1 ? "" : "s",
-               bench_quantile(p->encode_ms, p->n_chunks, 0.5), total(p).ms, (long long)p->n_chunks);
+               qv_quantile(p->encode_ms, (size_t)p->n_chunks, 0.5), total(p).ms,
+               (long long)p->n_chunks);
         print_kinds(p);
         print_layers(p);
     }
