@@ -64,15 +64,6 @@ qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *pat
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static void
-print_shape(const int64_t *shape, int n, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < n && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? "," : "", (long long)shape[i]);
-}
-
 static bool
 shape_is(const struct qv_safetensor *t, const int64_t *shape, int n)
 {
@@ -98,10 +89,11 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     }
     char found[128], wanted[128];
     const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
-    print_shape(t->shape, t->n_dims, found, sizeof found);
-    print_shape(shape, spec->conv3d ? 5 : spec->conv2d ? 4 : dims, wanted, sizeof wanted);
+    const int n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : dims;
     return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
-                   qv_safetensors_path(part->weight.file), t->name, found, wanted);
+                   qv_safetensors_path(part->weight.file), t->name,
+                   qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
+                   qv_safetensors_print_shape(shape, n_dims, wanted, sizeof wanted));
 }
 
 static bool
@@ -134,8 +126,8 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, 
     const struct qv_safetensor *w = part->weight.tensor, *s = part->scales.tensor,
                                *b = part->biases.tensor;
     char found[128], scales[128];
-    print_shape(w->shape, w->n_dims, found, sizeof found);
-    print_shape(s->shape, s->n_dims, scales, sizeof scales);
+    qv_safetensors_print_shape(w->shape, w->n_dims, found, sizeof found);
+    qv_safetensors_print_shape(s->shape, s->n_dims, scales, sizeof scales);
     bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == spec->n &&
                 s->shape[0] == spec->n && s->shape[1] > 0 && spec->k % s->shape[1] == 0 &&
                 shape_is(b, s->shape, 2);

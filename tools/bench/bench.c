@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
-#define _GNU_SOURCE /* nftw */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,26 +334,11 @@ bench_open_folder(const char *folder, char **out, qv_error *err)
     return QV_OK;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-void
-bench_clear_folder(const char *folder)
-{
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 void
 bench_close_folder(char **folder)
 {
     if (*folder) {
-        bench_clear_folder(*folder);
-        rmdir(*folder);
+        tool_remove_folder(*folder);
     }
     free(*folder);
     *folder = NULL;

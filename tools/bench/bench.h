@@ -86,9 +86,8 @@ qv_status bench_read_lines(const char *file, char *text, bench_line *take, void 
                            qv_error *err);
 
 /* A new folder in this one, which is made where there is none: *out, for bench_close_folder, which
- * removes it with all that is in it. clear: what is in it alone. */
+ * removes it with all that is in it. */
 qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
-void bench_clear_folder(const char *folder);
 void bench_close_folder(char **folder);
 
 int bench_tower(const struct tool_options *o);
@@ -207,7 +206,13 @@ enum { BENCH_LIMIT_RUNS = 2 };
 int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
-const char *bench_limit_note(const struct bench_limit *l); /* of its record; NULL: none */
+/* What work of so many ms comes to against them: as a record's fields, and as lines. */
+json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
+void bench_print_bounds(const struct bench_bounds *bounds, double ms);
+/* The lines and records of the limit and of the floor of the work that r is of. prefix: of their ways. */
+qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
+                              const struct bench_bounds *bounds, const char *prefix,
+                              struct bench_record r, qv_error *err);
 
 /* ---- calls.c: a chunk as callers see it ------------------------------------------------------- */
 

@@ -171,7 +171,7 @@ time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
-    bench_clear_folder(j->work);
+    tool_clear_folder(j->work);
     return s;
 }
 
@@ -197,7 +197,7 @@ time_parts(void *user, double *ms, qv_error *err)
     *ms = 1e3 * (qv_seconds() - began_s);
     if (!s && sealed)
         *err = sealing;
-    bench_clear_folder(j->work);
+    tool_clear_folder(j->work);
     return s ? s : sealed;
 }
 
@@ -287,7 +287,7 @@ static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
     *ms = 1e3 * job_s;
-    bench_clear_folder(j->work);
+    tool_clear_folder(j->work);
     return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
                           "the job ended with exit code %d", code)
                 : QV_OK;

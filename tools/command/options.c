@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* One table of options: parsing and help come from it. */
-#define _DEFAULT_SOURCE /* flock */
+#define _GNU_SOURCE /* flock, nftw */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,7 +14,6 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dtype.h"
@@ -484,6 +484,26 @@ tool_is_folder(const char *path)
 {
     struct stat st;
     return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+void
+tool_clear_folder(const char *folder)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void
+tool_remove_folder(const char *folder)
+{
+    tool_clear_folder(folder);
+    rmdir(folder);
 }
 
 json_t *

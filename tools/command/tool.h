@@ -150,6 +150,9 @@ void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
 
 bool tool_is_folder(const char *path);
+/* Removes what is in a folder; the folder too. */
+void tool_clear_folder(const char *folder);
+void tool_remove_folder(const char *folder);
 /* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 int64_t tool_peak_bytes(void); /* of memory that this process had at its most */

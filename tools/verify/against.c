@@ -12,16 +12,6 @@
 /* bf16 over another implementation's own bf16. */
 static const double peer_slack = 1.05;
 
-static void
-print_shape(const struct qv_safetensor *t, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < t->n_dims && at < size; i++)
-        at +=
-            (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-}
-
 /* A matrix of a file. */
 struct matrix {
     const char *name, *dtype; /* "F32" */
@@ -38,11 +28,11 @@ read_matrix(const struct qv_safetensors *file, struct matrix *m, qv_error *err)
     if (strcmp(t->dtype_name, m->dtype) || t->n_dims != 2 || t->shape[0] < 1 ||
         (m->rows >= 0 && t->shape[0] != m->rows) || t->shape[1] != m->cols) {
         char shape[128], rows[24];
-        print_shape(t, shape, sizeof shape);
         snprintf(rows, sizeof rows, m->rows < 0 ? "n" : "%lld", (long long)m->rows);
-        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s], must be %s [%s, %lld]",
-                       qv_safetensors_path(file), m->name, t->dtype_name, shape, m->dtype, rows,
-                       (long long)m->cols);
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s], must be %s [%s,%lld]",
+                       qv_safetensors_path(file), m->name, t->dtype_name,
+                       qv_safetensors_print_shape(t->shape, t->n_dims, shape, sizeof shape),
+                       m->dtype, rows, (long long)m->cols);
     }
     m->rows = t->shape[0];
     m->data = malloc(t->bytes);

@@ -6,12 +6,12 @@
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "command/tool.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
@@ -148,13 +148,6 @@ verify_read_tensor(const char *dir, const struct qv_config *config, const char *
 struct copy {
     char dir[PATH_MAX / 2], original[PATH_MAX];
 };
-
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
 
 static qv_status
 make_folder(struct copy *copy, const char *dir, qv_error *err)
@@ -294,6 +287,6 @@ verify_load_layout(const struct verify_job *job, const struct qv_config *config,
     if (!status)
         status = qv_model_load(job->ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
     if (copy.dir[0])
-        nftw(copy.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        tool_remove_folder(copy.dir);
     return status;
 }
