@@ -336,8 +336,8 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
     if (!status && verify_wants(job, QV_F32))
         status = verify_dtype(job, &config, QV_F32, input, &truth, out, err);
     if (!status && verify_wants(job, QV_BF16))
-        status = verify_unless_left_out(
-            job, verify_dtype(job, &config, QV_BF16, input, &truth, out, err));
+        status = verify_unless_left_out(job, verify_dtype(job, &config, QV_BF16, input, &truth, out,
+                                                          err));
     verify_truth_free(&truth);
     return status;
 }
