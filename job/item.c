@@ -8,11 +8,11 @@
 #include "options.h"
 
 const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
-    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES, .value_bytes = sizeof(float) },
-    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16, .value_bytes = sizeof(uint16_t) },
+    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES },
+    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16 },
 };
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -38,6 +38,13 @@ qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
     piece->part.data = piece->own = NULL;
     job->used -= piece->own_bytes;
     qv_job_wake(job, QV_JOB_READERS);
+}
+
+void
+qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
+{
+    qv_job_free_frames(job, piece);
+    free(piece);
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */

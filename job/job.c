@@ -301,17 +301,10 @@ join_threads(qv_job *job)
 }
 
 static void
-drop_piece(qv_job *job, struct qv_job_piece *piece)
-{
-    qv_job_free_frames(job, piece);
-    free(piece);
-}
-
-static void
 drop_queue(qv_job *job, struct qv_job_queue *queue)
 {
     while (queue->n)
-        drop_piece(job, qv_job_queue_take(queue, 0));
+        qv_job_drop_piece(job, qv_job_queue_take(queue, 0));
 }
 
 static void
@@ -326,7 +319,7 @@ drop_pieces(qv_job *job)
         for (; d->n_pulled < d->n_pushed; d->n_pulled++) {
             struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
             for (size_t p = 0; p < chunk->n; p++)
-                drop_piece(job, chunk->pieces[p]);
+                qv_job_drop_piece(job, chunk->pieces[p]);
         }
     }
 }

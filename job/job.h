@@ -22,11 +22,10 @@ enum {
     QV_JOB_LARGE_READY = 2
 };
 
-/* A device sees a kind of source as an input with values of so many bytes. */
+/* What a kind of source is to a device. */
 struct qv_job_kind {
     bool is_clip; /* a file, which is decoded */
     qv_input input;
-    size_t value_bytes; /* of a pixel's channel, or of a patch's value */
 };
 extern const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS];
 
@@ -234,6 +233,7 @@ enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* Small pieces that wait: one more, or (sign -1) one less. */
 void qv_job_count(qv_capacity *all, const qv_capacity *one, int sign);
 void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
+void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece); /* and its frames */
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);

@@ -78,8 +78,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
         qv_job_wait(job, QV_JOB_READERS); /* others came before */
     qv_job_clock_stop(&item->room, qv_seconds());
     if (job->stopping) {
-        qv_job_free_frames(job, piece);
-        free(piece);
+        qv_job_drop_piece(job, piece);
     } else {
         piece->ready_s = job->ready_s = qv_seconds();
         item->holders++;
@@ -199,10 +198,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
-    if (status || !*more) {
-        qv_job_free_frames(job, piece);
-        free(piece);
-    }
+    if (status || !*more)
+        qv_job_drop_piece(job, piece);
     pthread_mutex_unlock(&job->lock);
     if (!status && *more)
         put_ready(job, piece);

@@ -242,9 +242,8 @@ download(struct qv_plan *plan, int chunk, const struct run *r, const qv_tokens *
     return status;
 }
 
-/* first_rows NULL: all items one behind the other, from row 0 on. */
-static qv_status
-pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *rows, qv_error *err)
+qv_status
+qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     const int64_t area = plan->model->config.merge * plan->model->config.merge;
@@ -252,7 +251,6 @@ pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *ro
     const int64_t *item_rows =
         plan->item_rows + (size_t)oldest.chunk * (size_t)plan->capacity.segments;
     struct run r = { .n = oldest.rows / area };
-    *rows = r.n;
     qv_status status = QV_OK;
     if (!stays_on_device(plan, out, first_rows ? 1 : r.n))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
@@ -272,13 +270,6 @@ pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *ro
 }
 
 qv_status
-qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
-{
-    int64_t rows;
-    return pull(plan, out, first_rows, &rows, err);
-}
-
-qv_status
 qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
 {
     if (!plan || !out)
@@ -290,7 +281,7 @@ qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
     if (out->capacity < rows)
         return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
                        (long long)out->capacity, (long long)rows);
-    qv_status status = pull(plan, out, NULL, &rows, err);
+    qv_status status = qv_plan_pull_items(plan, out, NULL, err);
     if (!status)
         out->n = rows;
     return status;

@@ -32,17 +32,6 @@ on_signal(int number)
     caught = number; /* a second one ends the process at once: SA_RESETHAND */
 }
 
-static void
-catch_signals(void)
-{
-    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
-            sigaction(numbers[i], &action, NULL);
-}
-
 /* ---- the fill -------------------------------------------------------------------------------- */
 
 static void
@@ -180,7 +169,7 @@ tool_cache_run(const struct tool_options *o)
 {
     struct tool_devices devices = { .n = 0 };
     struct tool_cache_times times;
-    catch_signals();
+    tool_catch_ends(on_signal);
     const int code = tool_cache_run_on(o, &devices, &times);
     tool_devices_close(&devices);
     if (caught) { /* as a shell's loop wants to see it */

@@ -92,6 +92,8 @@ struct tool_program {
 };
 /* Runs what the command line names; the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
+/* Handles once the signals that ask a program to end, but those that nohup has it ignore. */
+void tool_catch_ends(void (*handler)(int));
 
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
