@@ -23,7 +23,7 @@ voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
     return qv_load(x, d->dtype, d->layout == QV_LAYOUT_CHANNELS_FIRST ? first : last);
 }
 
-/* As the weights are that the device keeps. */
+/* The value rounded to a dtype, as the device keeps it. */
 static double
 rounded(float value, qv_dtype dtype)
 {

@@ -4,7 +4,8 @@
 
 #include "samples.h"
 
-/* Median of a call's chunks; stops early where a way has lost. */
+/* Times all chunks of a call: the median of several runs, of which there are fewer where a way
+ * has lost. */
 static qv_status
 time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, double *median_ms,
          qv_error *err)

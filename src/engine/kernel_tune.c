@@ -76,8 +76,8 @@ place_operands(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-/* Every way there is, up to the first that the device does not have. Convolutions may be compiled
- * for each, and those before it again. */
+/* Prepares every way up to the first that the device does not have. A convolution may be
+ * compiled for each. */
 enum { MOST_OF_CONV = 4 };
 static qv_status
 prepare_all(struct trial *t, qv_error *err)
@@ -151,7 +151,8 @@ output_of(struct trial *t, int choice, void *y, qv_error *err)
                                  qv_op_view(t->op, i).bytes, err);
 }
 
-/* Convolutions go through no two capacities. */
+/* Finds the choices whose bits differ from the first one's. A convolution may have other bits:
+ * it is in plans of one capacity alone. */
 static qv_status
 compare_all(struct trial *t, qv_error *err)
 {
@@ -171,7 +172,7 @@ compare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* The recording of a choice, or without one so many runs of it. */
+/* Times the recording of a choice, or, where there is none, so many runs of it. */
 static qv_status
 time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
 {
@@ -191,8 +192,9 @@ time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
     return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
 }
 
-/* Some milliseconds a sample: many runs of what is short, and few samples of what is long. Recorded
- * where the device can: launching is not what is compared. */
+/* Makes a sample take some milliseconds: of what is short it has many runs, and of what is long
+ * there are few samples. Runs are recorded where the device can, as launching is not what is
+ * compared. */
 static qv_status
 record_all(struct trial *t, qv_error *err)
 {
@@ -213,7 +215,7 @@ record_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* In turn, so that what slows one slows all; the first round warms up. */
+/* Times the choices in turn, so that what slows one slows all; the first round warms up. */
 static qv_status
 time_all(struct trial *t, qv_error *err)
 {
@@ -281,7 +283,7 @@ measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err
     return status;
 }
 
-/* Operations that run in more than one way on a device with choices. */
+/* Whether the operation runs in more than one way on this device. */
 static bool
 has_choices(const qv_context *ctx, const struct qv_op *op)
 {

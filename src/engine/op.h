@@ -111,12 +111,12 @@ qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 
-/* What each operand looks like; returns their number. Or the i-th. */
+/* Describes every operand and returns how many there are; qv_op_view describes operand i. */
 int qv_op_views(const struct qv_op *op, struct qv_view out[QV_MAX_OPERANDS]);
 struct qv_view qv_op_view(const struct qv_op *op, int i);
 int qv_op_output(const struct qv_op *op); /* index of the operand that is written */
 
-/* What a field NAME_stride says, in elements. */
+/* The stride in elements that a field NAME_stride stands for. */
 static inline int64_t
 qv_row_stride(int64_t field, int64_t cols)
 {
@@ -127,8 +127,8 @@ qv_row_stride(int64_t field, int64_t cols)
  * k and v in packed rows, where strides leave room for all. Else *first is i. */
 int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 
-void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* d', h', w' */
-/* A stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
+void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the output's d', h', w' */
+/* Whether a stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
 /* What follows the sums of a GEMM, as an operation on them. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);

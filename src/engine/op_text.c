@@ -20,7 +20,7 @@ integer_of(const struct qv_op *op, size_t i)
     return value;
 }
 
-/* The shortest that reads back the same. */
+/* Prints the shortest number that reads back the same. */
 static void
 print_real(double d, char *text, size_t size)
 {
@@ -47,7 +47,7 @@ print_value(const struct qv_op *op, const struct qv_field *field, size_t i, char
         snprintf(text, size, "%lld", (long long)value);
 }
 
-/* What most operands have of their own; of several such dtypes that of the last operand. */
+/* The dtype that most operands have; of several such dtypes the last operand's. */
 static int64_t
 common_dtype(const struct qv_op *op, const struct qv_field *fields, size_t n)
 {

@@ -25,7 +25,7 @@ struct list {
     size_t n;
 };
 
-/* Returns where its name goes. columns: 0 for what has one dimension. */
+/* Adds a tensor, and returns where its name goes; columns 0: it has one dimension. */
 static char *
 add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
 {

@@ -112,7 +112,7 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     return status;
 }
 
-/* Enqueues a chunk's list. */
+/* Enqueues the operations of a chunk, as its recording where there is one. */
 static qv_status
 enqueue(struct qv_plan *plan, int chunk, qv_error *err)
 {
@@ -122,7 +122,7 @@ enqueue(struct qv_plan *plan, int chunk, qv_error *err)
     return ctx->backend->run(ctx->dev, qv_plan_calls(plan, chunk), plan->steps.n, err);
 }
 
-/* The list; step by step where someone looks on. */
+/* Runs a chunk's list, step by step where a hook or a probe looks on. */
 static qv_status
 run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
 {
@@ -194,7 +194,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* A run of rows of the chunk's tokens, and where it goes in the output. */
+/* A run of rows of a chunk's tokens, and the row of the output that is its first. */
 struct run {
     int64_t from, n, to;
 };
@@ -207,7 +207,8 @@ row_of(const struct qv_plan *plan, void *rows, int64_t row)
     return rows ? (char *)rows + bytes : NULL;
 }
 
-/* Every output wanted goes to the device's memory, in the order of the caller's stream. */
+/* Whether every output that is wanted goes to the device's memory, in the order of the caller's
+ * stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
 {

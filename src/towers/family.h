@@ -52,7 +52,7 @@ enum qv_size {
     QV_SIZES,
 };
 
-/* What a family's configs have of these. */
+/* What a family's configs say of these sizes. */
 struct qv_family_sizes {
     /* transformers' class defaults; 0: the default that every family shares, or, where there is none,
      * the family's configs have no such key */
@@ -104,7 +104,8 @@ qv_family_is_gated(const struct qv_family *family)
     return family->names->fc1[1] != NULL;
 }
 
-/* Of a model_type, of the model or of the tower; NULL: not known. *name: the model's. */
+/* The family of a model_type, which may be the model's or the tower's; *name is the model's.
+ * NULL: it is not known. */
 const struct qv_family *qv_family_find(const char *model_type, const char **name);
 
 #endif

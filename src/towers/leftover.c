@@ -40,7 +40,8 @@ has(const struct used *used, const char *name)
     return bsearch(&name, used->names, used->n, sizeof *used->names, by_name) != NULL;
 }
 
-/* The tensor itself, the patch embedding's other name, or the scales of a quantised matrix. */
+/* Whether the tower uses a tensor of that name, which may also be the patch embedding's other name,
+ * or that of a quantised matrix's scales or biases. */
 static bool
 is_used(const struct used *used, const char *name)
 {

@@ -10,7 +10,7 @@
 #include "files/safetensors.h"
 #include "tower.h"
 
-/* Before names of towers' tensors; NULL at the end. */
+/* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
 extern const char *const qv_tower_prefixes[];
 
 /* A tower as a checkpoint has it: its names are below a prefix. */
@@ -43,18 +43,20 @@ struct qv_tensor_part {
 qv_status qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
                               qv_error *err);
 
-/* Part i of a tensor. QV_EFORMAT (missing, or of another shape, naming both), QV_EUNSUPPORTED (dtype). */
+/* Finds part i of a tensor. QV_EFORMAT (it is missing, or has another shape: both are named),
+ * QV_EUNSUPPORTED (its dtype). */
 qv_status qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
                        const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
                        qv_error *err);
 
-/* Memory for rows of a part: bytes of what the file has, and as many of what is made of it. */
+/* Memory into which rows of a part are read: one block for what the file has, one for what is
+ * made of it. */
 struct qv_part_room {
     void *raw, *canonical;
     size_t bytes; /* of each */
 };
 
-/* Bytes of such memory that a row takes. */
+/* The bytes that a row takes in each block of a room. */
 size_t qv_part_row_bytes(const struct qv_tensor_part *part);
 
 /* Reads rows row .. row+rows: *values is in the room's raw or in its canonical. QV_EFORMAT if the room

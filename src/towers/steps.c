@@ -120,7 +120,7 @@ add_linear(struct builder *b, int from, struct qv_linear w)
     return step;
 }
 
-/* Where values are, and their dtype. */
+/* The operand that holds values, and their dtype. */
 struct values {
     int at;
     qv_dtype dtype;
@@ -160,7 +160,8 @@ position_embedding(struct builder *b)
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
 }
 
-/* Where x[n] is in f32: in `wide`, if it is in the model's dtype and that is another one. */
+/* Converts x[n] to f32, into `wide`, unless the model's dtype is f32; returns the operand that
+ * has it. */
 static int
 widened(struct builder *b, int64_t n, int x, int wide)
 {
@@ -170,7 +171,7 @@ widened(struct builder *b, int64_t n, int x, int wide)
     return wide;
 }
 
-/* y = act(x) + residual, of x in f32. */
+/* y = act(x) + residual, where x is f32. */
 static void
 finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int x, int y)
 {
@@ -197,7 +198,8 @@ qv_input_dtype(qv_input input)
     return QV_U8;
 }
 
-/* Frames, or pixel_values, to patch rows in the model's dtype; returns where they are. */
+/* Makes patch rows in the model's dtype of frames or pixel_values; returns the operand that
+ * holds them. */
 static int
 patch_rows(struct builder *b)
 {
@@ -319,8 +321,8 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     return step;
 }
 
-/* Into how many pieces a gated MLP's rows are cut, so that a cache holds what fc1 gives of one until the
- * gate has read it: of gated_rows each, more or less. */
+/* Into how many pieces of about gated_rows rows a gated MLP is cut, so that a cache holds what
+ * fc1 gives of a piece until the gate has read it. */
 static int64_t
 gated_pieces(const struct builder *b)
 {
@@ -328,7 +330,8 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* What x's MLP has inside, in slot B; returns where in it, in bytes: behind the GEMM of a piece. */
+/* Computes the inside of x's gated MLP into slot B; returns at how many bytes of that slot it
+ * begins, which is behind the GEMM of a piece. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
@@ -360,8 +363,9 @@ mlp(struct builder *b, const struct qv_block *block)
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
-/* From what the merger's norm left in slot a to what its last layer sees; returns where that is. The
- * Conv2d is one GEMM: the patches of a token are one row, in the order of its kernel. */
+/* Goes on from what the merger's norm left in slot a to what its last layer sees, and returns
+ * the slot of that. The Conv2d is one GEMM: the patches of a token are one row, in the order of
+ * its kernel. */
 static int
 merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)
 {

@@ -6,7 +6,7 @@
 
 #include "error.h"
 
-/* The list that grows, and below which names. */
+/* The list of tensors as it grows, and the prefix of the names that are added. */
 struct builder {
     const struct qv_config *c;
     struct qv_tower *tower;
@@ -44,7 +44,8 @@ add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffi
         name                                                                                       \
     }
 
-/* [n, k] of each part; the device has pad_n rows and pad_k columns of zeros behind. */
+/* Adds a linear layer whose weight has parts [n, k], each with pad_n rows and pad_k columns of
+ * zeros behind. */
 static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_PARTS], bool bias_too,
        struct qv_tensor_spec weight)
@@ -128,7 +129,7 @@ add_downsample(struct builder *b, struct qv_merger *merger)
     merger->proj_norm = norm_of_kind(b, names->merger_proj_norm, n, QV_NORM_LAYER, 1e-5);
 }
 
-/* 0: the tokens'; 1 + i: that of DeepStack i. */
+/* Adds merger i: merger 0 makes the tokens, merger 1 + i the output of DeepStack i. */
 static void
 add_merger(struct builder *b, int64_t i)
 {

@@ -15,9 +15,10 @@
 #include <xxhash.h>
 #endif
 
-/* Of slices as read, by one thread and by several, which need more of them. Each has a place of three
- * times so many bytes (a row may be longer), all of which stay below the 64 MiB promised. A thread is
- * worth its while for so many bytes of weights. */
+/* A slice has SLICE_BYTES where one thread reads, and AHEAD_BYTES where several do, which need
+ * more slices. It has a place of three times its bytes (a row may be longer), and all places
+ * stay below the 64 MiB promised. Another thread is worth its while from BYTES_PER_THREAD of
+ * weights on. */
 enum {
     SLICE_BYTES = 8 << 20,
     AHEAD_BYTES = 2 << 20,
@@ -87,7 +88,8 @@ longest_row(const struct source *s)
     return s->spec.k + s->spec.pad_k;
 }
 
-/* As converted, f32 at the most, or as the file has a part. */
+/* A row takes the most bytes either converted, which is to f32 at the most, or as the file has
+ * a part. */
 static size_t
 bytes_of_row(const struct source *s)
 {
@@ -175,8 +177,8 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
             qv_store(dst, to, i, qv_load(src, from, i));
 }
 
-/* Its index, or n. The loops over all values have no branch and one width, so that compilers make
- * vectors of them. */
+/* Returns the index of the first value that is not finite, or n. The loops over all values have
+ * no branch and one width, so that compilers make vectors of them. */
 static int64_t
 first_not_finite(const void *values, qv_dtype dtype, int64_t n)
 {
@@ -229,7 +231,7 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     return QV_OK;
 }
 
-/* values[rows, k] become [rows, k + pad], from the end on, as they move up. */
+/* Makes values[rows, k] to [rows, k + pad]. The last row moves first, as rows move up. */
 static void
 pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
 {
@@ -247,8 +249,8 @@ dtype_of(const struct loader *l, const struct source *s)
     return s->spec.form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
 }
 
-/* A slice's rows as the device has them, [rows, k + pad_k], in its place: of one part, or of the next
- * ones too, and the zeros between. */
+/* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may be of
+ * several parts, with rows of zeros between. */
 static qv_status
 read_slice(void *loader, size_t i, qv_error *err)
 {
@@ -278,7 +280,7 @@ read_slice(void *loader, size_t i, qv_error *err)
     return status;
 }
 
-/* In the order of the slices. */
+/* Adds a slice to the digest, for which slices come in their order. */
 static void
 digest_slice(void *loader, size_t i)
 {
@@ -299,8 +301,8 @@ digest_slice(void *loader, size_t i)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Rows of zeros behind the last are there: alloc'ed memory is zero. Only counts where l->slices is
- * not there. */
+/* Cuts all sources into slices, or only counts them while l->slices is NULL. Rows of zeros
+ * behind a tensor's last row need no slice: the device's memory is zero. */
 static void
 cut_slices(struct loader *l, size_t n_sources)
 {
@@ -317,7 +319,7 @@ cut_slices(struct loader *l, size_t n_sources)
     }
 }
 
-/* One, or as many as the longest slice allows. */
+/* Makes one place for one thread, and for several as many as the longest slice allows. */
 static qv_status
 make_places(struct loader *l, size_t n_sources, qv_error *err)
 {
@@ -398,7 +400,7 @@ load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
     return status;
 }
 
-/* What the positions turn by is not in the checkpoint. */
+/* Computes the angles that positions are turned by, which are not in the checkpoint. */
 static qv_status
 load_angles(struct loader *l, struct qv_weights *w, qv_error *err)
 {

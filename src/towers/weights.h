@@ -14,8 +14,8 @@ struct qv_weights {
     char digest[40];
 };
 
-/* Tests set this before anything is loaded, so that small tensors are read in slices of so many bytes, or
- * of the fewest rows that a device packs; 0, as it is: of megabytes. */
+/* Slices have so many bytes, or the fewest rows that a device packs; 0 stands for megabytes.
+ * Tests set it before anything is loaded, so that small tensors are read in slices too. */
 extern size_t qv_weights_slice_bytes;
 
 /* How weights are loaded. */
