@@ -151,8 +151,8 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
-/* The plan that a chunk goes through: its items', but of a pack that is not full a smaller one with the
- * same bits, or, where a device promises no bits, any. */
+/* The plan that a chunk goes through is its items'. A pack that is not full goes through a
+ * smaller one with the same bits, or, where the device promises no bits, through any. */
 static qv_plan_options
 options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
 {
@@ -165,7 +165,8 @@ options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
     return options;
 }
 
-/* What was chosen, under the lock again. */
+/* Pushes the chunk that was chosen. The lock is held before and after, and given back while the
+ * device works. */
 static void
 push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
@@ -197,7 +198,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
         d->n_pushed++;
 }
 
-/* Under the lock: pieces with their tokens. */
+/* Hands the pieces of a chunk with their tokens to the sink, under the lock. */
 static void
 hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
@@ -259,7 +260,7 @@ oldest_s(const struct qv_job_queue *q)
     return q->n ? ((const struct qv_job_piece *)qv_job_queue_at(q, 0))->ready_s : INFINITY;
 }
 
-/* A chunk of small pieces, and as much again to choose from. */
+/* Whether there are small pieces for a chunk, and as much again to choose from. */
 static bool
 is_enough(const qv_job *job, int kind)
 {
@@ -269,7 +270,8 @@ is_enough(const qv_job *job, int kind)
            all->segments >= 2 * c->segments || (c->windows && all->windows >= 2 * c->windows);
 }
 
-/* Whether small pieces are packed now: there are enough, or nothing to wait for. Otherwise after how long to look again. */
+/* Whether small pieces are packed now, because there are enough or nothing to wait for.
+ * Otherwise *wait_s becomes the time after which to look again, if that is sooner. */
 static bool
 may_pack(const qv_job *job, int kind, double now_s, double *wait_s)
 {
@@ -307,7 +309,8 @@ choose_pack(qv_job *job, int kind, struct qv_job_chunk *chunk)
     }
 }
 
-/* The place of the oldest piece that is a chunk, of an item that no other device has; n: none. */
+/* The place of the oldest piece that is a chunk by itself and of an item that no other device
+ * has; large.n: there is none. */
 static size_t
 find_large(const qv_job *job, int device)
 {
@@ -319,7 +322,7 @@ find_large(const qv_job *job, int device)
     return job->large.n;
 }
 
-/* Under the lock. The oldest of what may go. */
+/* Chooses, under the lock, the oldest of what may go; false: nothing may. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s)
 {

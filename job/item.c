@@ -87,7 +87,8 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-/* A function of the item alone (and of the job's options): its tokens are the same bits in any order. */
+/* Decides by the item and the job's options alone, so that its tokens are the same bits in any
+ * order. */
 qv_status
 qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
@@ -131,7 +132,8 @@ check_source(const qv_job_source *s, qv_error *err)
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
 
-/* The decoder is the job's, started for the first source that needs one. */
+/* Sets the clip's options. The decoder is the job's, and is started for the first source that
+ * needs one. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -182,7 +184,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
-/* Under the lock: room for a source, or why there will be none. */
+/* Waits under the lock for room for a source, or says why there will be none. */
 static qv_status
 wait_for_place(qv_job *job, const char *name, qv_error *err)
 {

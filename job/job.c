@@ -29,7 +29,8 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* By the clock that every system has for this, which may be set: so never for long at once. */
+/* Waits by CLOCK_REALTIME, which every system has for this. It may be set meanwhile, so nobody
+ * waits for long at once. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -111,7 +112,7 @@ set_options(qv_job *job, const qv_job_options *o)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
-/* Of one tower: their tokens mean the same. */
+/* Checks that all models are of one tower, so that their tokens mean the same. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
@@ -141,7 +142,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Of the larger of the two chunks that no item is larger than: a pack, and one filled by one clip. */
+/* Counts the tokens of the larger of two chunks that usual items do not exceed: a pack, and one
+ * that a single clip fills. */
 static qv_status
 count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
 {
@@ -152,7 +154,7 @@ count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_
     return status;
 }
 
-/* The plan for packs, on each device. */
+/* Opens each device, with its plan for packs. */
 static qv_status
 open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
@@ -170,7 +172,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 
 enum { QUEUES = 4 + QV_JOB_INPUTS };
 
-/* Every queue of the job, and for how many there is room. */
+/* Lists every queue of the job, and for how many it has room. */
 static void
 list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
 {
@@ -324,8 +326,9 @@ drop_pieces(qv_job *job)
     }
 }
 
-/* All threads leave; what is not done is told as cancelled, from here. Progress may be asked for
- * meanwhile: so an item is taken from the list, under the lock, before it is told of and freed. */
+/* Lets all threads leave, and tells from here, as cancelled, of what is not done. Progress may
+ * be asked for meanwhile: so an item is taken from the list, under the lock, before it is told
+ * of and freed. */
 static void
 finish(qv_job *job)
 {

@@ -8,7 +8,8 @@
 
 #include "job.h"
 
-/* Where few sources wait, a clip has every core; else there are as many clips side by side. */
+/* How many threads decode a clip: every core's (0) where few sources wait, else one, as there
+ * are as many clips side by side. */
 static int
 clip_threads(const qv_job *job, size_t wanted)
 {
@@ -23,7 +24,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Room for a piece among those that are ready. */
+/* Whether there is room for a piece among those that are ready. */
 static bool
 has_place(const qv_job *job, const struct qv_job_item *item)
 {
@@ -91,7 +92,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* The piece that begins with a frame pair; of a clip without its frames. */
+/* Makes the piece that begins with a frame pair; a clip's comes without its frames. */
 static struct qv_job_piece *
 make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
 {
@@ -150,7 +151,8 @@ is_over_now(qv_job *job, const struct qv_job_item *item)
     return over;
 }
 
-/* One at a time, so that the end of a job waits for no more than one. *more: as of read_piece. */
+/* Reads a piece's frames one at a time, so that the end of a job waits for no more than one.
+ * *more is false where the job or the item is over. */
 static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
             bool *more, qv_error *err)
@@ -171,7 +173,7 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
     return QV_OK;
 }
 
-/* A piece of the clip, read: *more is false where the job or the item is over. */
+/* Reads a piece of the clip and queues it. *more is false where the job or the item is over. */
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
@@ -206,7 +208,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     return status;
 }
 
-/* Small parts of it at a time in memory, whatever its length. */
+/* Reads a clip piece by piece, so that little of it is in memory at a time, whatever its
+ * length. */
 static qv_status
 read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -256,7 +259,8 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Queues the call that tells of a failure. Waits for room, so that no more failures wait than readers. */
+/* Queues the call that tells of a failure. It waits for room, so that no more failures wait
+ * than there are readers. */
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {

@@ -47,7 +47,7 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
     r->n_frames = piece->own ? piece->part.n_frames : 0;
 }
 
-/* Under the lock, which it gives back while the sink is called. */
+/* Calls the sink. The lock is held before and after, and given back meanwhile. */
 static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {

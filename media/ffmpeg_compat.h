@@ -11,7 +11,7 @@
 /* Since 6.1 a stream's side data is with its codec parameters. */
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
 
-/* NULL if there is none, or fewer bytes. */
+/* A stream's side data of a type; NULL: it has none, or fewer bytes. */
 static inline const uint8_t *
 qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
 {

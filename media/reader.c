@@ -6,7 +6,7 @@
 
 #define DEFAULT_FPS 24.0
 
-/* From the beginning of the file. */
+/* Starts over from the beginning of the file. */
 static qv_status
 restart(qvm_reader *r, bool single, qv_error *err)
 {
@@ -103,7 +103,8 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Whose RGB is wanted. */
+/* Whose conversion to RGB the pixels are held to: of clips and images, each transformers'
+ * reader's own. */
 static qvm_colour
 find_colour(bool is_image, enum AVCodecID codec)
 {
@@ -235,7 +236,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     return resize_into(r, height, width, dst, err);
 }
 
-/* The counts overlap, so the largest. */
+/* Returns the largest of the counts, as they overlap. */
 int64_t
 qvm_reader_damaged(const qvm_reader *r)
 {

@@ -37,7 +37,8 @@ cubic(double x)
     return 0.0;
 }
 
-/* Weights of one output; w has room for max_taps. Returns their number, *first is the input. */
+/* Computes the weights of one output; w has room for max_taps. Returns their number; *first is
+ * the first input. */
 static int
 weigh(int in, double scale, double support, int max_taps, int i, int64_t *first, double *w)
 {
@@ -92,8 +93,8 @@ store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
     axis->start[i] = (int32_t)start;
 }
 
-/* The most inputs that one output looks at, and the precision of the axis. Returns 0 for lack of
- * memory. */
+/* Measures the axis: its precision, and the most inputs that one output looks at, which is
+ * returned; 0: there is no memory. */
 static int
 axis_measure(qvm_axis *axis, int in, int out)
 {
@@ -142,7 +143,8 @@ axis_fill(qvm_axis *axis, int taps)
     return done;
 }
 
-/* Four outputs side by side: what one vector of the packed kernel needs lies together. */
+/* Puts the weights of four outputs side by side, so that what one vector of the packed kernel
+ * needs lies together. */
 static bool
 axis_pack(qvm_axis *axis)
 {
@@ -216,7 +218,7 @@ round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* An axis that keeps its size has no taps: that pass is left out. */
+/* Prepares both axes. One that keeps its size has no taps, and its pass is left out. */
 static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
 {
@@ -238,7 +240,7 @@ axes_prepare(qvm_resizer *r, qvm_level level)
     return !high || axis_fill(&r->down, (int)round_up((size_t)n_down, 2));
 }
 
-/* Scratch: the ring, one output row, copied source rows. */
+/* Allocates the scratch: the ring, one output row, and copied source rows. */
 static bool
 scratch_prepare(qvm_resizer *r)
 {
@@ -290,8 +292,8 @@ qvm_resizer_free(qvm_resizer **resizer)
     *resizer = NULL;
 }
 
-/* Source rows y .. y+QVM_ROWS-1, resized across, into the ring. Rows past the end repeat the last:
- * their ring slots are not looked at. */
+/* Resizes source rows y .. y+QVM_ROWS-1 across, into the ring. Rows past the end repeat the
+ * last: their ring slots are not looked at. */
 static void
 fill_ring(const qvm_resizer *r, const uint8_t *src, int64_t stride, int y)
 {
