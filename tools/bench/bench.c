@@ -264,6 +264,15 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
     return bench_emit(b, r, err);
 }
 
+qv_status
+bench_ended(const char *what, int code, qv_error *err)
+{
+    const qv_status status = code == TOOL_USAGE    ? QV_EINVAL
+                             : code == TOOL_DEVICE ? QV_EBACKEND
+                                                   : QV_EFORMAT;
+    return code ? qv_fail(err, status, "%s ended with exit code %d", what, code) : QV_OK;
+}
+
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* What is wrong with a line is wrong with its file. */

@@ -77,6 +77,9 @@ qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_err
 double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
                         double ms);
 
+/* QV_OK, or why a command that `what` names ended with another exit code than 0. */
+qv_status bench_ended(const char *what, int code, qv_error *err);
+
 /* A list that a user wrote, a text file of up to a megabyte, with a 0 behind; the caller frees. */
 qv_status bench_read_list(const char *path, char **out, qv_error *err);
 /* Takes its text apart into lines; blank ones and those after # are none. What is wrong with a line

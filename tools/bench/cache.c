@@ -45,10 +45,7 @@ run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times
     o.list = list;
     o.json_file = "/dev/null";
     o.json = o.quiet = true;
-    const int code = tool_cache_run_on(&o, &c->devices, times);
-    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
-                          "%s: a run ended with exit code %d", c->folder, code)
-                : QV_OK;
+    return bench_ended("cache", tool_cache_run_on(&o, &c->devices, times), err);
 }
 
 static qv_status
@@ -172,12 +169,7 @@ make_apart(struct cache_bench *c, qv_error *err)
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return qv_fail(err, QV_EBACKEND, "no process can be made: %s", strerror(errno));
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : TOOL_DEVICE;
-    return code ? qv_fail(err,
-                          code == TOOL_USAGE    ? QV_EINVAL
-                          : code == TOOL_DEVICE ? QV_EIO
-                                                : QV_EFORMAT,
-                          "%s: no cache could be made there", c->folder)
-                : QV_OK;
+    return bench_ended("the process that makes the cache", code, err);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------- */

@@ -288,9 +288,7 @@ end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error 
 {
     *ms = 1e3 * job_s;
     tool_clear_folder(j->work);
-    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
-                          "the job ended with exit code %d", code)
-                : QV_OK;
+    return bench_ended("the job", code, err);
 }
 
 static qv_status
