@@ -95,7 +95,7 @@ bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
 /* "gemm m=760 n=1024 ..." into text; always terminated. Returns text. dtype= is what most operands
  * have, those that have another stand before it by name: "y=f32 dtype=bf16". */
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
-extern const char *const qv_act_names[]; /* [QV_ACT_COUNT], as they stand there */
+extern const char *const qv_act_names[]; /* by qv_act, as they stand there; NULL at the end */
 
 /* "gemm,norm" or "all" -> operations as bits, 1 << kind; NULL: none. */
 qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);

@@ -8,8 +8,8 @@
 #include "error.h"
 #include "op.h"
 
-const char *const qv_act_names[] = { "none", "gelu_tanh", "gelu_erf", "silu", "gelu_quick" };
-_Static_assert(sizeof qv_act_names / sizeof qv_act_names[0] == QV_ACT_COUNT,
+const char *const qv_act_names[] = { "none", "gelu_tanh", "gelu_erf", "silu", "gelu_quick", NULL };
+_Static_assert(sizeof qv_act_names / sizeof qv_act_names[0] == QV_ACT_COUNT + 1,
                "an act without a name");
 
 static int64_t
