@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a job told its sink of each source, by its key; a source's calls come in order and one at a time. */
+/* What a job told its sink of each source, by its key; a source's calls come in order and one at a
+ * time. */
 #ifndef QV_TESTS_COLLECTOR_H
 #define QV_TESTS_COLLECTOR_H
 

@@ -6,7 +6,8 @@
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 
-/* Room for a stream's side data, which is with its codec parameters since 6.1; NULL for lack of memory. */
+/* Room for a stream's side data, which is with its codec parameters since 6.1; NULL for lack of
+ * memory. */
 static inline uint8_t *
 stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
 {

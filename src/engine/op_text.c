@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as text, which tests/op_parse.c reads back: in records, and what tune files know them by. */
+/* Operations as text, which tests/op_parse.c reads back: in records, and what tune files know them
+ * by. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

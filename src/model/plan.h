@@ -50,8 +50,8 @@ struct qv_buffer qv_plan_operand(const qv_plan *plan, int chunk, int id);
 /* The calls of a chunk, of which there are steps.n. */
 const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
 
-/* Pulls the oldest chunk's tokens, each item's to rows of `out` of its own; first_rows NULL: all items'
- * one behind the other, from row 0 on. */
+/* Pulls the oldest chunk's tokens, each item's to rows of `out` of its own; first_rows NULL: all
+ * items' one behind the other, from row 0 on. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
 

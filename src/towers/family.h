@@ -20,9 +20,9 @@ enum qv_interpolation {
     QV_BICUBIC,
 };
 
-/* Names in checkpoints that families differ in, below the tower's prefix and without ".weight", ".bias".
- * Those of a merger are below `merger` (where that is "", they are whole) or `deepstack`.N. NULL: the
- * family has none. */
+/* Names in checkpoints that families differ in, below the tower's prefix and without ".weight",
+ * ".bias". Those of a merger are below `merger` (where that is "", they are whole) or
+ * `deepstack`.N. NULL: the family has none. */
 struct qv_tensor_names {
     const char *patch_norm, *positions; /* patch_norm: before positions are added */
     const char *qkv[3], *fc1[2], *fc2;  /* of a block: qkv as one or as three, fc1 as gate and up */

@@ -28,11 +28,12 @@ struct qv_tensor_part {
     struct qv_found weight;
     qv_dtype dtype; /* of the values that are read */
     int64_t k;      /* values of a row */
-    /* A row is stored as a matrix [rows, cols] and read as its transpose: of a patch embedding stored
-     * [O, T, P, P, C], of a Conv2d stored [O, C, merge, merge]. cols 0: a row is read as it is stored. */
+    /* A row is stored as a matrix [rows, cols] and read as its transpose: of a patch embedding
+     * stored [O, T, P, P, C], of a Conv2d stored [O, C, merge, merge]. cols 0: a row is read as it
+     * is stored. */
     int64_t stored_rows, stored_cols;
-    /* A quantised weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias of
-     * its group. bits 0: the weight is not quantised. */
+    /* A quantised weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias
+     * of its group. bits 0: the weight is not quantised. */
     int bits;
     int64_t group;                  /* 32, 64 or 128 values, as MLX has them */
     struct qv_found scales, biases; /* [n, k/group] */
@@ -59,8 +60,8 @@ struct qv_part_room {
 /* The bytes that a row takes in each block of a room. */
 size_t qv_part_row_bytes(const struct qv_tensor_part *part);
 
-/* Reads rows row .. row+rows: *values is in the room's raw or in its canonical. QV_EFORMAT if the room
- * is too small for them. */
+/* Reads rows row .. row+rows: *values is in the room's raw or in its canonical. QV_EFORMAT if the
+ * room is too small for them. */
 qv_status qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                        const struct qv_part_room *room, void **values, qv_error *err);
 

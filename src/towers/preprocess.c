@@ -22,8 +22,8 @@ struct processor {
     qv_preprocess preset; /* transformers' class defaults; patches are the tower's */
 };
 
-/* Where the processors of images and of clips are described: in a part of processor_config.json, else in
- * the first of some files that is there. */
+/* Where the processors of images and of clips are described: in a part of processor_config.json,
+ * else in the first of some files that is there. */
 static const struct {
     const char *part, *prefix, *files[3];
 } places[2] = {

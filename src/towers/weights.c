@@ -200,8 +200,8 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-/* Reads a piece as [rows, spec.k] to where the place has converted rows. What is in the file as it is
- * on the device is not copied. */
+/* Reads a piece as [rows, spec.k] to where the place has converted rows. What is in the file as it
+ * is on the device is not copied. */
 static qv_status
 read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
            void *to, qv_error *err)

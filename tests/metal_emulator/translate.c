@@ -3,8 +3,8 @@
  * translate [--address-spaces] IN.metal OUT LIBRARY: Metal into C++ that clang compiles to run
  * (metal_stdlib), or into C++ for OpenCL, whose pointers keep to their address spaces as Metal's do
  * (address_spaces.h). LIBRARY says what REAL is: bfloat, float; faults is float by another name.
- * What it does not know is an error, as are a few things that clang lets pass and Metal does not. Of
- * macros it expands those that make kernels, before anything else; the others are clang's.
+ * What it does not know is an error, as are a few things that clang lets pass and Metal does not.
+ * Of macros it expands those that make kernels, before anything else; the others are clang's.
  */
 #define _POSIX_C_SOURCE 200809L /* open_memstream */
 #include <ctype.h>
@@ -112,7 +112,8 @@ word_length(const char *p)
     return n;
 }
 
-/* What stands between the bracket at p and the one that closes it, cut at its commas; behind that. */
+/* What stands between the bracket at p and the one that closes it, cut at its commas; behind that.
+ */
 static const char *
 read_list(const char *p, char *list[MOST_MACRO_PARAMETERS], int *n)
 {

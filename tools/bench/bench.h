@@ -212,7 +212,8 @@ struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench
 /* What work of so many ms comes to against them: as a record's fields, and as lines. */
 json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
 void bench_print_bounds(const struct bench_bounds *bounds, double ms);
-/* The lines and records of the limit and of the floor of the work that r is of. prefix: of their ways. */
+/* The lines and records of the limit and of the floor of the work that r is of. prefix: of their
+ * ways. */
 qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
                               const struct bench_bounds *bounds, const char *prefix,
                               struct bench_record r, qv_error *err);

@@ -156,8 +156,8 @@ compare_bits(const struct verify_layer *l, const float *wanted, struct verify_ro
     return QV_OK;
 }
 
-/* One row for all layers of a run b, held to those of a; in one and the same run each output that is
- * pulled is held to the layer that it comes from. */
+/* One row for all layers of a run b, held to those of a; in one and the same run each output that
+ * is pulled is held to the layer that it comes from. */
 static qv_status
 check_bits(const char *check, const char *name, qv_dtype dtype, const struct verify_layers *a,
            const struct verify_layers *b, struct verify_table *out, qv_error *err)
@@ -274,8 +274,8 @@ verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding
     return status;
 }
 
-/* The tower in one dtype. A bf16 checkpoint's f32 tower is the truth of its bf16 tower too, and is kept
- * for that, with the ideal one. */
+/* The tower in one dtype. A bf16 checkpoint's f32 tower is the truth of its bf16 tower too, and is
+ * kept for that, with the ideal one. */
 static qv_status
 verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
              const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,

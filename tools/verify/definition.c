@@ -55,7 +55,8 @@ spread(int64_t i, int64_t n, int64_t all)
 
 /* ---- what is convolved ----------------------------------------------------------------------- */
 
-/* A tensor that the patch embedding reads: each value is rounded once, and kept in another dtype. */
+/* A tensor that the patch embedding reads: each value is rounded once, and kept in another dtype.
+ */
 struct rounded_tensor {
     const char *name; /* below the tower's prefix */
     int64_t values;
