@@ -165,13 +165,13 @@ qv_cache_source_hash(const char *path, const char *start, const char *end, const
 int
 qv_cache_n_tensors(const qv_cache_layout *l)
 {
-    return l->packed ? 1 : 1 + l->n_deepstack;
+    return qv_token_file_matrices(l->packed, l->n_deepstack);
 }
 
 int64_t
 qv_cache_columns(const qv_cache_layout *l)
 {
-    return l->packed ? l->width * (1 + l->n_deepstack) : l->width;
+    return qv_token_file_columns(l->packed, l->n_deepstack, l->width);
 }
 
 size_t

@@ -40,7 +40,6 @@ struct qv_cache_part {
     size_t n_keys, keys_room;
     size_t n_records, n_open; /* keys that have a record; that are not finished */
     double began_s;
-    bool full; /* no more keys are begun in it */
 };
 
 /* At most so many bytes of a header a key and its record take, whatever becomes of it. */

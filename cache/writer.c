@@ -105,7 +105,6 @@ retire(qv_cache_writer *w)
         return;
     if (p->header < p->room / 4 && w->room > LEAST_ROOM)
         w->room /= 2;
-    p->full = true;
     while (*last)
         last = &(*last)->next;
     *last = p;

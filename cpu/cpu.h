@@ -240,7 +240,8 @@ void qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float al
                            int64_t n);
 /* y *= x */
 void qv_lanes_multiply_cpu(float *y, const float *x, int64_t n);
-/* y[cols, y_stride] = the transpose of x[rows, x_stride] with a step of x_step between columns */
+/* y[cols, y_stride] = the transpose of x[rows, x_stride] with a step of x_step between columns: as
+ * in BLAS a matrix is a pointer, sizes and strides, so there are eight parameters. */
 void qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride,
                             int64_t x_step, int64_t dtype, int64_t rows, int64_t cols);
 /* y[y_rows, y_stride], a multiple of 16: the transpose of x[rows, cols] of 32-bit words, and zeros */

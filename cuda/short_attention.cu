@@ -171,7 +171,8 @@ store_strip(bf16 *to, int64_t stride, bf16 *own, const float (&out)[tile<HEAD_DI
     }
 }
 
-/* All of one head of one segment. */
+/* All of one head of one segment. Each tensor is a parameter of its own, as it is of a kernel, so
+ * there are more than seven. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 attend_segment(const struct short_shape &s, int first, int rows, int head, bf16 *own_q,

@@ -169,7 +169,8 @@ QV_API int64_t qv_sample_frames(int64_t total_frames, double source_fps, double 
 /*
  * Bicubic (a = -0.5) antialiased resize of RGB bytes, as torchvision resizes uint8 tensors:
  * src[src_h, src_w, 3] (rows src_stride bytes apart) -> dst[dst_h, dst_w, 3], rounded to bytes
- * between the passes. QV_ENOMEM.
+ * between the passes. QV_ENOMEM. Both images are named with their sizes, as image libraries do, so
+ * the function has eight parameters.
  */
 QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w,
                                    int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,

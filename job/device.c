@@ -151,8 +151,8 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
-/* The plan that a chunk goes through: its items', but of a pack that is not full a smaller one with the
- * same bits, or, where a device promises no bits, any. */
+/* The plan that a chunk goes through is its items'. A pack that is not full goes through a
+ * smaller one with the same bits, or, where the device promises no bits, through any. */
 static qv_plan_options
 options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
 {
@@ -165,13 +165,14 @@ options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
     return options;
 }
 
-/* What was chosen, under the lock again. */
+/* Pushes the chunk that was chosen. The lock is held before and after, and given back while the
+ * device works. */
 static void
 push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
     qv_job *job = d->job;
     qv_error err = { 0 };
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     struct qv_job_item *first = chunk->pieces[0]->item;
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
@@ -182,7 +183,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
             d->ahead = chunk->plan->info.chunks_ahead;
         status = push(d, chunk, &err);
     }
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "push", d->index, chunk->n == 1 ? first->source.key : NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
@@ -197,7 +198,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
         d->n_pushed++;
 }
 
-/* Under the lock: pieces with their tokens. */
+/* Hands the pieces of a chunk with their tokens to the sink, under the lock. */
 static void
 hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
@@ -210,7 +211,7 @@ hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
         struct qv_job_piece *p = chunk->pieces[i];
         p->buffer = chunk->buffer;
         p->buffer_row = row / area;
-        p->ready_s = qv_job_seconds();
+        p->ready_s = qv_seconds();
         p->item->wait_device_s += chunk->device_s;
         row += p->size.rows;
         qv_job_queue_put(&job->told, p);
@@ -233,11 +234,11 @@ pull_chunk(struct qv_job_device *d)
     qv_job *job = d->job;
     qv_error err = { 0 };
     struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = qv_plan_pull(chunk->plan->plan, &chunk->buffer->tokens, &err);
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "pull", d->index, NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
@@ -259,7 +260,7 @@ oldest_s(const struct qv_job_queue *q)
     return q->n ? ((const struct qv_job_piece *)qv_job_queue_at(q, 0))->ready_s : INFINITY;
 }
 
-/* A chunk of small pieces, and as much again to choose from. */
+/* Whether there are small pieces for a chunk, and as much again to choose from. */
 static bool
 is_enough(const qv_job *job, int kind)
 {
@@ -269,7 +270,8 @@ is_enough(const qv_job *job, int kind)
            all->segments >= 2 * c->segments || (c->windows && all->windows >= 2 * c->windows);
 }
 
-/* Whether small pieces are packed now: there are enough, or nothing to wait for. Otherwise after how long to look again. */
+/* Whether small pieces are packed now, because there are enough or nothing to wait for.
+ * Otherwise *wait_s becomes the time after which to look again, if that is sooner. */
 static bool
 may_pack(const qv_job *job, int kind, double now_s, double *wait_s)
 {
@@ -307,7 +309,8 @@ choose_pack(qv_job *job, int kind, struct qv_job_chunk *chunk)
     }
 }
 
-/* The place of the oldest piece that is a chunk, of an item that no other device has; n: none. */
+/* The place of the oldest piece that is a chunk by itself and of an item that no other device
+ * has; large.n: there is none. */
 static size_t
 find_large(const qv_job *job, int device)
 {
@@ -319,12 +322,12 @@ find_large(const qv_job *job, int device)
     return job->large.n;
 }
 
-/* Under the lock. The oldest of what may go. */
+/* Chooses, under the lock, the oldest of what may go; false: nothing may. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s)
 {
     qv_job *job = d->job;
-    const double now_s = qv_job_seconds();
+    const double now_s = qv_seconds();
     const size_t large = find_large(job, d->index);
     double oldest = INFINITY;
     int kind = -1;
@@ -364,9 +367,9 @@ static void
 wait_for_work(struct qv_job_device *d, bool full, double seconds)
 {
     qv_job *job = d->job;
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_wait_for(job, QV_JOB_DEVICES, seconds);
-    *(full ? &job->progress.full_s : &job->progress.starved_s) += qv_job_seconds() - began_s;
+    *(full ? &job->progress.full_s : &job->progress.starved_s) += qv_seconds() - began_s;
 }
 
 void *

@@ -8,11 +8,11 @@
 #include "options.h"
 
 const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
-    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES, .value_bytes = 1 },
-    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES, .value_bytes = sizeof(float) },
-    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16, .value_bytes = sizeof(uint16_t) },
+    [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_FRAMES] = { .input = QV_INPUT_FRAMES },
+    [QV_SOURCE_PATCHES] = { .input = QV_INPUT_PATCHES },
+    [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16 },
 };
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -38,6 +38,13 @@ qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
     piece->part.data = piece->own = NULL;
     job->used -= piece->own_bytes;
     qv_job_wake(job, QV_JOB_READERS);
+}
+
+void
+qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
+{
+    qv_job_free_frames(job, piece);
+    free(piece);
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
@@ -84,7 +91,8 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-/* A function of the item alone (and of the job's options): its tokens are the same bits in any order. */
+/* Decides by the item and the job's options alone, so that its tokens are the same bits in any
+ * order. */
 qv_status
 qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
@@ -128,7 +136,8 @@ check_source(const qv_job_source *s, qv_error *err)
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
 
-/* The decoder is the job's, started for the first source that needs one. */
+/* Sets the clip's options. The decoder is the job's, and is started for the first source that
+ * needs one. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -179,7 +188,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
-/* Under the lock: room for a source, or why there will be none. */
+/* Waits under the lock for room for a source, or says why there will be none. */
 static qv_status
 wait_for_place(qv_job *job, const char *name, qv_error *err)
 {

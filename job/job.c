@@ -17,14 +17,6 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-double
-qv_job_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void
 qv_job_wake(qv_job *job, enum qv_job_who who)
 {
@@ -37,7 +29,8 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* By the clock that every system has for this, which may be set: so never for long at once. */
+/* Waits by CLOCK_REALTIME, which every system has for this. It may be set meanwhile, so nobody
+ * waits for long at once. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -119,7 +112,7 @@ set_options(qv_job *job, const qv_job_options *o)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
-/* Of one tower: their tokens mean the same. */
+/* Checks that all models are of one tower, so that their tokens mean the same. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
@@ -149,7 +142,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Of the larger of the two chunks that no item is larger than: a pack, and one filled by one clip. */
+/* Counts the tokens of the larger of two chunks that usual items do not exceed: a pack, and one
+ * that a single clip fills. */
 static qv_status
 count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
 {
@@ -160,7 +154,7 @@ count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_
     return status;
 }
 
-/* The plan for packs, on each device. */
+/* Opens each device, with its plan for packs. */
 static qv_status
 open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
@@ -178,7 +172,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 
 enum { QUEUES = 4 + QV_JOB_INPUTS };
 
-/* Every queue of the job, and for how many there is room. */
+/* Lists every queue of the job, and for how many it has room. */
 static void
 list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
 {
@@ -285,7 +279,7 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
-    job->opened_s = qv_job_seconds();
+    job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);
     if (status)
@@ -309,17 +303,10 @@ join_threads(qv_job *job)
 }
 
 static void
-drop_piece(qv_job *job, struct qv_job_piece *piece)
-{
-    qv_job_free_frames(job, piece);
-    free(piece);
-}
-
-static void
 drop_queue(qv_job *job, struct qv_job_queue *queue)
 {
     while (queue->n)
-        drop_piece(job, qv_job_queue_take(queue, 0));
+        qv_job_drop_piece(job, qv_job_queue_take(queue, 0));
 }
 
 static void
@@ -334,13 +321,14 @@ drop_pieces(qv_job *job)
         for (; d->n_pulled < d->n_pushed; d->n_pulled++) {
             struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
             for (size_t p = 0; p < chunk->n; p++)
-                drop_piece(job, chunk->pieces[p]);
+                qv_job_drop_piece(job, chunk->pieces[p]);
         }
     }
 }
 
-/* All threads leave; what is not done is told as cancelled, from here. Progress may be asked for
- * meanwhile: so an item is taken from the list, under the lock, before it is told of and freed. */
+/* Lets all threads leave, and tells from here, as cancelled, of what is not done. Progress may
+ * be asked for meanwhile: so an item is taken from the list, under the lock, before it is told
+ * of and freed. */
 static void
 finish(qv_job *job)
 {

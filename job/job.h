@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "clock.h"
 #include "error.h"
 #include "qwenvit_job.h"
 
@@ -21,11 +22,10 @@ enum {
     QV_JOB_LARGE_READY = 2
 };
 
-/* A device sees a kind of source as an input with values of so many bytes. */
+/* What a kind of source is to a device. */
 struct qv_job_kind {
     bool is_clip; /* a file, which is decoded */
     qv_input input;
-    size_t value_bytes; /* of a pixel's channel, or of a patch's value */
 };
 extern const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS];
 
@@ -52,7 +52,7 @@ qv_job_clock_stop(struct qv_job_clock *c, double now_s)
     *c = (struct qv_job_clock){ .sum_s = qv_job_clock_read(c, now_s) };
 }
 
-/* A queue with room for so many. Under the job's lock. */
+/* A queue with room for so many, which is used under the job's lock. */
 struct qv_job_queue {
     void **at;
     size_t first, n, room;
@@ -202,14 +202,14 @@ struct qv_job {
     qv_job_progress progress;
 };
 
-/* For what the core says of items: all models say the same. */
+/* The model that the core is asked with about items; all models of a job answer the same. */
 static inline const qv_model *
 qv_job_model(const qv_job *job)
 {
     return job->devices[0].model;
 }
 
-/* Who waits for what. */
+/* Those who wait, and what they wait for. */
 enum qv_job_who {
     QV_JOB_ADDERS,  /* room among the sources */
     QV_JOB_READERS, /* a source, memory, room among what is ready */
@@ -218,23 +218,22 @@ enum qv_job_who {
     QV_JOB_ENDERS,  /* that all is done */
 };
 
-double qv_job_seconds(void); /* monotonic */
-
-/* All these under the lock. */
+/* These are called under the lock. */
 void qv_job_wake(qv_job *job, enum qv_job_who who);
 void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
-/* Ends the job, if nothing has. */
+/* Ends the job with this failure, if nothing has ended it before. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
-/* The item has failed, if it has not; what is no matter of the item alone ends the job. */
+/* Fails an item that has not failed yet; what is no matter of the item alone ends the job. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* One holds the item less: where it was the last, the item goes on as far as it can without a call of the
- * sink. Returns its state: QV_JOB_FAILED leaves the caller to have the last call made; QV_JOB_DONE: the item
- * was freed. */
+/* Gives back one hold of an item: without a holder the item goes on as far as it can without a
+ * call of the sink. Returns its state: with QV_JOB_FAILED the caller has the last call made;
+ * with QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Small pieces that wait: one more, or (sign -1) one less. */
+/* Counts one small piece more among those that wait, or (sign -1) one less. */
 void qv_job_count(qv_capacity *all, const qv_capacity *one, int sign);
 void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
+void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece); /* and its frames */
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
@@ -247,7 +246,7 @@ void *qv_job_sink_thread(void *worker);
 /* item.c */
 void qv_job_free_item(struct qv_job_item *item);
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* from the list of all */
-/* What suits the item's grid. QV_EINVAL for one that cannot be. */
+/* Decides on the plan that suits the item's grid. QV_EINVAL: the grid cannot be. */
 qv_status qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name,
                         qv_error *err);
 

@@ -2,7 +2,7 @@
 /* How far a job is, and which of its stages limits it. */
 #include "job.h"
 
-/* The busiest of the stages; where none is, sources come too slowly. */
+/* Names the busiest of the stages; where none is busy, sources come too slowly. */
 static const char *
 find_limit(const qv_job_progress *p)
 {
@@ -14,7 +14,7 @@ find_limit(const qv_job_progress *p)
     return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
 }
 
-/* Under the lock: every stage's seconds, with those of what it is about now. */
+/* Sums up, under the lock, every stage's seconds with those of what it is about now. */
 static void
 read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
 {
@@ -36,7 +36,7 @@ void
 qv_job_get_progress(qv_job *job, qv_job_progress *out)
 {
     pthread_mutex_lock(&job->lock);
-    const double now_s = qv_job_seconds();
+    const double now_s = qv_seconds();
     *out = job->progress;
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;

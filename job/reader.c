@@ -8,7 +8,8 @@
 
 #include "job.h"
 
-/* Where few sources wait, a clip has every core; else there are as many clips side by side. */
+/* How many threads decode a clip: every core's (0) where few sources wait, else one, as there
+ * are as many clips side by side. */
 static int
 clip_threads(const qv_job *job, size_t wanted)
 {
@@ -23,7 +24,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Room for a piece among those that are ready. */
+/* Whether there is room for a piece among those that are ready. */
 static bool
 has_place(const qv_job *job, const struct qv_job_item *item)
 {
@@ -50,7 +51,7 @@ static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_job_seconds());
+    qv_job_clock_start(&item->room, qv_seconds());
     while (!is_over(job, item) && !has_place(job, item))
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
@@ -59,7 +60,7 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
     job->used += over ? 0 : bytes;
     if (job->used > job->progress.most_frame_bytes)
         job->progress.most_frame_bytes = job->used;
-    qv_job_clock_stop(&item->room, qv_job_seconds());
+    qv_job_clock_stop(&item->room, qv_seconds());
     pthread_mutex_unlock(&job->lock);
     return !over;
 }
@@ -73,15 +74,14 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     const qv_input input = item->options.input;
     struct qv_job_queue *queue = item->packed ? &job->packed[input] : &job->large;
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_job_seconds());
+    qv_job_clock_start(&item->room, qv_seconds());
     while (!job->stopping && queue->n == queue->room)
         qv_job_wait(job, QV_JOB_READERS); /* others came before */
-    qv_job_clock_stop(&item->room, qv_job_seconds());
+    qv_job_clock_stop(&item->room, qv_seconds());
     if (job->stopping) {
-        qv_job_free_frames(job, piece);
-        free(piece);
+        qv_job_drop_piece(job, piece);
     } else {
-        piece->ready_s = job->ready_s = qv_job_seconds();
+        piece->ready_s = job->ready_s = qv_seconds();
         item->holders++;
         item->ready++;
         qv_job_queue_put(queue, piece);
@@ -92,7 +92,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* The piece that begins with a frame pair; of a clip without its frames. */
+/* Makes the piece that begins with a frame pair; a clip's comes without its frames. */
 static struct qv_job_piece *
 make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
 {
@@ -151,7 +151,8 @@ is_over_now(qv_job *job, const struct qv_job_item *item)
     return over;
 }
 
-/* One at a time, so that the end of a job waits for no more than one. *more: as of read_piece. */
+/* Reads a piece's frames one at a time, so that the end of a job waits for no more than one.
+ * *more is false where the job or the item is over. */
 static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
             bool *more, qv_error *err)
@@ -172,7 +173,7 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
     return QV_OK;
 }
 
-/* A piece of the clip, read: *more is false where the job or the item is over. */
+/* Reads a piece of the clip and queues it. *more is false where the job or the item is over. */
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
@@ -187,7 +188,7 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
         free(piece);
         return QV_OK;
     }
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     piece->own_bytes = bytes;
     piece->part.data = piece->own = malloc(bytes);
     qv_status status = piece->own ? read_frames(job, item, piece, first, more, err)
@@ -196,21 +197,20 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
     pthread_mutex_lock(&job->lock);
-    item->wait_decode_s += qv_job_seconds() - began_s;
+    item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
     item->decoded = decoded;
-    if (status || !*more) {
-        qv_job_free_frames(job, piece);
-        free(piece);
-    }
+    if (status || !*more)
+        qv_job_drop_piece(job, piece);
     pthread_mutex_unlock(&job->lock);
     if (!status && *more)
         put_ready(job, piece);
     return status;
 }
 
-/* Small parts of it at a time in memory, whatever its length. */
+/* Reads a clip piece by piece, so that little of it is in memory at a time, whatever its
+ * length. */
 static qv_status
 read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -249,7 +249,7 @@ take_source(struct qv_job_worker *w)
     struct qv_job_item *item = NULL;
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
-        item->began_s = qv_job_seconds();
+        item->began_s = qv_seconds();
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;
@@ -260,7 +260,8 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Queues the call that tells of a failure. Waits for room, so that no more failures wait than readers. */
+/* Queues the call that tells of a failure. It waits for room, so that no more failures wait
+ * than there are readers. */
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {
@@ -281,7 +282,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     qv_job *job = w->job;
     qv_clip_close(&item->clip);
     pthread_mutex_lock(&job->lock);
-    job->progress.decode_s += qv_job_seconds() - item->began_s - item->room.sum_s;
+    job->progress.decode_s += qv_seconds() - item->began_s - item->room.sum_s;
     job->progress.room_s += item->room.sum_s;
     job->n_reading--;
     w->item = NULL;
@@ -304,7 +305,7 @@ qv_job_read(void *worker)
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
         qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
-        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_job_seconds());
+        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }
     return NULL;

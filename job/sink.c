@@ -22,7 +22,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
                         .decoded_frames = item->decoded,
-                        .seconds = item->began_s > 0 ? qv_job_seconds() - item->began_s : 0,
+                        .seconds = item->began_s > 0 ? qv_seconds() - item->began_s : 0,
                         .decode_s = item->decode_s,
                         .wait_decode_s = item->wait_decode_s,
                         .wait_device_s = item->wait_device_s,
@@ -48,16 +48,16 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
     r->n_frames = piece->own ? piece->part.n_frames : 0;
 }
 
-/* Under the lock, which it gives back while the sink is called. */
+/* Calls the sink. The lock is held before and after, and given back meanwhile. */
 static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {
     qv_error err = { 0 };
-    const double began_s = qv_job_seconds();
+    const double began_s = qv_seconds();
     qv_job_clock_start(&w->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = job->o.sink(job->o.user, r, &err);
-    const double ended_s = qv_job_seconds();
+    const double ended_s = qv_seconds();
     qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&w->busy, ended_s);
@@ -117,7 +117,7 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
     struct qv_job_item *item = piece->item;
     item->sink = w;
     if (!item->status) {
-        item->wait_sink_s += qv_job_seconds() - piece->ready_s;
+        item->wait_sink_s += qv_seconds() - piece->ready_s;
         qv_job_result r = describe(job, item);
         add_tokens(job, piece, &r);
         call(job, w, item, &r);

@@ -143,7 +143,7 @@ lose_it(struct qvm_far *far, int why, qv_error *err)
 static double
 until(const struct qvm_far *far)
 {
-    return far->pid ? qvm_seconds() + far->patience_s : INFINITY;
+    return far->pid ? qv_seconds() + far->patience_s : INFINITY;
 }
 
 /* A far end that has gone is no error yet: what it sent last is still to be read, and says why. One

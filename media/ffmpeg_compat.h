@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* All that is written twice because FFmpeg 5.1 to 9 differ in it; for the tests, too. */
+/* All that is written twice because FFmpeg 5.1 to 9 differ in it, but for what only tests
+ * write (tests/ffmpeg_write.h). */
 #ifndef QV_MEDIA_FFMPEG_COMPAT_H
 #define QV_MEDIA_FFMPEG_COMPAT_H
 
@@ -10,7 +11,7 @@
 /* Since 6.1 a stream's side data is with its codec parameters. */
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
 
-/* NULL if there is none, or fewer bytes. */
+/* A stream's side data of a type; NULL: it has none, or fewer bytes. */
 static inline const uint8_t *
 qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
 {
@@ -18,16 +19,6 @@ qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, siz
     const AVPacketSideData *side =
         av_packet_side_data_get(par->coded_side_data, par->nb_coded_side_data, type);
     return side && side->size >= bytes ? side->data : NULL;
-}
-
-/* Room for it; NULL for lack of memory. */
-static inline uint8_t *
-qvm_stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
-{
-    AVCodecParameters *par = stream->codecpar;
-    AVPacketSideData *side =
-        av_packet_side_data_new(&par->coded_side_data, &par->nb_coded_side_data, type, bytes, 0);
-    return side ? side->data : NULL;
 }
 
 #else
@@ -38,12 +29,6 @@ qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, siz
     size_t size = 0;
     const uint8_t *data = av_stream_get_side_data(stream, type, &size);
     return size >= bytes ? data : NULL;
-}
-
-static inline uint8_t *
-qvm_stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
-{
-    return av_stream_new_side_data(stream, type, bytes);
 }
 
 #endif
@@ -57,24 +42,12 @@ qvm_is_interlaced(const AVFrame *frame)
     return frame->flags & AV_FRAME_FLAG_INTERLACED;
 }
 
-static inline void
-qvm_set_interlaced(AVFrame *frame)
-{
-    frame->flags |= AV_FRAME_FLAG_INTERLACED | AV_FRAME_FLAG_TOP_FIELD_FIRST;
-}
-
 #else
 
 static inline bool
 qvm_is_interlaced(const AVFrame *frame)
 {
     return frame->interlaced_frame;
-}
-
-static inline void
-qvm_set_interlaced(AVFrame *frame)
-{
-    frame->interlaced_frame = frame->top_field_first = 1;
 }
 
 #endif

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include "clock.h"
 #include "error.h"
 #include "qwenvit_media.h"
 
@@ -51,14 +52,12 @@ typedef struct qvm_resizer qvm_resizer;
 
 typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
-/* Tables and scratch for one pair of sizes, for up to `parts` threads at a time. */
-qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_level level,
+/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
                              qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
-
-/* Output rows y0 .. y1-1 with the scratch of `part`. Allocates nothing. */
-void qvm_resizer_run(qvm_resizer *resizer, int part, const uint8_t *src, int64_t src_stride,
-                     uint8_t *dst, int y0, int y1);
+/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
 /* resize_x86.c: takes over what this machine does better for this many horizontal taps. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
@@ -402,8 +401,6 @@ void qvm_serve(const qvm_session *session);
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-double qvm_seconds(void); /* monotonic */
-
 /* All n bytes, or false. */
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);
@@ -430,7 +427,7 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 bool qvm_stream(int *here, int *there);
 
 /* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
- * another errno. until_s as qvm_seconds counts, or infinite. */
+ * another errno. until_s as qv_seconds counts, or infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them
  * in time. */

@@ -86,7 +86,7 @@ wait_for(int socket, short events, double until_s)
 {
     struct pollfd wait = { .fd = socket, .events = events };
     for (;;) {
-        const double left_s = until_s - qvm_seconds();
+        const double left_s = until_s - qv_seconds();
         const int ready = poll(&wait, 1,
                                isinf(until_s) ? -1
                                : left_s > 0   ? (int)(left_s * 1e3) + 1
@@ -220,7 +220,7 @@ qv_decoder_stop(qv_decoder **decoder)
         char none;
         shutdown(d->socket, SHUT_WR);
         if (!d->used ||
-            qvm_receive_until(d->socket, &none, 1, qvm_seconds() + d->patience_s) != ECONNRESET)
+            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s) != ECONNRESET)
             kill(d->pid, SIGKILL);
         while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
             ;
@@ -286,7 +286,7 @@ give_up(qv_decoder *d, int code)
 static qv_status
 exchange(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_error *err)
 {
-    const double until_s = qvm_seconds() + d->patience_s;
+    const double until_s = qv_seconds() + d->patience_s;
     int code = send_order(d, order, fds, until_s);
     if (code && code != ETIMEDOUT && code != EPIPE && code != ECONNRESET)
         return qv_fail(err, QV_EBACKEND, "the program that decodes cannot be told: %s",

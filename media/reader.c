@@ -6,7 +6,7 @@
 
 #define DEFAULT_FPS 24.0
 
-/* From the beginning of the file, and all of it: `why`. */
+/* Starts over from the beginning of the file, and decodes all of it, since `why`. */
 static qv_status
 restart(qvm_reader *r, bool single, const char *why, qv_error *err)
 {
@@ -84,7 +84,8 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Whose RGB is wanted. */
+/* Whose conversion to RGB the pixels are held to: of clips and images, each transformers'
+ * reader's own. */
 static qvm_colour
 find_colour(bool is_image, enum AVCodecID codec)
 {
@@ -218,8 +219,7 @@ open_resizer(qvm_reader *r, const int size[4], qv_error *err)
     qvm_resizer_free(&r->resizer);
     qvm_resampler_free(&r->resampler);
     if (r->watch->like == QV_LIKE_TRANSFORMERS)
-        return qvm_resizer_create(size[0], size[1], size[2], size[3], 1, QVM_BEST, &r->resizer,
-                                  err);
+        return qvm_resizer_create(size[0], size[1], size[2], size[3], QVM_BEST, &r->resizer, err);
     return qvm_resampler_create(size[0], size[1], size[2], size[3],
                                 r->converter.colour == QVM_CLIP ? QVM_TORCH_FLOAT : QVM_PIL,
                                 &r->resampler, err);
@@ -240,7 +240,7 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     if (r->resampler)
         qvm_resampler_run(r->resampler, r->image.rgb, r->image.stride, dst);
     else
-        qvm_resizer_run(r->resizer, 0, r->image.rgb, r->image.stride, dst, 0, height);
+        qvm_resizer_run(r->resizer, r->image.rgb, r->image.stride, dst);
     return QV_OK;
 }
 
@@ -268,7 +268,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     return resize_into(r, height, width, dst, err);
 }
 
-/* The counts overlap, so the largest. */
+/* Returns the largest of the counts, as they overlap. */
 int64_t
 qvm_reader_damaged(const qvm_reader *r)
 {

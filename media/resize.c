@@ -16,13 +16,11 @@ struct qvm_resizer {
     qvm_axis across, down;
     qvm_resize_ops ops;
     int src_h, src_w, dst_h, dst_w;
-    int parts;
-    int ring_rows;        /* resized rows that one part keeps */
+    int ring_rows;        /* resized rows that are kept */
     size_t ring_stride;   /* bytes, multiple of 64, with room behind the row */
     size_t padded_stride; /* bytes of one source row copied for kernels that read past its end */
-    size_t part_bytes;
     uint8_t *scratch;
-    const uint8_t **rows; /* [parts, down.taps + 1] */
+    const uint8_t **rows; /* [down.taps + 1] */
 };
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -39,7 +37,8 @@ cubic(double x)
     return 0.0;
 }
 
-/* Weights of one output; w has room for max_taps. Returns their number, *first is the input. */
+/* Computes the weights of one output; w has room for max_taps. Returns their number; *first is
+ * the first input. */
 static int
 weigh(int in, double scale, double support, int max_taps, int i, int64_t *first, double *w)
 {
@@ -94,8 +93,8 @@ store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
     axis->start[i] = (int32_t)start;
 }
 
-/* The most inputs that one output looks at, and the precision of the axis. Returns 0 for lack of
- * memory. */
+/* Measures the axis: its precision, and the most inputs that one output looks at, which is
+ * returned; 0: there is no memory. */
 static int
 axis_measure(qvm_axis *axis, int in, int out)
 {
@@ -144,7 +143,8 @@ axis_fill(qvm_axis *axis, int taps)
     return done;
 }
 
-/* Four outputs side by side: what one vector of the packed kernel needs lies together. */
+/* Puts the weights of four outputs side by side, so that what one vector of the packed kernel
+ * needs lies together. */
 static bool
 axis_pack(qvm_axis *axis)
 {
@@ -218,7 +218,7 @@ round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* An axis that keeps its size has no taps: that pass is left out. */
+/* Prepares both axes. One that keeps its size has no taps, and its pass is left out. */
 static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
 {
@@ -240,7 +240,7 @@ axes_prepare(qvm_resizer *r, qvm_level level)
     return !high || axis_fill(&r->down, (int)round_up((size_t)n_down, 2));
 }
 
-/* Scratch of one part: the ring, copied source rows, one output row. */
+/* Allocates the scratch: the ring, one output row, and copied source rows. */
 static bool
 scratch_prepare(qvm_resizer *r)
 {
@@ -248,15 +248,15 @@ scratch_prepare(qvm_resizer *r)
     r->ring_rows = (r->down.taps > 1 ? r->down.taps : 1) + QVM_ROWS;
     r->ring_stride = round_up(3 * (size_t)r->dst_w + ROW_SPARE, 64);
     r->padded_stride = round_up(3 * (size_t)longest + ROW_SPARE, 64);
-    r->part_bytes = (size_t)(r->ring_rows + 1) * r->ring_stride + QVM_ROWS * r->padded_stride;
-    r->scratch = calloc((size_t)r->parts, r->part_bytes);
-    r->rows = calloc((size_t)r->parts * (size_t)(r->down.taps + 1), sizeof *r->rows);
+    r->scratch =
+        calloc(1, (size_t)(r->ring_rows + 1) * r->ring_stride + QVM_ROWS * r->padded_stride);
+    r->rows = calloc((size_t)(r->down.taps + 1), sizeof *r->rows);
     return r->scratch && r->rows;
 }
 
 qv_status
-qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_level level,
-                   qvm_resizer **out, qv_error *err)
+qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level, qvm_resizer **out,
+                   qv_error *err)
 {
     qvm_resizer *r = calloc(1, sizeof *r);
     if (!r)
@@ -265,7 +265,6 @@ qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, int parts, qvm_le
     r->src_w = src_w;
     r->dst_h = dst_h;
     r->dst_w = dst_w;
-    r->parts = parts;
     if (!axes_prepare(r, level) || !scratch_prepare(r))
         goto no_memory;
     *out = r;
@@ -293,18 +292,18 @@ qvm_resizer_free(qvm_resizer **resizer)
     *resizer = NULL;
 }
 
-/* Source rows y .. y+QVM_ROWS-1, resized across, into the ring. Rows past the end repeat the last:
- * their ring slots are not looked at. */
+/* Resizes source rows y .. y+QVM_ROWS-1 across, into the ring. Rows past the end repeat the
+ * last: their ring slots are not looked at. */
 static void
-fill_ring(const qvm_resizer *r, uint8_t *scratch, const uint8_t *src, int64_t stride, int y)
+fill_ring(const qvm_resizer *r, const uint8_t *src, int64_t stride, int y)
 {
-    uint8_t *padded = scratch + (size_t)(r->ring_rows + 1) * r->ring_stride;
+    uint8_t *padded = r->scratch + (size_t)(r->ring_rows + 1) * r->ring_stride;
     const uint8_t *from[QVM_ROWS];
     uint8_t *to[QVM_ROWS];
     for (int k = 0; k < QVM_ROWS; k++) {
         const int row = y + k < r->src_h ? y + k : r->src_h - 1;
         from[k] = src + row * stride;
-        to[k] = scratch + (size_t)((y + k) % r->ring_rows) * r->ring_stride;
+        to[k] = r->scratch + (size_t)((y + k) % r->ring_rows) * r->ring_stride;
         if (!r->across.taps) {
             memcpy(to[k], from[k], 3 * (size_t)r->src_w);
         } else if (row == r->src_h - 1 || r->src_w < r->across.taps) {
@@ -317,31 +316,29 @@ fill_ring(const qvm_resizer *r, uint8_t *scratch, const uint8_t *src, int64_t st
 }
 
 void
-qvm_resizer_run(qvm_resizer *r, int part, const uint8_t *src, int64_t src_stride, uint8_t *dst,
-                int y0, int y1)
+qvm_resizer_run(qvm_resizer *r, const uint8_t *src, int64_t src_stride, uint8_t *dst)
 {
     const size_t row_bytes = 3 * (size_t)r->dst_w;
     const int taps = r->down.taps;
-    uint8_t *scratch = r->scratch + (size_t)part * r->part_bytes;
-    uint8_t *last = scratch + (size_t)r->ring_rows * r->ring_stride;
-    const uint8_t **rows = r->rows + (size_t)part * (size_t)(taps + 1);
-    int filled = taps ? r->down.start[y0] : y0; /* first source row that is not in the ring */
+    uint8_t *last = r->scratch + (size_t)r->ring_rows * r->ring_stride;
+    const uint8_t **rows = r->rows;
+    int filled = taps ? r->down.start[0] : 0; /* first source row that is not in the ring */
 
-    for (int y = y0; y < y1; y++) {
+    for (int y = 0; y < r->dst_h; y++) {
         const int start = taps ? r->down.start[y] : y;
         const int end = taps ? start + taps : y + 1;
         const int needed = end < r->src_h ? end : r->src_h;
         for (; filled < needed; filled += QVM_ROWS)
-            fill_ring(r, scratch, src, src_stride, filled);
+            fill_ring(r, src, src_stride, filled);
         uint8_t *to = dst + (size_t)y * row_bytes;
         if (!taps) {
-            memcpy(to, scratch + (size_t)(y % r->ring_rows) * r->ring_stride, row_bytes);
+            memcpy(to, r->scratch + (size_t)(y % r->ring_rows) * r->ring_stride, row_bytes);
             continue;
         }
         for (int k = 0; k < taps; k++) /* an image lower than the taps: weights there are zero */
             rows[k] =
-                scratch + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows) *
-                              r->ring_stride;
+                r->scratch + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows) *
+                                 r->ring_stride;
         const int16_t *weights = r->down.weights + (size_t)y * (size_t)taps;
         const size_t whole = row_bytes / 64 * 64;
         r->ops.down(rows, weights, taps, r->down.precision, to, whole);
@@ -370,10 +367,10 @@ qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_
                        (long long)src_stride, (long long)src_w, (long long)(3 * src_w));
     qvm_resizer *r = NULL;
     qv_status status =
-        qvm_resizer_create((int)src_h, (int)src_w, (int)dst_h, (int)dst_w, 1, QVM_BEST, &r, err);
+        qvm_resizer_create((int)src_h, (int)src_w, (int)dst_h, (int)dst_w, QVM_BEST, &r, err);
     if (status)
         return status;
-    qvm_resizer_run(r, 0, src, src_stride, dst, 0, (int)dst_h);
+    qvm_resizer_run(r, src, src_stride, dst);
     qvm_resizer_free(&r);
     return QV_OK;
 }

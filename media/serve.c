@@ -99,7 +99,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         event.status = error->status;
         memcpy(event.text, error->text, sizeof event.text);
     }
-    s->said_s = qvm_seconds();
+    s->said_s = qv_seconds();
     qvm_send(s->session->socket, &event, sizeof event); /* where it fails, the listener sees why */
 }
 
@@ -107,7 +107,7 @@ static void
 say_alive(void *user)
 {
     struct server *s = user;
-    if (qvm_seconds() - s->said_s > ALIVE_S)
+    if (qv_seconds() - s->said_s > ALIVE_S)
         say(s, QVM_ALIVE, NULL, NULL);
 }
 
@@ -137,11 +137,11 @@ decode_frames(struct server *s, qv_error *err)
     say(s, QVM_PLAN, NULL, NULL);
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
-        const double began_s = qvm_seconds();
+        const double began_s = qv_seconds();
         status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
-        s->busy_s += qvm_seconds() - began_s;
+        s->busy_s += qv_seconds() - began_s;
         say(s, QVM_FRAME, NULL, NULL);
     }
     return QV_OK;
@@ -157,10 +157,10 @@ decode(struct server *s, qv_error *err)
     watch.like = (qv_like)s->open.like;
     watch.offset = s->open.offset;
     watch.length = s->open.length;
-    const double began_s = qvm_seconds();
+    const double began_s = qv_seconds();
     qv_status status =
         qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
-    s->busy_s = qvm_seconds() - began_s;
+    s->busy_s = qv_seconds() - began_s;
     if (status)
         return status;
     say(s, QVM_FACTS, &facts, NULL);

@@ -2,7 +2,6 @@
 /* What both ends of a clip need to talk to each other. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
-#include <time.h>
 
 #include "media.h"
 
@@ -36,12 +35,4 @@ qvm_receive(int socket, void *message, size_t n)
         n -= (size_t)got;
     }
     return true;
-}
-
-double
-qvm_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

@@ -237,54 +237,27 @@ attention_block(constant attention_args &a, device const int *list, device const
                                 lane);
 }
 
-/* A: strips of 8 queries of a simdgroup, 1 or 2. */
-template <uint HEAD_DIM>
-static inline void
-attention_any(constant attention_args &a, device const int *list, device const real *q,
-              device const real *k, device const real *v, device real *y, threadgroup uchar *shared,
-              uint3 group, uint thread_index, uint lane, uint simd)
-{
-    if (A == 2)
-        attention_block<HEAD_DIM, 2>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
-    else
-        attention_block<HEAD_DIM, 1>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-attention_64(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
-             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
-             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
-             threadgroup uchar *shared [[threadgroup(0)]],
-             uint3 group [[threadgroup_position_in_grid]],
-             uint thread_index [[thread_index_in_threadgroup]],
-             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    attention_any<64>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-attention_72(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
-             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
-             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
-             threadgroup uchar *shared [[threadgroup(0)]],
-             uint3 group [[threadgroup_position_in_grid]],
-             uint thread_index [[thread_index_in_threadgroup]],
-             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    attention_any<72>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-attention_80(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
-             device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],
-             device const real *v [[buffer(4)]], device real *y [[buffer(5)]],
-             threadgroup uchar *shared [[threadgroup(0)]],
-             uint3 group [[threadgroup_position_in_grid]],
-             uint thread_index [[thread_index_in_threadgroup]],
-             uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    attention_any<80>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);
-}
+/* A kernel for heads of one size. A: strips of 8 queries of a simdgroup, 1 or 2. */
+#define ATTENTION_KERNEL(NAME, HEAD_DIM)                                                           \
+    kernel void NAME(constant attention_args &a [[buffer(0)]],                                     \
+                     device const int *list [[buffer(1)]], device const real *q [[buffer(2)]],     \
+                     device const real *k [[buffer(3)]], device const real *v [[buffer(4)]],       \
+                     device real *y [[buffer(5)]], threadgroup uchar *shared [[threadgroup(0)]],   \
+                     uint3 group [[threadgroup_position_in_grid]],                                 \
+                     uint thread_index [[thread_index_in_threadgroup]],                            \
+                     uint lane [[thread_index_in_simdgroup]],                                      \
+                     uint simd [[simdgroup_index_in_threadgroup]])                                 \
+    {                                                                                              \
+        if (A == 2)                                                                                \
+            attention_block<HEAD_DIM, 2>(a, list, q, k, v, y, shared, group, thread_index, lane,   \
+                                         simd);                                                    \
+        else                                                                                       \
+            attention_block<HEAD_DIM, 1>(a, list, q, k, v, y, shared, group, thread_index, lane,   \
+                                         simd);                                                    \
+    }
+ATTENTION_KERNEL(attention_64, 64)
+ATTENTION_KERNEL(attention_72, 72)
+ATTENTION_KERNEL(attention_80, 80)
 
 /* Any head: a simdgroup per query, which goes over its keys once for each 128 dims. */
 kernel void

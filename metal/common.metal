@@ -2,7 +2,8 @@
 /*
  * What all kernels share. The build puts arguments.h, this file and the other .metal files behind
  * one another into one source; REAL is bfloat or float, the dtype of activations and weights. Sums
- * are float.
+ * are float. Metal gives each buffer and each place in the grid to a parameter of its own, so
+ * kernels and the functions that do their work have more than seven.
  */
 #include <metal_stdlib>
 using namespace metal;

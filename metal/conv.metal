@@ -156,65 +156,11 @@ conv_tile(constant conv_args &a, device const real *x, device const real *w,
                   y, lane);
 }
 
-kernel void
-conv_64x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    conv_tile<64, 64, 4, 4>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-conv_64x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    conv_tile<64, 32, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-conv_32x64(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    conv_tile<32, 64, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-conv_32x32(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    conv_tile<32, 32, 2, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-conv_128x16(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-            device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-            threadgroup uchar *shared [[threadgroup(0)]],
-            uint3 group [[threadgroup_position_in_grid]],
-            uint thread_index [[thread_index_in_threadgroup]],
-            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    conv_tile<128, 16, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
+TILE_KERNEL(conv_64x64, conv_tile, conv_args, 64, 64, 4, 4)
+TILE_KERNEL(conv_64x32, conv_tile, conv_args, 64, 32, 4, 2)
+TILE_KERNEL(conv_32x64, conv_tile, conv_args, 32, 64, 4, 2)
+TILE_KERNEL(conv_32x32, conv_tile, conv_args, 32, 32, 2, 2)
+TILE_KERNEL(conv_128x16, conv_tile, conv_args, 128, 16, 4, 2)
 
 /* The sum of one tap over the channels of a group. */
 static inline float

@@ -224,65 +224,25 @@ gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
     tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, residual, y, lane);
 }
 
-kernel void
-gemm_64x64(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    gemm_tile<64, 64, 4, 4>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-gemm_64x32(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    gemm_tile<64, 32, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-gemm_32x64(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    gemm_tile<32, 64, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-gemm_32x32(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-           device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-           threadgroup uchar *shared [[threadgroup(0)]],
-           uint3 group [[threadgroup_position_in_grid]],
-           uint thread_index [[thread_index_in_threadgroup]],
-           uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    gemm_tile<32, 32, 2, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
-
-kernel void
-gemm_128x16(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
-            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
-            device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],
-            threadgroup uchar *shared [[threadgroup(0)]],
-            uint3 group [[threadgroup_position_in_grid]],
-            uint thread_index [[thread_index_in_threadgroup]],
-            uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]])
-{
-    gemm_tile<128, 16, 4, 2>(a, x, w, bias, residual, y, shared, group, thread_index, lane, simd);
-}
+/* A kernel of one size of tile, with the parameters that GEMMs and convolutions share. */
+#define TILE_KERNEL(NAME, TILE, ARGUMENTS, ROWS, COLS, DOWN, ACROSS)                               \
+    kernel void NAME(constant ARGUMENTS &a [[buffer(0)]], device const real *x [[buffer(1)]],      \
+                     device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],    \
+                     device const real *residual [[buffer(4)]], device real *y [[buffer(5)]],      \
+                     threadgroup uchar *shared [[threadgroup(0)]],                                 \
+                     uint3 group [[threadgroup_position_in_grid]],                                 \
+                     uint thread_index [[thread_index_in_threadgroup]],                            \
+                     uint lane [[thread_index_in_simdgroup]],                                      \
+                     uint simd [[simdgroup_index_in_threadgroup]])                                 \
+    {                                                                                              \
+        TILE<ROWS, COLS, DOWN, ACROSS>(a, x, w, bias, residual, y, shared, group, thread_index,    \
+                                       lane, simd);                                                \
+    }
+TILE_KERNEL(gemm_64x64, gemm_tile, gemm_args, 64, 64, 4, 4)
+TILE_KERNEL(gemm_64x32, gemm_tile, gemm_args, 64, 32, 4, 2)
+TILE_KERNEL(gemm_32x64, gemm_tile, gemm_args, 32, 64, 4, 2)
+TILE_KERNEL(gemm_32x32, gemm_tile, gemm_args, 32, 32, 2, 2)
+TILE_KERNEL(gemm_128x16, gemm_tile, gemm_args, 128, 16, 4, 2)
 
 /* sums[row][col] of the simdgroup's columns over k, by lanes: each lane has its own part of k. */
 static inline void

@@ -370,7 +370,8 @@ check(qv_context *ctx, struct check_case one, int only, struct counts *counts)
     fill(&one.desc, &t);
     int64_t rows = qv_conv3d_rows(&one.desc);
     t.want = must_alloc((size_t)(rows * one.desc.o) * sizeof *t.want);
-    if (qv_conv3d_define(&one.desc, t.x, t.weight, t.bias, t.residual, 0, rows, t.want, &err))
+    const struct qv_conv3d_tensors in = { t.x, t.weight, t.bias, t.residual };
+    if (qv_conv3d_define(&one.desc, &in, 0, rows, t.want, &err))
         exit(4);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         bool ran = false, streamed = false;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "checkop.h"
+#include "op_parse.h"
 
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_DEVICE = 4 };
 enum { MOST_REASONS = 32, MOST_SHAPES_LINE = OP_TEXT };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Times one operation: caches flushed before each sample, at least 20 ms of samples. */
-#define _POSIX_C_SOURCE 199309L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "checkop.h"
+#include "clock.h"
+#include "samples.h"
 
 enum { FLUSH_BYTES = 64 << 20, MOST_SAMPLES = 100, LEAST_SAMPLES = 5 };
 static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;
@@ -15,16 +15,7 @@ static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;
 static double
 now_us(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
-static int
-ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return 1e6 * qv_seconds();
 }
 
 /* Memory of the device itself is written, so that its caches turn over, not only the host's. */
@@ -75,7 +66,7 @@ time_op(const struct side *side, const struct data *data, double *median, double
     free(result);
     if (!n)
         return 0;
-    qsort(us, (size_t)n, sizeof *us, ascending);
+    qsort(us, (size_t)n, sizeof *us, qv_ascending);
     *median = us[n / 2];
     *p90 = us[n * 9 / 10 < n ? n * 9 / 10 : n - 1];
     return n;

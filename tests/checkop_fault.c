@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "engine/block_order.h"
 #include "error.h"
+#include "op_parse.h"
 
 /* What the wrapped verbs need to know; one fault at a time. */
 static struct {

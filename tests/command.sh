@@ -326,6 +326,7 @@ expect 0 '"case":"qwen3_vl, motion.mp4","way":"encode"' $start motion.mp4 -o sta
 expect 3 'encode nobody.mp4 ended with exit code 3' $start nobody.mp4 -o start
 expect 4 'encode start/clip.mp4 ended with exit code 4' $start --device 1000 -o start
 expect 3 'cannot be made' $start -o no/such/folder
+expect 4 'ended with exit code 4' "$qwenvit" bench cache --model "$model" --device 1000 --keys 2 -o made
 [ "$(ls start)" = clip.mp4 ] || fail 'bench start leaves what it wrote'
 expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --json=r.json --trace trace.json

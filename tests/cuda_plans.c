@@ -6,17 +6,16 @@
  * has gone well. SHAPES are lists of convolutions as `bench conv3d` takes them; --all tries every
  * choice instead of the first; --gpu N is for one GPU of the list alone.
  */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
-
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "conv3d/decide.h"
 #include "conv3d/lower.h"
 #include "cudnn_graph.h"
+#include "op_parse.h"
 
 /* What differs between GPUs and what plans may depend on. */
 static const struct gpu {
@@ -43,14 +42,6 @@ struct check {
     int surprises;                /* configurations that failed, but not at loading */
     char kernel[QV_KERNEL_BYTES]; /* that runs the operation tried last, by its first choice */
 };
-
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- a GPU that is not here -------------------------------------------------------------------*/
 
@@ -163,7 +154,7 @@ try_operation(struct check *check, const struct qv_op *op)
         check->tried[check->n_tried++] = *op;
     for (int choice = 0; choice < (check->all ? QV_MOST_CHOICES : 1); choice++) {
         qv_error err = { 0 };
-        double began = now();
+        double began = qv_seconds();
         qv_status status = make_plan(check, op, choice, what, sizeof what, &err);
         if (choice > 0 && status)
             return;
@@ -175,7 +166,7 @@ try_operation(struct check *check, const struct qv_op *op)
         check->right += right;
         check->wrong += !right;
         printf("%s  %-8s  %s  %d: %s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name, line,
-               choice, what, now() - began);
+               choice, what, qv_seconds() - began);
         fflush(stdout);
     }
 }
@@ -421,7 +412,7 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
     struct sketch_cuda sketch = { 0 };
     struct qv_op tried[MOST_OPERATIONS];
     struct check check;
-    double began = now();
+    double began = qv_seconds();
     open_check(&check, &sketch, gpu, all, tried);
     bool good = check.target.properties;
     if (!good)
@@ -433,7 +424,7 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
     for (int i = 0; i < n && good; i++)
         good = try_list(&check, lists[i]);
     printf("%s: %d as they must be, %d not, %d failures before loading, in %.1f s\n", gpu->name,
-           check.right, check.wrong, check.surprises, now() - began);
+           check.right, check.wrong, check.surprises, qv_seconds() - began);
     qv_sketch_close_cuda(&sketch);
     return good && check.right && !check.wrong && !check.surprises;
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../media/ffmpeg_compat.h"
+#include "ffmpeg_write.h"
 
 static void
 need(bool ok, const char *what)
@@ -116,7 +116,7 @@ draw(const recipe *r, const AVCodecContext *encoder, int number)
     frame->color_range = encoder->color_range;
     frame->pts = r->when ? r->when(number) : number;
     if (r->interlaced)
-        qvm_set_interlaced(frame);
+        set_interlaced(frame);
     return frame;
 }
 
@@ -157,7 +157,7 @@ static void
 set_matrix(AVStream *stream, const int32_t *matrix)
 {
     const size_t n = 9 * sizeof *matrix;
-    uint8_t *data = qvm_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, n);
+    uint8_t *data = stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, n);
     need(data, "no memory for a matrix");
     memcpy(data, matrix, n);
 }

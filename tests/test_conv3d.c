@@ -488,16 +488,14 @@ names_are_found(void **state)
 }
 
 static void
-outputs_and_flops(void **state)
+outputs(void **state)
 {
     (void)state;
     int64_t out[3];
     qv_conv3d_desc d = vae();
     qv_conv3d_output(&d, out);
     assert_true(out[0] == 21 && out[1] == 60 && out[2] == 104);
-    assert_true(qv_conv3d_flops(&d) == 2.0 * 131040 * 96 * 96 * 27);
     d.groups = 96;
-    assert_true(qv_conv3d_flops(&d) == 2.0 * 131040 * 96 * 27);
     d.dilation[0] = 2;
     d.stride[1] = 2;
     d.stride[2] = 3;
@@ -797,7 +795,7 @@ main(void)
         cmocka_unit_test(choices_are_checked),
         cmocka_unit_test(patch_layouts_are_checked),
         cmocka_unit_test(names_are_found),
-        cmocka_unit_test(outputs_and_flops),
+        cmocka_unit_test(outputs),
         cmocka_unit_test(the_best_legal_one_is_chosen),
         cmocka_unit_test(thresholds_part_by_depth_from_direct),
         cmocka_unit_test(devices_have_thresholds),

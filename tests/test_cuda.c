@@ -20,6 +20,7 @@
 
 #include "backends.h"
 #include "engine/backend.h"
+#include "op_parse.h"
 #include "qwenvit_conv3d.h"
 #include "tempdir.h"
 #include "tiny.h"

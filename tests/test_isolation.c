@@ -100,14 +100,14 @@ test_faults(void **state)
         qv_clip_options options = { .decoder = start(cases[i].fault), .decode_seconds = 2 };
         int64_t n;
         qv_error err = { QV_OK, "" };
-        const double began_s = qvm_seconds();
+        const double began_s = qv_seconds();
         const qv_status status = read_clip(&options, &n, &err);
         if (status != cases[i].status || n != cases[i].frames || !strstr(err.text, cases[i].text) ||
             (status && !strstr(err.text, CLIP)))
             fail_msg("%s: %s, %d frames, '%s'", cases[i].fault, qv_status_name(status), (int)n,
                      err.text);
-        if (qvm_seconds() - began_s > 30)
-            fail_msg("%s: took %g s", cases[i].fault, qvm_seconds() - began_s);
+        if (qv_seconds() - began_s > 30)
+            fail_msg("%s: took %g s", cases[i].fault, qv_seconds() - began_s);
         assert_null(strchr(err.text, '\033'));
         qv_decoder_stop(&options.decoder);
         check_no_child();
@@ -203,9 +203,9 @@ test_close_hung(void **state)
     qv_error err;
     assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), QV_OK);
     usleep(100000);
-    const double began_s = qvm_seconds();
+    const double began_s = qv_seconds();
     qv_clip_close(&clip);
-    assert_true(qvm_seconds() - began_s < 5);
+    assert_true(qv_seconds() - began_s < 5);
     qv_decoder_stop(&options.decoder);
     check_no_child();
 }
@@ -277,7 +277,7 @@ test_stopped(void **state)
     assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL), QV_OK);
     stop_running(options.decoder);
 
-    double began_s = qvm_seconds();
+    double began_s = qv_seconds();
     for (int i = 0; i < N_THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, read_in_vain, options.decoder), 0);
     for (int i = 0; i < N_THREADS; i++) {
@@ -285,9 +285,9 @@ test_stopped(void **state)
         pthread_join(threads[i], &bad);
         assert_null(bad);
     }
-    assert_true(qvm_seconds() - began_s < bound_s + slack_s);
+    assert_true(qv_seconds() - began_s < bound_s + slack_s);
 
-    began_s = qvm_seconds();
+    began_s = qv_seconds();
     for (int i = 0; i < 50; i++)
         assert_null(read_in_vain(options.decoder));
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
@@ -297,16 +297,16 @@ test_stopped(void **state)
     assert_true(status ? status == QV_EBACKEND : n == N_FRAMES);
     qv_clip_close(&clip);
     qv_decoder_stop(&options.decoder);
-    assert_true(qvm_seconds() - began_s < slack_s);
+    assert_true(qv_seconds() - began_s < slack_s);
     check_no_child();
 
     options.decoder = start("none"); /* and nobody noticed before */
     options.decoder->patience_s = bound_s;
     assert_int_equal(read_clip(&options, &n, NULL), QV_OK);
     stop_running(options.decoder);
-    began_s = qvm_seconds();
+    began_s = qv_seconds();
     qv_decoder_stop(&options.decoder);
-    assert_true(qvm_seconds() - began_s < bound_s + slack_s);
+    assert_true(qv_seconds() - began_s < bound_s + slack_s);
     check_no_child();
 }
 

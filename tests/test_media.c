@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "../media/ffmpeg_compat.h"
 #include "../media/media.h"
+#include "ffmpeg_write.h"
 
 #define CLIP_W 96
 #define CLIP_H 64
@@ -438,12 +438,11 @@ test_resize_levels(void **state)
         uint8_t *portable = malloc(n), *other = malloc(n);
         for (int level = QVM_PORTABLE; level <= QVM_BEST; level++) {
             qvm_resizer *r = NULL;
-            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3], 2,
+            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3],
                                                 (qvm_level)level, &r, NULL),
                              QV_OK);
             uint8_t *to = level == QVM_PORTABLE ? portable : other;
-            qvm_resizer_run(r, 0, src, 3 * side[1], to, 0, side[2] / 2);
-            qvm_resizer_run(r, 1, src, 3 * side[1], to, side[2] / 2, side[2]);
+            qvm_resizer_run(r, src, 3 * side[1], to);
             qvm_resizer_free(&r);
             assert_null(r);
             if (to == other)
@@ -493,7 +492,7 @@ draw(AVFrame *frame, int number)
 static void
 set_rotation(AVStream *stream, double clockwise)
 {
-    void *matrix = qvm_stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
+    void *matrix = stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
     assert_non_null(matrix);
     av_display_rotation_set(matrix, clockwise);
 }

@@ -19,6 +19,7 @@
 
 #include "engine/backend.h"
 #include "metal_emulator/emulator.h"
+#include "op_parse.h"
 #include "tiny.h"
 
 static const qv_context_options metal = { .backend = "metal" };

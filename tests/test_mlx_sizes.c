@@ -251,7 +251,7 @@ a_room_that_is_too_small_is_refused(void **state)
 {
     (void)state;
     static const struct form form = { 8, 32, QV_F32 };
-    struct qv_checkpoint *checkpoint = NULL;
+    struct qv_stored_tower stored = { .dir = tempdir, .prefix = "vision_tower." };
     struct qv_config config;
     struct qv_tower tower;
     struct qv_tensor_part part;
@@ -260,29 +260,29 @@ a_room_that_is_too_small_is_refused(void **state)
     write_config();
     write_checkpoint(&form);
     if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
-        qv_checkpoint_open(tempdir, &checkpoint, &err))
+        qv_checkpoint_open(tempdir, &stored.checkpoint, &err))
         fail_msg("%s", err.text);
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
-    if (qv_part_find(checkpoint, tempdir, "vision_tower.", &config, spec, 0, &part, &err))
+    if (qv_part_find(&stored, &config, spec, 0, &part, &err))
         fail_msg("%s", err.text);
     for (int64_t group = 1; group <= 32; group *= 32) { /* 1: as if nobody had checked */
         part.group = group;
-        const size_t row = qv_part_row_bytes(&part, spec->k);
+        const size_t row = qv_part_row_bytes(&part);
         assert_int_equal(row, spec->k * (group == 1 ? 9 : 4));
         char *raw = malloc(3 * row), *canonical = malloc(3 * row);
         assert_true(raw && canonical);
         struct qv_part_room room = { raw, canonical, 3 * row - 1 };
-        const qv_status s = qv_part_read(&part, &config, spec->k, 5, 3, &room, &values, &err);
+        const qv_status s = qv_part_read(&part, 5, 3, &room, &values, &err);
         expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
         room.bytes++;
-        if (group == 32 && qv_part_read(&part, &config, spec->k, 5, 3, &room, &values, &err))
+        if (group == 32 && qv_part_read(&part, 5, 3, &room, &values, &err))
             fail_msg("%s", err.text);
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
         free(raw);
         free(canonical);
     }
-    qv_checkpoint_close(&checkpoint);
+    qv_checkpoint_close(&stored.checkpoint);
     qv_tower_close(&tower);
 }
 

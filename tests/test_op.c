@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "checkop.h"
+#include "op_parse.h"
 
 /* One legal operation of each kind, as qv_op_print writes it. */
 static const char *const legal[QV_OP_COUNT] = {

@@ -19,14 +19,14 @@
 
 #include "../media/media.h"
 #include "command/tool.h"
+#include "collector.h"
 #include "faulty_decoder.h"
-#include "qwenvit_job.h"
 #include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 
 /* Of so many frames that the requests for them would fill a socket many times. */
-enum { FRAMES = 400, FEW = 16, ROWS = 64, MOST = 256 };
+enum { FRAMES = 400, FEW = 16, ROWS = 64 };
 enum { BOUND_S = 240 }; /* for what takes seconds, or for ever */
 
 /* ---- clips ----------------------------------------------------------------------------------- */
@@ -64,95 +64,6 @@ clip_options(int64_t frames, bool silent)
                               .max_pixels = frames * 32 * 32,
                               .threads = 1,
                               .decode_seconds = silent ? 4 : BOUND_S };
-}
-
-/* ---- what came ------------------------------------------------------------------------------- */
-
-struct got {
-    const void *user; /* the source's */
-    int lasts;
-    qv_status status;
-    bool cancelled, finite;
-    char error[sizeof((qv_error *)0)->text];
-    int64_t n, n_tokens;
-    size_t width;  /* floats of a token */
-    float *tokens; /* [n_tokens, width] */
-};
-
-struct collector {
-    pthread_mutex_t lock;
-    size_t width; /* floats of a token */
-    struct got got[MOST];
-    int n;
-};
-
-static struct got *
-find(struct collector *c, const void *user)
-{
-    for (int i = 0; i < c->n; i++)
-        if (c->got[i].user == user)
-            return &c->got[i];
-    assert_true(c->n < MOST);
-    c->got[c->n].user = user;
-    return &c->got[c->n++];
-}
-
-static bool
-is_finite(const qv_job_result *r)
-{
-    bool finite = isfinite(r->decode_s) && r->damaged_frames >= 0;
-    if (r->clip)
-        finite = finite && isfinite(r->clip->source_fps) && isfinite(r->clip->duration_s) &&
-                 isfinite(r->clip->sampled_fps) && isfinite((float)r->decode_s);
-    for (int64_t i = 0; r->timestamps_s && !r->status && i < r->clip->n_frames; i++)
-        finite = finite && isfinite(r->timestamps_s[i]);
-    return finite;
-}
-
-static qv_status
-collect(void *user, const qv_job_result *r, qv_error *err)
-{
-    struct collector *c = user;
-    (void)err;
-    pthread_mutex_lock(&c->lock);
-    struct got *g = find(c, r->user);
-    g->lasts += r->last;
-    g->finite = is_finite(r);
-    if (r->last) {
-        g->status = r->status;
-        g->cancelled = r->cancelled;
-        snprintf(g->error, sizeof g->error, "%s", r->error);
-    }
-    if (r->n) {
-        if (!g->tokens)
-            g->tokens = calloc((size_t)r->n_tokens, c->width * sizeof *g->tokens);
-        memcpy(g->tokens + (size_t)r->first_row * c->width, r->tokens,
-               (size_t)r->n * c->width * sizeof *g->tokens);
-        g->n += r->n;
-        g->n_tokens = r->n_tokens;
-        g->width = c->width;
-    }
-    pthread_mutex_unlock(&c->lock);
-    return QV_OK;
-}
-
-static struct collector *
-collector_make(const struct tiny *t)
-{
-    struct collector *c = calloc(1, sizeof *c);
-    assert_non_null(c);
-    pthread_mutex_init(&c->lock, NULL);
-    c->width = (size_t)t->info.out_hidden;
-    return c;
-}
-
-static void
-collector_free(struct collector *c)
-{
-    for (int i = 0; i < c->n; i++)
-        free(c->got[i].tokens);
-    pthread_mutex_destroy(&c->lock);
-    free(c);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -246,8 +157,7 @@ enum { N_FAULTS = sizeof faults / sizeof *faults, EVERY = 4 }; /* a good clip be
 static bool
 has_bits_of(const struct got *g, const struct got *alone)
 {
-    return g->width == alone->width &&
-           !memcmp(g->tokens, alone->tokens, (size_t)alone->n * g->width * sizeof *g->tokens);
+    return g->bytes == alone->bytes && !memcmp(g->tokens, alone->tokens, g->bytes);
 }
 
 static bool
@@ -257,35 +167,35 @@ is_silent(const struct fault *f)
 }
 
 static void
-add(qv_job *job, const char *path, const void *user, int64_t frames, bool silent)
+add(qv_job *job, const char *path, const char *key, int64_t frames, bool silent)
 {
-    qv_error err = { 0 };
     const qv_clip_options o = clip_options(frames, silent);
-    const qv_job_source source = { .path = path, .user = (void *)(uintptr_t)user, .clip = &o };
-    if (qv_job_add(job, &source, &err))
-        fail_msg("%s", err.text);
+    job_add(job, &(qv_job_source){ .key = key, .path = path, .clip = &o });
 }
 
 static qv_job *
 job_open(const struct tiny *t, struct collector *c, qv_decoder *decoder)
 {
-    qv_error err = { 0 };
-    qv_job *job = NULL;
-    const qv_job_options o = {
-        .sink = collect, .user = c, .decoders = 4, .chunk_rows = ROWS, .clip.decoder = decoder
-    };
-    if (qv_job_open((qv_model *const *)&t->model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
-    return job;
+    const qv_job_options o = { .decoders = 4, .chunk_rows = ROWS, .clip.decoder = decoder };
+    return collector_job(t, 1, o, c);
+}
+
+/* The key of a good clip. */
+static const char *
+good_key(int i)
+{
+    static char key[32];
+    snprintf(key, sizeof key, "good %d", i);
+    return key;
 }
 
 /* No process is left behind: what the job made has ended, and its orphans would come to us. */
 static void
 expect_nobody(void)
 {
-    const double until_s = qvm_seconds() + BOUND_S;
+    const double until_s = qv_seconds() + BOUND_S;
     while (waitpid(-1, NULL, WNOHANG) >= 0) {
-        assert_true(qvm_seconds() < until_s);
+        assert_true(qv_seconds() < until_s);
         usleep(10000);
     }
     assert_int_equal(errno, ECHILD);
@@ -314,39 +224,39 @@ each_costs_its_clip(void **state)
 {
     (void)state;
     enum { N_GOOD = N_FAULTS / EVERY + 1 };
-    char *paths[N_FAULTS], good[N_GOOD];
+    char *paths[N_FAULTS];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t), *alone = collector_make(&t);
     qv_error err = { 0 };
     qv_decoder *decoder = start("");
     qv_job *job = job_open(&t, alone, decoder);
-    add(job, good_clip, good, FRAMES, false);
-    add(job, good_clip, good + 1, FEW, false);
+    add(job, good_clip, good_key(0), FRAMES, false);
+    add(job, good_clip, good_key(1), FEW, false);
     assert_int_equal(qv_job_end(job, &err), QV_OK);
     qv_job_close(&job);
-    const struct got *const expected[] = { find(alone, good), find(alone, good + 1) };
+    const struct got *const expected[] = { find(alone, good_key(0)), find(alone, good_key(1)) };
     for (int i = 0; i < 2; i++)
         assert_true(expected[i]->n > 0 && expected[i]->n == expected[i]->n_tokens);
 
     job = job_open(&t, c, decoder);
-    add(job, good_clip, good, FRAMES, false);
+    add(job, good_clip, good_key(0), FRAMES, false);
     for (int i = 0; i < N_FAULTS; i++) {
         paths[i] = plant(faults[i].name);
-        add(job, paths[i], &faults[i], FRAMES, is_silent(&faults[i]));
+        add(job, paths[i], faults[i].name, FRAMES, is_silent(&faults[i]));
         if (i % EVERY == EVERY - 1)
-            add(job, good_clip, good + i / EVERY + 1, FEW, false);
+            add(job, good_clip, good_key(i / EVERY + 1), FEW, false);
     }
     const qv_status status = qv_job_end(job, &err);
     qv_job_close(&job);
     qv_decoder_stop(&decoder);
     int bad = 0;
     for (int i = 0; i < N_FAULTS; i++) {
-        bad += check_fault(&faults[i], find(c, &faults[i]), expected[0]);
+        bad += check_fault(&faults[i], find(c, faults[i].name), expected[0]);
         free(paths[i]);
     }
     for (int i = 0; i < N_GOOD; i++)
-        bad +=
-            check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good + i), expected[i > 0]);
+        bad += check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good_key(i)),
+                           expected[i > 0]);
     if (status || bad)
         fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N_FAULTS + N_GOOD,
                  qv_status_name(status), err.text);
@@ -448,8 +358,8 @@ find_child(pid_t but)
 static bool
 is_left(pid_t but, double seconds)
 {
-    const double until_s = qvm_seconds() + seconds;
-    while (find_child(but) && qvm_seconds() < until_s) {
+    const double until_s = qv_seconds() + seconds;
+    while (find_child(but) && qv_seconds() < until_s) {
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;
         usleep(10000);

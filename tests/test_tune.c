@@ -14,6 +14,7 @@
 
 #include "engine/context.h"
 #include "error.h"
+#include "op_parse.h"
 
 enum { CHOICES = 4 };
 

@@ -435,16 +435,3 @@ def parity_table(root):
         "transformers' own bf16 distance, which must stay below 1.05.",
         table(["tower", "dtype", "clips", "machine", "mean", "worst token",
                "mean / worst over transformers'", "agrees"], rows)])
-
-
-def versions(root):
-    runs = list(load(root, "*.json"))
-    if not runs:
-        return ""
-    keys = ("transformers", "torch", "torchvision")
-    seen = sorted({", ".join(f"{k} {r[k].split('+')[0]}" for k in keys) for r in runs})
-    commits = sorted({r["commit"] for r in runs})
-    return (f"Against {'; '.join(seen)}; qwenvit at {', '.join(commits)}. M and L are the vision "
-            "towers of Qwen3-VL-4B and 8B, Q2 and Q25 those of Qwen2-VL-7B and Qwen2.5-VL-7B, GLM that "
-            "of GLM-4.1V-9B, with seeded random weights. Repeat it with "
-            "`tools/reference/bench_side_by_side.py` and `parity.py`.")

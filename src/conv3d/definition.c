@@ -23,7 +23,7 @@ voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
     return qv_load(x, d->dtype, d->layout == QV_LAYOUT_CHANNELS_FIRST ? first : last);
 }
 
-/* As the weights are that the device keeps. */
+/* The value rounded to a dtype, as the device keeps it. */
 static double
 rounded(float value, qv_dtype dtype)
 {
@@ -87,8 +87,8 @@ activate(qv_act act, double v)
 }
 
 qv_status
-qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, const float *bias,
-                 const void *residual, int64_t first, int64_t count, double *y, qv_error *err)
+qv_conv3d_define(const qv_conv3d_desc *desc, const struct qv_conv3d_tensors *in, int64_t first,
+                 int64_t count, double *y, qv_error *err)
 {
     const qv_conv3d_desc *d = desc;
     int64_t out[3], k = d->c / d->groups * d->kernel[0] * d->kernel[1] * d->kernel[2];
@@ -101,12 +101,12 @@ qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight, 
             int64_t group = o / (d->o / d->groups);
             double sum = 0;
             if (o % (d->o / d->groups) == 0)
-                look_below(d, out, x, row, group, below);
+                look_below(d, out, in->x, row, group, below);
             for (int64_t i = 0; i < k; i++)
-                sum += below[i] * qv_load(weight, d->dtype, o * k + i);
-            *y = activate(d->act, d->alpha * sum + (d->bias ? rounded(bias[o], d->dtype) : 0));
+                sum += below[i] * qv_load(in->weight, d->dtype, o * k + i);
+            *y = activate(d->act, d->alpha * sum + (d->bias ? rounded(in->bias[o], d->dtype) : 0));
             if (d->residual_rows)
-                *y += qv_load(residual, d->dtype, row % d->residual_rows * d->o + o);
+                *y += qv_load(in->residual, d->dtype, row % d->residual_rows * d->o + o);
         }
     free(below);
     return QV_OK;

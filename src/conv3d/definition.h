@@ -5,15 +5,19 @@
 
 #include "description.h"
 
+/* What a Conv3d reads. */
+struct qv_conv3d_tensors {
+    const void *x;        /* as the description says (dtype or bytes) */
+    const void *weight;   /* [o, c/groups, kd, kh, kw] in the description's dtype */
+    const float *bias;    /* [o], rounded to that dtype; NULL: there is none */
+    const void *residual; /* [residual_rows, o] in that dtype; NULL: there is none */
+};
+
 /*
- * The convolution by its definition: seven loops, sums in double, nothing rounded. x as the
- * description says (dtype or bytes); weight[o, c/groups, kd, kh, kw] and residual in the
- * description's dtype, to which bias is rounded; bias and residual NULL where there is none;
- * y[count, o] in double: rows [first, first+count) of n*d'*h'*w'. Depth padding as a first call has
- * it. QV_ENOMEM.
+ * The convolution by its definition: seven loops, sums in double, nothing rounded. y[count, o] in
+ * double: rows [first, first+count) of n*d'*h'*w'. Depth padding as a first call has it. QV_ENOMEM.
  */
-qv_status qv_conv3d_define(const qv_conv3d_desc *desc, const void *x, const void *weight,
-                           const float *bias, const void *residual, int64_t first, int64_t count,
-                           double *y, qv_error *err);
+qv_status qv_conv3d_define(const qv_conv3d_desc *desc, const struct qv_conv3d_tensors *in,
+                           int64_t first, int64_t count, double *y, qv_error *err);
 
 #endif

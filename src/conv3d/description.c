@@ -63,13 +63,6 @@ qv_conv3d_rows(const qv_conv3d_desc *desc)
     return desc->n * out[0] * out[1] * out[2];
 }
 
-double
-qv_conv3d_flops(const qv_conv3d_desc *desc)
-{
-    double k = (double)(desc->c / desc->groups) * (double)qv_conv3d_kernel_volume(desc);
-    return 2 * (double)qv_conv3d_rows(desc) * (double)desc->o * k;
-}
-
 bool
 qv_conv3d_input_is_rows(const qv_conv3d_desc *d)
 {

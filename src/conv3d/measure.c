@@ -2,16 +2,10 @@
 /* Measuring which lowering of a Conv3d is the fastest on this device. */
 #include "object.h"
 
-#include <stdlib.h>
+#include "samples.h"
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median of a call's chunks; stops early where a way has lost. */
+/* Times all chunks of a call: the median of several runs, of which there are fewer where a way
+ * has lost. */
 static qv_status
 time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, double *median_ms,
          qv_error *err)
@@ -41,8 +35,7 @@ time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, doub
     } while (n < MOST + 1 && !(samples[n - 1] > 4 * best_ms) &&
              (n <= LEAST || sum < ENOUGH_MS * (double)chunks));
     int skip = n > 1 ? 1 : 0;
-    qsort(samples + skip, (size_t)(n - skip), sizeof *samples, by_value);
-    *median_ms = samples[skip + (n - skip) / 2];
+    *median_ms = qv_quantile(samples + skip, (size_t)(n - skip), 0.5);
     return QV_OK;
 }
 

@@ -5,11 +5,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
+#include "clock.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -27,8 +27,9 @@ qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
                 memcpy(to, from + (size_t)(i * taps + t) * element, element);
 }
 
-/* Whole huge pages where a buffer is large: weights are read from end to end for every chunk, and
- * small pages cost a walk through the page table each. PAGE_ALIGNMENT: Apple's pages; few are larger. */
+/* A large buffer has whole huge pages: weights are read from end to end for every chunk, and
+ * each small page costs a walk through the page table. PAGE_ALIGNMENT is that of Apple's pages;
+ * few systems have larger ones. */
 enum { HOST_ALIGNMENT = 64, PAGE_ALIGNMENT = 16 << 10, HUGE_PAGE = 2 << 20 };
 
 /* At least a byte more than asked for. */
@@ -116,10 +117,8 @@ qv_host_wrap(struct qv_device *dev, const void *p, size_t bytes, struct qv_memor
 qv_status
 qv_host_mark(struct qv_device *dev, int mark, qv_error *err)
 {
-    struct timespec t;
     (void)err;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    dev->marks_s[mark] = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    dev->marks_s[mark] = qv_seconds();
     return QV_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "context.h"
+#include "samples.h"
 
 enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
 
@@ -75,8 +76,8 @@ place_operands(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-/* Every way there is, up to the first that the device does not have. Convolutions may be compiled
- * for each, and those before it again. */
+/* Prepares every way up to the first that the device does not have. A convolution may be
+ * compiled for each. */
 enum { MOST_OF_CONV = 4 };
 static qv_status
 prepare_all(struct trial *t, qv_error *err)
@@ -150,7 +151,8 @@ output_of(struct trial *t, int choice, void *y, qv_error *err)
                                  qv_op_view(t->op, i).bytes, err);
 }
 
-/* Convolutions go through no two capacities. */
+/* Finds the choices whose bits differ from the first one's. A convolution may have other bits:
+ * it is in plans of one capacity alone. */
 static qv_status
 compare_all(struct trial *t, qv_error *err)
 {
@@ -170,7 +172,7 @@ compare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* The recording of a choice, or without one so many runs of it. */
+/* Times the recording of a choice, or, where there is none, so many runs of it. */
 static qv_status
 time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
 {
@@ -190,8 +192,9 @@ time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
     return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
 }
 
-/* Some milliseconds a sample: many runs of what is short, and few samples of what is long. Recorded
- * where the device can: launching is not what is compared. */
+/* Makes a sample take some milliseconds: of what is short it has many runs, and of what is long
+ * there are few samples. Runs are recorded where the device can, as launching is not what is
+ * compared. */
 static qv_status
 record_all(struct trial *t, qv_error *err)
 {
@@ -212,7 +215,7 @@ record_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* In turn, so that what slows one slows all; the first round warms up. */
+/* Times the choices in turn, so that what slows one slows all; the first round warms up. */
 static qv_status
 time_all(struct trial *t, qv_error *err)
 {
@@ -230,28 +233,21 @@ time_all(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Remembers all medians. Another than the device's own first choice must be clearly faster. */
 static int
 judge(struct trial *t, const char *work)
 {
     static const double clearly = 0.98;
-    double best_ms = 0;
+    double best_ms = 0, medians[QV_MOST_CHOICES] = { 0 };
     int best = 0;
     for (int i = 0; i < t->n; i++) {
         char name[NAME_BYTES];
         if (t->differs[i])
             continue;
-        qsort(t->ms[i], (size_t)t->samples, sizeof t->ms[i][0], by_value);
-        double ms = t->ms[i][t->samples / 2];
+        medians[i] = qv_quantile(t->ms[i], (size_t)t->samples, 0.5);
+        const double ms = medians[i];
         qv_tune_measured(&t->ctx->tune, work, name_of(i, name), ms);
-        if (i == 0 || (ms < best_ms && ms < clearly * t->ms[0][t->samples / 2])) {
+        if (i == 0 || (ms < best_ms && ms < clearly * medians[0])) {
             best_ms = ms;
             best = i;
         }
@@ -287,7 +283,7 @@ measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err
     return status;
 }
 
-/* Operations that run in more than one way on a device with choices. */
+/* Whether the operation runs in more than one way on this device. */
 static bool
 has_choices(const qv_context *ctx, const struct qv_op *op)
 {

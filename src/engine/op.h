@@ -95,8 +95,7 @@ bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
 /* "gemm m=760 n=1024 ..." into text; always terminated. Returns text. dtype= is what most operands
  * have, those that have another stand before it by name: "y=f32 dtype=bf16". */
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
-/* The reverse; what is left out is 0, and dtype= that of every operand which is not named. */
-qv_status qv_op_parse(const char *text, struct qv_op *op, qv_error *err);
+extern const char *const qv_act_names[]; /* by qv_act, as they stand there; NULL at the end */
 
 /* "gemm,norm" or "all" -> operations as bits, 1 << kind; NULL: none. */
 qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);
@@ -112,12 +111,12 @@ qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 
-/* What each operand looks like; returns their number. Or the i-th. */
+/* Describes every operand and returns how many there are; qv_op_view describes operand i. */
 int qv_op_views(const struct qv_op *op, struct qv_view out[QV_MAX_OPERANDS]);
 struct qv_view qv_op_view(const struct qv_op *op, int i);
 int qv_op_output(const struct qv_op *op); /* index of the operand that is written */
 
-/* What a field NAME_stride says, in elements. */
+/* The stride in elements that a field NAME_stride stands for. */
 static inline int64_t
 qv_row_stride(int64_t field, int64_t cols)
 {
@@ -128,8 +127,8 @@ qv_row_stride(int64_t field, int64_t cols)
  * k and v in packed rows, where strides leave room for all. Else *first is i. */
 int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 
-void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* d', h', w' */
-/* A stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
+void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the output's d', h', w' */
+/* Whether a stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
 /* What follows the sums of a GEMM, as an operation on them. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);

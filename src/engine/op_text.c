@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as text: of repro lines, lists of shapes, and what tune files know them by. */
-#include <errno.h>
-#include <math.h>
+/* Operations as text, which tests/op_parse.c reads back: in records, and what tune files know them
+ * by. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +9,9 @@
 #include "error.h"
 #include "op.h"
 
-static const char *const act_names[] = { "none", "gelu_tanh", "gelu_erf", "silu", "gelu_quick" };
-_Static_assert(sizeof act_names / sizeof act_names[0] == QV_ACT_COUNT, "an act without a name");
-
-/* ---- print ----------------------------------------------------------------------------------- */
+const char *const qv_act_names[] = { "none", "gelu_tanh", "gelu_erf", "silu", "gelu_quick", NULL };
+_Static_assert(sizeof qv_act_names / sizeof qv_act_names[0] == QV_ACT_COUNT + 1,
+               "an act without a name");
 
 static int64_t
 integer_of(const struct qv_op *op, size_t i)
@@ -23,7 +21,7 @@ integer_of(const struct qv_op *op, size_t i)
     return value;
 }
 
-/* The shortest that reads back the same. */
+/* Prints the shortest number that reads back the same. */
 static void
 print_real(double d, char *text, size_t size)
 {
@@ -45,12 +43,12 @@ print_value(const struct qv_op *op, const struct qv_field *field, size_t i, char
     else if (field->kind == QV_FIELD_DTYPE)
         snprintf(text, size, "%s", qv_dtype_name((qv_dtype)value));
     else if (field->kind == QV_FIELD_ACT && value >= 0 && value < QV_ACT_COUNT)
-        snprintf(text, size, "%s", act_names[value]);
+        snprintf(text, size, "%s", qv_act_names[value]);
     else
         snprintf(text, size, "%lld", (long long)value);
 }
 
-/* What most operands have of their own; of several such dtypes that of the last operand. */
+/* The dtype that most operands have; of several such dtypes the last operand's. */
 static int64_t
 common_dtype(const struct qv_op *op, const struct qv_field *fields, size_t n)
 {
@@ -86,166 +84,6 @@ qv_op_print(const struct qv_op *op, char *text, size_t size)
     if (n && used < size)
         snprintf(text + used, size - used, " dtype=%s", qv_dtype_name((qv_dtype)dtype));
     return text;
-}
-
-/* ---- parse ----------------------------------------------------------------------------------- */
-
-/* What has been read: bits, 1 << field; and dtype=, which is for those that were not. */
-struct reading {
-    struct qv_op op;
-    uint64_t seen;
-    bool has_dtype;
-    qv_dtype dtype;
-};
-
-/* A word up to the next blank; false at the end of the text. */
-static bool
-next_word(const char **text, char *word, size_t size)
-{
-    const char *start = *text + strspn(*text, " \t\r\n");
-    size_t length = strcspn(start, " \t\r\n");
-    *text = start + length;
-    snprintf(word, size, "%.*s", length < size ? (int)length : (int)size - 1, start);
-    return length > 0;
-}
-
-static bool
-parse_integer(const char *value, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    *out = strtoll(value, &end, 10);
-    return end != value && !*end && !errno;
-}
-
-static bool
-parse_real(const char *value, double *out)
-{
-    char *end;
-    *out = strtod(value, &end);
-    return end != value && !*end && isfinite(*out);
-}
-
-static bool
-parse_act(const char *value, int64_t *out)
-{
-    for (*out = 0; *out < QV_ACT_COUNT; ++*out)
-        if (!strcmp(act_names[*out], value))
-            return true;
-    return false;
-}
-
-static const char a_dtype[] = "the name of a dtype, as f32 or bf16";
-
-/* NULL, or what the value should be. */
-static const char *
-parse_value(const struct qv_field *field, const char *value, void *at)
-{
-    int64_t i = 0;
-    double d = 0;
-    qv_dtype dtype;
-    switch (field->kind) {
-    case QV_FIELD_SIZE:
-    case QV_FIELD_COUNT:
-    case QV_FIELD_FLAG:
-    case QV_FIELD_STRIDE:
-        if (!parse_integer(value, &i))
-            return "an integer of 64 bits";
-        break;
-    case QV_FIELD_ACT:
-        if (!parse_act(value, &i))
-            return "none, gelu_tanh, gelu_erf, silu or gelu_quick";
-        break;
-    case QV_FIELD_DTYPE:
-        if (!qv_dtype_parse(value, &dtype))
-            return a_dtype;
-        i = dtype;
-        break;
-    case QV_FIELD_REAL:
-        if (!parse_real(value, &d))
-            return "a number";
-        memcpy(at, &d, 8);
-        return NULL;
-    }
-    memcpy(at, &i, 8);
-    return NULL;
-}
-
-/* The field of that name. A field and an operand may share it: a dtype is the operand's. */
-static size_t
-find_field(enum qv_op_kind kind, const char *name, const char *value)
-{
-    size_t n, found;
-    qv_dtype dtype;
-    const struct qv_field *fields = qv_op_fields(kind, &n);
-    bool is_dtype = qv_dtype_parse(value, &dtype);
-    found = n;
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(fields[i].name, name) &&
-            (found == n || (fields[i].kind == QV_FIELD_DTYPE) == is_dtype))
-            found = i;
-    return found;
-}
-
-/* "m=760" into its field, "x=bf16" into the operand's. */
-static qv_status
-parse_word(struct reading *r, char *word, qv_error *err)
-{
-    size_t n;
-    const char *name = qv_op_name(r->op.kind), *wrong = NULL;
-    const struct qv_field *fields = qv_op_fields(r->op.kind, &n);
-    char *value = strchr(word, '=');
-    if (!value)
-        return qv_fail(err, QV_EINVAL, "%s: '%s' is not of the form field=value", name, word);
-    *value++ = 0;
-    bool is_common = !strcmp(word, "dtype");
-    size_t i = find_field(r->op.kind, word, value);
-    if (!is_common && i == n)
-        return qv_fail(err, QV_EINVAL, "%s: there is no field '%s'", name, word);
-    if (is_common ? r->has_dtype : r->seen >> i & 1)
-        return qv_fail(err, QV_EINVAL, "%s: %s is given twice", name, word);
-    if (is_common) {
-        r->has_dtype = true;
-        wrong = qv_dtype_parse(value, &r->dtype) ? NULL : a_dtype;
-    } else {
-        r->seen |= (uint64_t)1 << i;
-        wrong = parse_value(&fields[i], value, qv_op_field(&r->op, i));
-    }
-    return wrong ? qv_fail(err, QV_EINVAL, "%s: %s=%s is not %s", name, word, value, wrong) : QV_OK;
-}
-
-static void
-take_common_dtype(struct reading *r)
-{
-    size_t n;
-    int64_t dtype = r->dtype;
-    const struct qv_field *fields = qv_op_fields(r->op.kind, &n);
-    for (size_t i = 0; i < n && r->has_dtype; i++)
-        if (fields[i].kind == QV_FIELD_DTYPE && !(r->seen >> i & 1))
-            memcpy(qv_op_field(&r->op, i), &dtype, sizeof dtype);
-}
-
-qv_status
-qv_op_parse(const char *text, struct qv_op *op, qv_error *err)
-{
-    struct reading r = { .op.kind = QV_OP_COUNT };
-    memset(&r.op.u, 0, sizeof r.op.u);
-    char word[128];
-    if (!next_word(&text, word, sizeof word))
-        return qv_fail(err, QV_EINVAL, "an operation is a name and fields: 'convert n=8 ...'");
-    for (int kind = 0; kind < QV_OP_COUNT; kind++)
-        if (!strcmp(qv_op_name((enum qv_op_kind)kind), word))
-            r.op.kind = (enum qv_op_kind)kind;
-    if (r.op.kind == QV_OP_COUNT)
-        return qv_fail(err, QV_EINVAL, "there is no operation '%s'", word);
-    while (next_word(&text, word, sizeof word)) {
-        qv_status status = parse_word(&r, word, err);
-        if (status)
-            return status;
-    }
-    take_common_dtype(&r);
-    *op = r.op;
-    return QV_OK;
 }
 
 qv_status

@@ -386,6 +386,16 @@ qv_safetensors_find(const struct qv_safetensors *file, const char *name)
     return found ? *found : NULL;
 }
 
+const char *
+qv_safetensors_print_shape(const int64_t *shape, int n_dims, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < n_dims && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? "," : "", (long long)shape[i]);
+    return text;
+}
+
 size_t
 qv_safetensors_count(const struct qv_safetensors *file)
 {

@@ -40,6 +40,8 @@ const char *qv_safetensors_path(const struct qv_safetensors *file);
 /* NULL if there is no such tensor. Belongs to the file. */
 const struct qv_safetensor *qv_safetensors_find(const struct qv_safetensors *file,
                                                 const char *name);
+/* "1024,1536" into text, always terminated; returns text. */
+const char *qv_safetensors_print_shape(const int64_t *shape, int n_dims, char *text, size_t size);
 size_t qv_safetensors_count(const struct qv_safetensors *file);
 const struct qv_safetensor *qv_safetensors_at(const struct qv_safetensors *file, size_t i);
 

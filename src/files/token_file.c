@@ -13,6 +13,7 @@ enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
 struct qv_token_file {
     struct qv_token_file_options o; /* its texts may be gone */
     int n_matrices;
+    int64_t columns;
     size_t row_bytes;
     struct qv_safetensors_writer *writer;
 };
@@ -24,7 +25,7 @@ struct list {
     size_t n;
 };
 
-/* Returns where its name goes. columns: 0 for what has one dimension. */
+/* Adds a tensor, and returns where its name goes; columns 0: it has one dimension. */
 static char *
 add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
 {
@@ -36,19 +37,12 @@ add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
     return l->names[l->n++];
 }
 
-static int64_t
-columns_of(const struct qv_token_file_options *o)
-{
-    return o->packed ? o->width * (1 + o->n_deepstack) : o->width;
-}
-
 static void
 list_tensors(const struct qv_token_file *f, struct list *l)
 {
     const struct qv_token_file_options *o = &f->o;
     for (int i = 0; i < f->n_matrices; i++)
-        qv_token_file_name(o->packed, i,
-                           add(l, qv_dtype_file_name(o->dtype), o->rows, columns_of(o)));
+        qv_token_file_name(o->packed, i, add(l, qv_dtype_file_name(o->dtype), o->rows, f->columns));
     snprintf(add(l, "I64", o->n_grids, 3), 24, "grid_thw");
     snprintf(add(l, "F64", o->n_timestamps, 0), 24, "timestamps");
 }
@@ -62,8 +56,9 @@ qv_token_file_open(const struct qv_token_file_options *options, const char *cons
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for an output", options->source);
     f->o = *options;
-    f->n_matrices = options->packed ? 1 : 1 + options->n_deepstack;
-    f->row_bytes = (size_t)columns_of(options) * qv_dtype_bytes(options->dtype);
+    f->n_matrices = qv_token_file_matrices(options->packed, options->n_deepstack);
+    f->columns = qv_token_file_columns(options->packed, options->n_deepstack, options->width);
+    f->row_bytes = (size_t)f->columns * qv_dtype_bytes(options->dtype);
     list_tensors(f, &list);
     const qv_status s = qv_safetensors_writer_open(options->path, list.at, list.n, metadata,
                                                    n_metadata, &f->writer, err);

@@ -29,28 +29,41 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
+/* How many matrices of tokens a file has, and how many columns each has. */
+static inline int
+qv_token_file_matrices(bool packed, int n_deepstack)
+{
+    return packed ? 1 : 1 + n_deepstack;
+}
+
+static inline int64_t
+qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
+{
+    return packed ? width * (1 + n_deepstack) : width;
+}
+
 struct qv_token_file;
 
-/* metadata[n_metadata]: keys and values. */
+/* Begins a file; metadata[n_metadata] are pairs of keys and values. */
 qv_status qv_token_file_open(const struct qv_token_file_options *options,
                              const char *const (*metadata)[2], size_t n_metadata,
                              struct qv_token_file **out, qv_error *err);
 /* Removes what was not committed; NULL is accepted. */
 void qv_token_file_close(struct qv_token_file **file);
 
-/* Rows [first, first + n) of tokens and of each of DeepStack's outputs. */
+/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
-/* What is known at the end: grid_thw [n_grids, 3] and the timestamps. */
+/* Writes what is known at the end: grid_thw [n_grids, 3] and the timestamps. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
                                 const double *timestamps_s, qv_error *err);
 /* Replaces the value of a metadata's key, as qv_safetensors_writer_amend does. */
 qv_status qv_token_file_amend(struct qv_token_file *file, const char *key, const char *value,
                               qv_error *err);
-/* The file appears. */
+/* Makes the file appear under its name. */
 qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
 
-/* All at once, of tokens that are in memory. */
+/* Writes a whole file of tokens that are in memory. */
 struct qv_token_file_data {
     const void *tokens, *const *deepstack;
     const int64_t *grid_thw;

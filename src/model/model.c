@@ -70,8 +70,10 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     if (!status && !model->describe && ctx->backend->warm)
         warm(model);
     if (!status)
-        status = qv_weights_load(ctx->dev, &model->config, &model->tower, dir, model->dtype,
-                                 o->describe, ctx->threads, &model->weights, err);
+        status =
+            qv_weights_load(ctx->dev, &model->config, &model->tower, dir,
+                            &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe },
+                            &model->weights, err);
     if (status) {
         qv_tower_close(&model->tower);
         free(model);

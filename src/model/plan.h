@@ -45,12 +45,13 @@ struct qv_plan {
 void qv_plan_destroy(qv_plan *plan);
 void qv_plans_free_idle(qv_model *model); /* and the arena that they share */
 
-/* Where a slot of a chunk lies, or a weight; no memory for QV_NO_OPERAND. */
+/* The buffer of a slot of a chunk, or of a weight; it has no memory for QV_NO_OPERAND. */
 struct qv_buffer qv_plan_operand(const qv_plan *plan, int chunk, int id);
-/* The calls of a chunk [steps.n]. */
+/* The calls of a chunk, of which there are steps.n. */
 const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
 
-/* The oldest chunk's tokens, each item's to rows of `out` of its own. */
+/* Pulls the oldest chunk's tokens, each item's to rows of `out` of its own; first_rows NULL: all
+ * items' one behind the other, from row 0 on. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
 

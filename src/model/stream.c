@@ -112,7 +112,7 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     return status;
 }
 
-/* Enqueues a chunk's list. */
+/* Enqueues the operations of a chunk, as its recording where there is one. */
 static qv_status
 enqueue(struct qv_plan *plan, int chunk, qv_error *err)
 {
@@ -122,7 +122,7 @@ enqueue(struct qv_plan *plan, int chunk, qv_error *err)
     return ctx->backend->run(ctx->dev, qv_plan_calls(plan, chunk), plan->steps.n, err);
 }
 
-/* The list; step by step where someone looks on. */
+/* Runs a chunk's list, step by step where a hook or a probe looks on. */
 static qv_status
 run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
 {
@@ -194,7 +194,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* A run of rows of the chunk's tokens, and where it goes in the output. */
+/* A run of rows of a chunk's tokens, and the row of the output that is its first. */
 struct run {
     int64_t from, n, to;
 };
@@ -207,7 +207,8 @@ row_of(const struct qv_plan *plan, void *rows, int64_t row)
     return rows ? (char *)rows + bytes : NULL;
 }
 
-/* Every output wanted goes to the device's memory, in the order of the caller's stream. */
+/* Whether every output that is wanted goes to the device's memory, in the order of the caller's
+ * stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
 {
@@ -242,9 +243,8 @@ download(struct qv_plan *plan, int chunk, const struct run *r, const qv_tokens *
     return status;
 }
 
-/* first_rows NULL: all items one behind the other, from row 0 on. */
-static qv_status
-pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *rows, qv_error *err)
+qv_status
+qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     const int64_t area = plan->model->config.merge * plan->model->config.merge;
@@ -252,7 +252,6 @@ pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *ro
     const int64_t *item_rows =
         plan->item_rows + (size_t)oldest.chunk * (size_t)plan->capacity.segments;
     struct run r = { .n = oldest.rows / area };
-    *rows = r.n;
     qv_status status = QV_OK;
     if (!stays_on_device(plan, out, first_rows ? 1 : r.n))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
@@ -272,13 +271,6 @@ pull(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, int64_t *ro
 }
 
 qv_status
-qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
-{
-    int64_t rows;
-    return pull(plan, out, first_rows, &rows, err);
-}
-
-qv_status
 qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
 {
     if (!plan || !out)
@@ -290,7 +282,7 @@ qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
     if (out->capacity < rows)
         return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
                        (long long)out->capacity, (long long)rows);
-    qv_status status = pull(plan, out, NULL, &rows, err);
+    qv_status status = qv_plan_pull_items(plan, out, NULL, err);
     if (!status)
         out->n = rows;
     return status;

@@ -20,13 +20,13 @@ enum qv_interpolation {
     QV_BICUBIC,
 };
 
-/* Names in checkpoints, below the tower's prefix and without ".weight", ".bias". Those of a block are
- * below `block`.N, those of a merger below `merger` (where that is "", they are whole) or
+/* Names in checkpoints that families differ in, below the tower's prefix and without ".weight",
+ * ".bias". Those of a merger are below `merger` (where that is "", they are whole) or
  * `deepstack`.N. NULL: the family has none. */
 struct qv_tensor_names {
-    const char *patch_embed, *patch_norm, *positions; /* patch_norm: before positions are added */
-    const char *block, *norm1, *qkv[3], *proj, *norm2, *fc1[2], *fc2; /* qkv: as one or as three; */
-    const char *merger, *deepstack, *merger_norm;                     /* fc1: gate and up */
+    const char *patch_norm, *positions; /* patch_norm: before positions are added */
+    const char *qkv[3], *fc1[2], *fc2;  /* of a block: qkv as one or as three, fc1 as gate and up */
+    const char *merger, *deepstack, *merger_norm;
     /* a Conv2d of merge x merge, then a linear layer and its LayerNorm, before the merger's MLP */
     const char *downsample, *merger_proj, *merger_proj_norm;
     const char *merger_fc1[2], *merger_fc2;
@@ -52,7 +52,7 @@ enum qv_size {
     QV_SIZES,
 };
 
-/* What a family's configs have of these. */
+/* What a family's configs say of these sizes. */
 struct qv_family_sizes {
     /* transformers' class defaults; 0: the default that every family shares, or, where there is none,
      * the family's configs have no such key */
@@ -72,7 +72,6 @@ struct qv_family {
     bool bias;                /* of the linear layers in blocks and mergers */
     bool patch_embed_bias;    /* of the Conv3d */
     bool windows;             /* attention stays within windows, but for fullatt_block_indexes */
-    qv_act merger_act;        /* of its MLP; of a gated one, behind the norm in front of that */
     enum qv_interpolation interpolation;
     qv_processor processor; /* of clips: its defaults are in preprocess.c */
     /* clips have 128 to 768 tokens, counted as their processor does, whatever the files say: so
@@ -105,7 +104,8 @@ qv_family_is_gated(const struct qv_family *family)
     return family->names->fc1[1] != NULL;
 }
 
-/* Of a model_type, of the model or of the tower; NULL: not known. *name: the model's. */
+/* The family of a model_type, which may be the model's or the tower's; *name is the model's.
+ * NULL: it is not known. */
 const struct qv_family *qv_family_find(const char *model_type, const char **name);
 
 #endif

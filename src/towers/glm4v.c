@@ -6,14 +6,9 @@
 #include "family.h"
 
 static const struct qv_tensor_names names = {
-    .patch_embed = "patch_embed.proj",
     .patch_norm = "post_conv_layernorm",
     .positions = "embeddings.position_embedding.weight",
-    .block = "blocks",
-    .norm1 = "norm1",
     .qkv = { "attn.qkv" },
-    .proj = "attn.proj",
-    .norm2 = "norm2",
     .fc1 = { "mlp.gate_proj", "mlp.up_proj" },
     .fc2 = "mlp.down_proj",
     .merger = "",
@@ -46,7 +41,6 @@ const struct qv_family qv_family_glm4v = {
     .norm_eps = 1e-5,
     .norm_eps_key = "rms_norm_eps",
     .patch_embed_bias = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .interpolation = QV_BICUBIC,
     .processor = QV_PROCESSOR_GLM4V,
     .n_deepstack = -1,

@@ -40,7 +40,8 @@ has(const struct used *used, const char *name)
     return bsearch(&name, used->names, used->n, sizeof *used->names, by_name) != NULL;
 }
 
-/* The tensor itself, the patch embedding's other name, or the scales of a quantised matrix. */
+/* Whether the tower uses a tensor of that name, which may also be the patch embedding's other name,
+ * or that of a quantised matrix's scales or biases. */
 static bool
 is_used(const struct used *used, const char *name)
 {
@@ -83,18 +84,18 @@ qv_status
 qv_leftover_find(const char *dir, const struct qv_tower *tower, struct qv_leftover *out,
                  qv_error *err)
 {
-    struct qv_checkpoint *checkpoint = NULL;
+    struct qv_stored_tower in = { .dir = dir };
     struct used used = { .out = out };
     *out = (struct qv_leftover){ 0 };
-    qv_status status = qv_checkpoint_open(dir, &checkpoint, err);
+    qv_status status = qv_checkpoint_open(dir, &in.checkpoint, err);
     if (!status)
-        status = qv_part_find_prefix(checkpoint, dir, &tower->tensors[tower->patch_embed.weight],
-                                     &out->prefix, err);
+        status = qv_part_find_prefix(&in, &tower->tensors[tower->patch_embed.weight], err);
+    out->prefix = in.prefix;
     if (!status)
         status = list_names(tower, &used, err);
     if (!status)
-        qv_checkpoint_visit(checkpoint, see, &used);
+        qv_checkpoint_visit(in.checkpoint, see, &used);
     free(used.names);
-    qv_checkpoint_close(&checkpoint);
+    qv_checkpoint_close(&in.checkpoint);
     return status;
 }

@@ -14,7 +14,7 @@ struct qv_leftover {
     const char *prefix;                /* "model.visual." */
 };
 
-/* Of a checkpoint that loads. QV_EIO, QV_EFORMAT, QV_ENOMEM. */
+/* Looks through a checkpoint that can be loaded. QV_EIO, QV_EFORMAT, QV_ENOMEM. */
 qv_status qv_leftover_find(const char *dir, const struct qv_tower *tower, struct qv_leftover *out,
                            qv_error *err);
 

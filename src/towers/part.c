@@ -14,64 +14,55 @@ const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.v
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static qv_status
-find(struct qv_checkpoint *checkpoint, const char *prefix, const char *name, struct qv_found *out,
-     qv_error *err)
+find(const struct qv_stored_tower *in, const char *name, struct qv_found *out, qv_error *err)
 {
     char full[160];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    return qv_checkpoint_find(checkpoint, full, &out->tensor, &out->file, err);
+    snprintf(full, sizeof full, "%s%s", in->prefix, name);
+    return qv_checkpoint_find(in->checkpoint, full, &out->tensor, &out->file, err);
 }
 
 /* "patch_embed.proj.weight" is also known as "patch_embed.linear_proj.weight". */
 static qv_status
-find_either_name(struct qv_checkpoint *checkpoint, const char *prefix, const char *name,
-                 struct qv_found *out, qv_error *err)
+find_either_name(const struct qv_stored_tower *in, const char *name, struct qv_found *out,
+                 qv_error *err)
 {
     static const char proj[] = "patch_embed.proj.";
-    qv_status status = find(checkpoint, prefix, name, out, err);
+    qv_status status = find(in, name, out, err);
     if (!status && !out->tensor && !strncmp(name, proj, sizeof proj - 1)) {
         char other[96];
         snprintf(other, sizeof other, "patch_embed.linear_proj.%s", name + sizeof proj - 1);
-        status = find(checkpoint, prefix, other, out, err);
+        status = find(in, other, out, err);
     }
     return status;
 }
 
 qv_status
-qv_part_find_prefix(struct qv_checkpoint *checkpoint, const char *dir,
-                    const struct qv_tensor_spec *patch_embed, const char **prefix, qv_error *err)
+qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
+                    qv_error *err)
 {
-    *prefix = NULL;
+    in->prefix = NULL;
     for (const char *const *p = qv_tower_prefixes; *p; p++) {
+        const struct qv_stored_tower below = { in->checkpoint, in->dir, *p };
         struct qv_found found = { 0 };
-        qv_status status = find_either_name(checkpoint, *p, patch_embed->names[0], &found, err);
+        qv_status status = find_either_name(&below, patch_embed->names[0], &found, err);
         if (status)
             return status;
-        if (found.tensor && *prefix)
+        if (found.tensor && in->prefix)
             return qv_fail(err, QV_EFORMAT,
                            "%s: there are two vision towers, %s%s and %s%s: which one is meant?",
-                           dir, *prefix, patch_embed->names[0], *p, patch_embed->names[0]);
+                           in->dir, in->prefix, patch_embed->names[0], *p, patch_embed->names[0]);
         if (found.tensor)
-            *prefix = *p;
+            in->prefix = *p;
     }
-    if (*prefix)
+    if (in->prefix)
         return QV_OK;
     return qv_fail(err, QV_EFORMAT,
                    "%s: no tensor %s%s (nor with another known prefix): this checkpoint holds no "
                    "Qwen-VL vision tower",
-                   dir, qv_tower_prefixes[0], patch_embed->names[0]);
+                   in->dir, qv_tower_prefixes[0], patch_embed->names[0]);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
-
-static void
-print_shape(const int64_t *shape, int n, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < n && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? "," : "", (long long)shape[i]);
-}
 
 static bool
 shape_is(const struct qv_safetensor *t, const int64_t *shape, int n)
@@ -89,17 +80,20 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     int64_t flat[] = { spec->n, spec->k };
     int dims = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS ? 1 : 2;
-    part->channels_last = spec->conv3d && shape_is(t, last, 5) && !shape_is(t, first, 5);
-    part->conv2d = spec->conv2d && shape_is(t, plane, 4);
-    if (part->conv2d || part->channels_last || (spec->conv3d && shape_is(t, first, 5)) ||
-        (!spec->conv2d && shape_is(t, flat, dims)))
+    if ((spec->conv3d && shape_is(t, first, 5)) || (!spec->conv2d && shape_is(t, flat, dims)))
         return QV_OK;
+    if ((spec->conv3d && shape_is(t, last, 5)) || (spec->conv2d && shape_is(t, plane, 4))) {
+        part->stored_cols = spec->conv3d ? c->in_channels : c->merge * c->merge;
+        part->stored_rows = spec->k / part->stored_cols;
+        return QV_OK;
+    }
     char found[128], wanted[128];
     const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
-    print_shape(t->shape, t->n_dims, found, sizeof found);
-    print_shape(shape, spec->conv3d ? 5 : spec->conv2d ? 4 : dims, wanted, sizeof wanted);
+    const int n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : dims;
     return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
-                   qv_safetensors_path(part->weight.file), t->name, found, wanted);
+                   qv_safetensors_path(part->weight.file), t->name,
+                   qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
+                   qv_safetensors_print_shape(shape, n_dims, wanted, sizeof wanted));
 }
 
 static bool
@@ -132,8 +126,8 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, 
     const struct qv_safetensor *w = part->weight.tensor, *s = part->scales.tensor,
                                *b = part->biases.tensor;
     char found[128], scales[128];
-    print_shape(w->shape, w->n_dims, found, sizeof found);
-    print_shape(s->shape, s->n_dims, scales, sizeof scales);
+    qv_safetensors_print_shape(w->shape, w->n_dims, found, sizeof found);
+    qv_safetensors_print_shape(s->shape, s->n_dims, scales, sizeof scales);
     bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == spec->n &&
                 s->shape[0] == spec->n && s->shape[1] > 0 && spec->k % s->shape[1] == 0 &&
                 shape_is(b, s->shape, 2);
@@ -163,9 +157,8 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, 
 }
 
 static qv_status
-find_quantised(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
-               const struct qv_tensor_spec *spec, const char *name, struct qv_tensor_part *part,
-               qv_error *err)
+find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *spec,
+               const char *name, struct qv_tensor_part *part, qv_error *err)
 {
     static const char *const suffixes[2] = { "scales", "biases" };
     struct qv_found *const to[2] = { &part->scales, &part->biases };
@@ -173,25 +166,25 @@ find_quantised(struct qv_checkpoint *checkpoint, const char *dir, const char *pr
         char full[112];
         int stem = (int)(strlen(name) - strlen("weight"));
         snprintf(full, sizeof full, "%.*s%s", stem, name, suffixes[i]);
-        qv_status status = find(checkpoint, prefix, full, to[i], err);
+        qv_status status = find(in, full, to[i], err);
         if (status)
             return status;
         if (!to[i]->tensor)
-            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s, but %s is quantised (U32)", dir,
-                           prefix, full, part->weight.tensor->name);
+            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s, but %s is quantised (U32)",
+                           in->dir, in->prefix, full, part->weight.tensor->name);
     }
     return check_quantised(spec, part, err);
 }
 
 /* q * scale + bias in f32: out[rows, k] of packed[rows, k*bits/32]. */
 static void
-dequantise(const struct qv_tensor_part *part, int64_t k, int64_t rows, const uint32_t *packed,
+dequantise(const struct qv_tensor_part *part, int64_t rows, const uint32_t *packed,
            const void *scales, const void *biases, float *out)
 {
     const int per_word = 32 / part->bits;
     const uint32_t mask = (1u << part->bits) - 1;
     const qv_dtype dtype = part->scales.tensor->dtype;
-    for (int64_t i = 0; i < rows * k; i++) {
+    for (int64_t i = 0; i < rows * part->k; i++) {
         const int shift = (int)(i % per_word) * part->bits;
         const float q = (float)(packed[i / per_word] >> shift & mask);
         const int64_t group = i / part->group;
@@ -199,25 +192,25 @@ dequantise(const struct qv_tensor_part *part, int64_t k, int64_t rows, const uin
     }
 }
 
-/* Bytes that a row of k values takes in the file. */
+/* Bytes that a row takes in the file. */
 struct quantised_row {
     size_t packed, scales; /* and as many of biases */
 };
 
 static struct quantised_row
-quantised_row(const struct qv_tensor_part *part, int64_t k)
+quantised_row(const struct qv_tensor_part *part)
 {
-    return (struct quantised_row){ (size_t)(k * part->bits / 8),
-                                   (size_t)(k / part->group) *
+    return (struct quantised_row){ (size_t)(part->k * part->bits / 8),
+                                   (size_t)(part->k / part->group) *
                                        qv_dtype_bytes(part->scales.tensor->dtype) };
 }
 
 static qv_status
-read_quantised(const struct qv_tensor_part *part, int64_t k, int64_t row, int64_t rows, char *raw,
-               float *out, qv_error *err)
+read_quantised(const struct qv_tensor_part *part, int64_t row, int64_t rows, char *raw, float *out,
+               qv_error *err)
 {
     const struct qv_found *const found[3] = { &part->weight, &part->scales, &part->biases };
-    const struct quantised_row one = quantised_row(part, k);
+    const struct quantised_row one = quantised_row(part);
     const size_t row_bytes[3] = { one.packed, one.scales, one.scales };
     char *at[3] = { raw, raw + (size_t)rows * one.packed,
                     raw + (size_t)rows * (one.packed + one.scales) };
@@ -228,28 +221,27 @@ read_quantised(const struct qv_tensor_part *part, int64_t k, int64_t row, int64_
         if (status)
             return status;
     }
-    dequantise(part, k, rows, (const uint32_t *)(const void *)at[0], at[1], at[2], out);
+    dequantise(part, rows, (const uint32_t *)(const void *)at[0], at[1], at[2], out);
     return QV_OK;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 qv_status
-qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
-             const struct qv_config *config, const struct qv_tensor_spec *spec, int i,
-             struct qv_tensor_part *out, qv_error *err)
+qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
+             const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out, qv_error *err)
 {
     const char *name = spec->names[i];
-    *out = (struct qv_tensor_part){ 0 };
-    qv_status status = find_either_name(checkpoint, prefix, name, &out->weight, err);
+    *out = (struct qv_tensor_part){ .k = spec->k };
+    qv_status status = find_either_name(in, name, &out->weight, err);
     const struct qv_safetensor *t = out->weight.tensor;
     if (status)
         return status;
     if (!t)
-        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", dir, prefix, name);
+        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", in->dir, in->prefix, name);
     out->dtype = t->dtype;
     if (is_quantised(t, spec))
-        return find_quantised(checkpoint, dir, prefix, spec, name, out, err);
+        return find_quantised(in, spec, name, out, err);
     if (!can_be_loaded(t))
         return qv_fail(err, QV_EUNSUPPORTED, "%s: tensor %s is %s; F32, F16 and BF16 can be loaded",
                        qv_safetensors_path(out->weight.file), t->name, t->dtype_name);
@@ -257,45 +249,37 @@ qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *pref
 }
 
 size_t
-qv_part_row_bytes(const struct qv_tensor_part *part, int64_t k)
+qv_part_row_bytes(const struct qv_tensor_part *part)
 {
-    const size_t values = (size_t)k * qv_dtype_bytes(part->dtype);
+    const size_t values = (size_t)part->k * qv_dtype_bytes(part->dtype);
     if (!part->bits)
         return values;
-    const struct quantised_row row = quantised_row(part, k);
+    const struct quantised_row row = quantised_row(part);
     const size_t stored = row.packed + 2 * row.scales;
     return stored > values ? stored : values;
 }
 
 qv_status
-qv_part_read(const struct qv_tensor_part *part, const struct qv_config *c, int64_t k, int64_t row,
-             int64_t rows, const struct qv_part_room *room, void **values, qv_error *err)
+qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+             const struct qv_part_room *room, void **values, qv_error *err)
 {
-    void *const raw = room->raw, *const canonical = room->canonical;
-    const size_t needed = (size_t)rows * qv_part_row_bytes(part, k);
+    const size_t needed = (size_t)rows * qv_part_row_bytes(part);
     if (needed > room->bytes) /* whatever it was that let this through */
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
                        qv_safetensors_path(part->weight.file), part->weight.tensor->name,
                        (long long)rows, needed, room->bytes);
     if (part->bits) {
-        *values = canonical;
-        return read_quantised(part, k, row, rows, raw, canonical, err);
+        *values = room->canonical;
+        return read_quantised(part, row, rows, room->raw, room->canonical, err);
     }
-    const size_t element = qv_dtype_bytes(part->dtype), row_bytes = (size_t)k * element;
+    const size_t element = qv_dtype_bytes(part->dtype), row_bytes = (size_t)part->k * element;
     qv_status status =
-        qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes, raw,
-                            (size_t)rows * row_bytes, err);
-    *values = raw;
-    if (!status && part->channels_last) {
-        qv_conv3d_channels_last_to_first(raw, rows, c->temporal * c->patch * c->patch,
-                                         c->in_channels, element, canonical);
-        *values = canonical;
-    }
-    if (!status && part->conv2d) { /* a transpose of each row, whichever way round */
-        qv_conv3d_channels_last_to_first(raw, rows, c->hidden, c->merge * c->merge, element,
-                                         canonical);
-        *values = canonical;
-    }
+        qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes,
+                            room->raw, (size_t)rows * row_bytes, err);
+    *values = part->stored_cols ? room->canonical : room->raw;
+    if (!status && part->stored_cols)
+        qv_conv3d_channels_last_to_first(room->raw, rows, part->stored_rows, part->stored_cols,
+                                         element, room->canonical);
     return status;
 }

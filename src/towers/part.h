@@ -10,8 +10,14 @@
 #include "files/safetensors.h"
 #include "tower.h"
 
-/* Before names of towers' tensors; NULL at the end. */
+/* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
 extern const char *const qv_tower_prefixes[];
+
+/* A tower as a checkpoint has it: its names are below a prefix. */
+struct qv_stored_tower {
+    struct qv_checkpoint *checkpoint;
+    const char *dir, *prefix;
+};
 
 struct qv_found {
     const struct qv_safetensor *tensor;
@@ -20,39 +26,43 @@ struct qv_found {
 
 struct qv_tensor_part {
     struct qv_found weight;
-    qv_dtype dtype;     /* of the values that are read */
-    bool channels_last; /* a patch embedding [O, T, P, P, C] */
-    bool conv2d;        /* [O, C, merge, merge]; read as [O, merge, merge, C] */
-    /* Quantised: weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias of
-     * its group. bits 0: it is not. */
+    qv_dtype dtype; /* of the values that are read */
+    int64_t k;      /* values of a row */
+    /* A row is stored as a matrix [rows, cols] and read as its transpose: of a patch embedding
+     * stored [O, T, P, P, C], of a Conv2d stored [O, C, merge, merge]. cols 0: a row is read as it
+     * is stored. */
+    int64_t stored_rows, stored_cols;
+    /* A quantised weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias
+     * of its group. bits 0: the weight is not quantised. */
     int bits;
     int64_t group;                  /* 32, 64 or 128 values, as MLX has them */
     struct qv_found scales, biases; /* [n, k/group] */
 };
 
-/* Which prefix a checkpoint uses, by where its patch embedding is. QV_EFORMAT: none, or several. */
-qv_status qv_part_find_prefix(struct qv_checkpoint *checkpoint, const char *dir,
-                              const struct qv_tensor_spec *patch_embed, const char **prefix,
+/* Sets the prefix that a checkpoint uses, by where its patch embedding is. QV_EFORMAT: none, or
+ * several. */
+qv_status qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
                               qv_error *err);
 
-/* Part i of a tensor. QV_EFORMAT (missing, or of another shape, naming both), QV_EUNSUPPORTED (dtype). */
-qv_status qv_part_find(struct qv_checkpoint *checkpoint, const char *dir, const char *prefix,
-                       const struct qv_config *config, const struct qv_tensor_spec *spec, int i,
-                       struct qv_tensor_part *out, qv_error *err);
+/* Finds part i of a tensor. QV_EFORMAT (it is missing, or has another shape: both are named),
+ * QV_EUNSUPPORTED (its dtype). */
+qv_status qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
+                       const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
+                       qv_error *err);
 
-/* Memory for rows of a part: bytes of what the file has, and as many of what is made of it. */
+/* Memory into which rows of a part are read: one block for what the file has, one for what is
+ * made of it. */
 struct qv_part_room {
     void *raw, *canonical;
     size_t bytes; /* of each */
 };
 
-/* Bytes of such memory that a row of k values takes. */
-size_t qv_part_row_bytes(const struct qv_tensor_part *part, int64_t k);
+/* The bytes that a row takes in each block of a room. */
+size_t qv_part_row_bytes(const struct qv_tensor_part *part);
 
-/* Rows row .. row+rows, k values each: *values is in the room's raw or in its canonical. QV_EFORMAT if
- * the room is too small for them. */
-qv_status qv_part_read(const struct qv_tensor_part *part, const struct qv_config *config, int64_t k,
-                       int64_t row, int64_t rows, const struct qv_part_room *room, void **values,
-                       qv_error *err);
+/* Reads rows row .. row+rows: *values is in the room's raw or in its canonical. QV_EFORMAT if the
+ * room is too small for them. */
+qv_status qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+                       const struct qv_part_room *room, void **values, qv_error *err);
 
 #endif

@@ -19,40 +19,38 @@ struct processor {
     /* takes the frames that it is given unless it is asked to sample, and says so in its file; here
      * it is always asked */
     bool may_not_sample;
-    const char *part, *part_prefix; /* of processor_config.json, which comes first */
-    const char *files[3];           /* the first that is there */
-    qv_preprocess preset;           /* transformers' class defaults; patches are the tower's */
+    qv_preprocess preset; /* transformers' class defaults; patches are the tower's */
 };
+
+/* Where the processors of images and of clips are described: in a part of processor_config.json,
+ * else in the first of some files that is there. */
+static const struct {
+    const char *part, *prefix, *files[3];
+} places[2] = {
+    { "image_processor", "image_processor.", { "preprocessor_config.json" } },
+    { "video_processor",
+      "video_processor.",
+      { "video_preprocessor_config.json", "preprocessor_config.json" } },
+};
+
+#define OPENAI_CLIP_NORM                                                                           \
+    .mean = { 0.48145466, 0.4578275, 0.40821073 }, .std = { 0.26862954, 0.26130258, 0.27577711 }
 
 static const struct processor images = {
     .old_pixels = true,
-    .part = "image_processor",
-    .part_prefix = "image_processor.",
-    .files = { "preprocessor_config.json" },
-    .preset = { .min_pixels = 56 * 56,
-                .max_pixels = 28 * 28 * 1280,
-                .mean = { 0.48145466, 0.4578275, 0.40821073 },
-                .std = { 0.26862954, 0.26130258, 0.27577711 } },
+    .preset = { .min_pixels = 56 * 56, .max_pixels = 28 * 28 * 1280, OPENAI_CLIP_NORM },
 };
 
 static const struct processor glm_images = {
-    .part = "image_processor",
-    .part_prefix = "image_processor.",
-    .files = { "preprocessor_config.json" },
     .preset = { .min_pixels = 112 * 112,
                 .max_pixels = 28 * 28 * 15000,
-                .mean = { 0.48145466, 0.4578275, 0.40821073 },
-                .std = { 0.26862954, 0.26130258, 0.27577711 },
+                OPENAI_CLIP_NORM,
                 .processor = QV_PROCESSOR_GLM4V },
 };
 
 /* Qwen2VLVideoProcessor has no fps of its own: 2 is what its users ask for, and qwen-vl-utils'. */
 static const struct processor clips[] = {
     [QV_PROCESSOR_QWEN3_VL] = { .clips = true,
-                                .part = "video_processor",
-                                .part_prefix = "video_processor.",
-                                .files = { "video_preprocessor_config.json",
-                                           "preprocessor_config.json" },
                                 .preset = { .min_pixels = 128 * 32 * 32,
                                             .max_pixels = 768 * 32 * 32,
                                             .mean = { 0.5, 0.5, 0.5 },
@@ -64,28 +62,18 @@ static const struct processor clips[] = {
     [QV_PROCESSOR_QWEN2_VL] = { .clips = true,
                                 .old_pixels = true,
                                 .may_not_sample = true,
-                                .part = "video_processor",
-                                .part_prefix = "video_processor.",
-                                .files = { "video_preprocessor_config.json",
-                                           "preprocessor_config.json" },
                                 .preset = { .min_pixels = 128 * 28 * 28,
                                             .max_pixels = 768 * 28 * 28,
-                                            .mean = { 0.48145466, 0.4578275, 0.40821073 },
-                                            .std = { 0.26862954, 0.26130258, 0.27577711 },
+                                            OPENAI_CLIP_NORM,
                                             .fps = 2.0,
                                             .min_frames = 4,
                                             .max_frames = 768,
                                             .processor = QV_PROCESSOR_QWEN2_VL } },
     [QV_PROCESSOR_GLM4V] = { .clips = true,
                              .by_duration = true,
-                             .part = "video_processor",
-                             .part_prefix = "video_processor.",
-                             .files = { "video_preprocessor_config.json",
-                                        "preprocessor_config.json" },
                              .preset = { .min_pixels = 112 * 112,
                                          .max_pixels = 28 * 28 * 2 * 30000,
-                                         .mean = { 0.48145466, 0.4578275, 0.40821073 },
-                                         .std = { 0.26862954, 0.26130258, 0.27577711 },
+                                         OPENAI_CLIP_NORM,
                                          .fps = 2.0,
                                          .max_duration = 300.0,
                                          .processor = QV_PROCESSOR_GLM4V } },
@@ -239,12 +227,12 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
     qv_status s = read_optional(dir, "processor_config.json", &path, &root, err);
     if (!s) {
         const struct qv_json_object top = { root, path, "", true };
-        s = qv_json_child(&top, which->part, which->part_prefix, &o, err);
+        s = qv_json_child(&top, places[which->clips].part, places[which->clips].prefix, &o, err);
     }
-    for (int i = 0; !s && !o.json && which->files[i]; i++) {
+    for (const char *const *file = places[which->clips].files; !s && !o.json && *file; file++) {
         json_decref(root);
         free(path);
-        s = read_optional(dir, which->files[i], &path, &root, err);
+        s = read_optional(dir, *file, &path, &root, err);
         o = (struct qv_json_object){ root, path, "", true };
     }
     *out = which->preset;

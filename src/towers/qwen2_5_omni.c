@@ -4,12 +4,7 @@
 #include "family.h"
 
 static const struct qv_tensor_names names = {
-    .patch_embed = "patch_embed.proj",
-    .block = "blocks",
-    .norm1 = "norm1",
     .qkv = { "attn.q", "attn.k", "attn.v" },
-    .proj = "attn.proj",
-    .norm2 = "norm2",
     .fc1 = { "mlp.gate_proj", "mlp.up_proj" },
     .fc2 = "mlp.down_proj",
     .merger = "merger",
@@ -29,6 +24,5 @@ const struct qv_family qv_family_qwen2_5_omni = {
     .norm_eps = 1e-6,
     .bias = true,
     .windows = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .n_deepstack = -1,
 };

@@ -4,12 +4,7 @@
 #include "family.h"
 
 static const struct qv_tensor_names names = {
-    .patch_embed = "patch_embed.proj",
-    .block = "blocks",
-    .norm1 = "norm1",
     .qkv = { "attn.qkv" },
-    .proj = "attn.proj",
-    .norm2 = "norm2",
     .fc1 = { "mlp.fc1" },
     .fc2 = "mlp.fc2",
     .merger = "merger",
@@ -37,6 +32,5 @@ const struct qv_family qv_family_qwen2_vl = {
     .norm = QV_NORM_LAYER,
     .norm_eps = 1e-6,
     .bias = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .n_deepstack = -1,
 };

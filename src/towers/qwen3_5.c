@@ -12,7 +12,6 @@ const struct qv_family qv_family_qwen3_5 = {
     .norm_eps = 1e-6,
     .bias = true,
     .patch_embed_bias = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .processor = QV_PROCESSOR_QWEN3_VL,
     .n_deepstack = -1,
 };

@@ -4,13 +4,8 @@
 #include "family.h"
 
 static const struct qv_tensor_names names = {
-    .patch_embed = "patch_embed.proj",
     .positions = "pos_embed.weight",
-    .block = "blocks",
-    .norm1 = "norm1",
     .qkv = { "attn.qkv" },
-    .proj = "attn.proj",
-    .norm2 = "norm2",
     .fc1 = { "mlp.linear_fc1" },
     .fc2 = "mlp.linear_fc2",
     .merger = "merger",
@@ -31,7 +26,6 @@ const struct qv_family qv_family_qwen3_omni = {
     .norm_eps = 1e-6,
     .bias = true,
     .patch_embed_bias = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .n_deepstack = 3,
     .deepstack = { 8, 16, 24 },
 };

@@ -4,13 +4,8 @@
 #include "family.h"
 
 const struct qv_tensor_names qv_names_qwen3 = {
-    .patch_embed = "patch_embed.proj",
     .positions = "pos_embed.weight",
-    .block = "blocks",
-    .norm1 = "norm1",
     .qkv = { "attn.qkv" },
-    .proj = "attn.proj",
-    .norm2 = "norm2",
     .fc1 = { "mlp.linear_fc1" },
     .fc2 = "mlp.linear_fc2",
     .merger = "merger",
@@ -39,7 +34,6 @@ const struct qv_family qv_family_qwen3_vl = {
     .norm_eps = 1e-6,
     .bias = true,
     .patch_embed_bias = true,
-    .merger_act = QV_ACT_GELU_ERF,
     .processor = QV_PROCESSOR_QWEN3_VL,
     .n_deepstack = 3,
     .deepstack = { 8, 16, 24 },

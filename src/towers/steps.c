@@ -120,24 +120,29 @@ add_linear(struct builder *b, int from, struct qv_linear w)
     return step;
 }
 
+/* The operand that holds values, and their dtype. */
+struct values {
+    int at;
+    qv_dtype dtype;
+};
+
 static void
-convert(struct builder *b, int64_t n, qv_dtype from, qv_dtype to, int x, int y)
+convert(struct builder *b, int64_t n, struct values x, struct values y)
 {
     struct qv_op op = { .kind = QV_OP_convert };
-    op.u.convert = (struct qv_op_convert){ .n = n, .x_dtype = from, .y_dtype = to };
-    append(b, op, OPERANDS(x, y));
+    op.u.convert = (struct qv_op_convert){ .n = n, .x_dtype = x.dtype, .y_dtype = y.dtype };
+    append(b, op, OPERANDS(x.at, y.at));
 }
 
 /* y[i] = x[index[i]], in another dtype */
 static void
-gather(struct builder *b, int64_t rows, int64_t cols, qv_dtype from, qv_dtype to, int x, int index,
-       int y)
+gather(struct builder *b, int64_t rows, int64_t cols, struct values x, int index, struct values y)
 {
     struct qv_op op = { .kind = QV_OP_gather };
     op.u.gather = (struct qv_op_gather){
-        .rows = rows, .cols = cols, .x_rows = rows, .x_dtype = from, .y_dtype = to
+        .rows = rows, .cols = cols, .x_rows = rows, .x_dtype = x.dtype, .y_dtype = y.dtype
     };
-    append(b, op, OPERANDS(x, index, y));
+    append(b, op, OPERANDS(x.at, index, y.at));
 }
 
 static void
@@ -155,9 +160,20 @@ position_embedding(struct builder *b)
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
 }
 
-/* y = act(x) + residual, of x in f32: where it is not, `wide` is where it becomes that. */
+/* Converts x[n] to f32, into `wide`, unless the model's dtype is f32; returns the operand that
+ * has it. */
+static int
+widened(struct builder *b, int64_t n, int x, int wide)
+{
+    if (b->s->dtype == QV_F32)
+        return x;
+    convert(b, n, (struct values){ x, b->s->dtype }, (struct values){ wide, QV_F32 });
+    return wide;
+}
+
+/* y = act(x) + residual, where x is f32. */
 static void
-finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int x, int wide, int y)
+finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int x, int y)
 {
     struct qv_op op = { .kind = QV_OP_epilogue };
     op.u.epilogue =
@@ -167,10 +183,6 @@ finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int
                                  .act = act,
                                  .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
     qv_op_set_dtype(&op, b->s->dtype);
-    if (b->s->dtype != QV_F32) {
-        convert(b, rows * cols, b->s->dtype, QV_F32, x, wide);
-        x = wide;
-    }
     append(b, op, OPERANDS(x, QV_NO_OPERAND, residual, y));
 }
 
@@ -186,22 +198,22 @@ qv_input_dtype(qv_input input)
     return QV_U8;
 }
 
-/* Frames, or pixel_values, to patch rows in the model's dtype; returns where they are. */
+/* Makes patch rows in the model's dtype of frames or pixel_values; returns the operand that
+ * holds them. */
 static int
 patch_rows(struct builder *b)
 {
     const struct qv_config *c = b->c;
-    const qv_dtype dtype = qv_input_dtype(b->s->input);
+    const struct values in = { SLOT_INPUT, qv_input_dtype(b->s->input) };
+    const struct values rows = { SLOT_ROWS, b->s->dtype };
     struct qv_op op = { .kind = QV_OP_patchify };
-    if (b->s->input != QV_INPUT_FRAMES && b->s->capacity.windows) {
-        gather(b, b->rows, qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ORDER,
-               SLOT_ROWS);
-        return SLOT_ROWS;
-    }
     if (b->s->input != QV_INPUT_FRAMES) {
-        if (b->s->dtype == dtype)
+        if (b->s->capacity.windows)
+            gather(b, b->rows, qv_config_row_dim(c), in, SLOT_ORDER, rows);
+        else if (in.dtype == rows.dtype)
             return SLOT_INPUT;
-        convert(b, b->rows * qv_config_row_dim(c), dtype, b->s->dtype, SLOT_INPUT, SLOT_ROWS);
+        else
+            convert(b, b->rows * qv_config_row_dim(c), in, rows);
         return SLOT_ROWS;
     }
     op.u.patchify = (struct qv_op_patchify){ .rows = b->rows,
@@ -238,7 +250,8 @@ patch_embed(struct builder *b, qv_lowering lowering)
     if (b->tower->patch_norm.weight == QV_NO_TENSOR)
         return;
     norm(b, b->rows, b->c->hidden, SLOT_X, b->tower->patch_norm, SLOT_A);
-    finish(b, b->rows, b->c->hidden, QV_ACT_NONE, SLOT_POS, SLOT_A, SLOT_B, SLOT_X);
+    const int x = widened(b, b->rows * b->c->hidden, SLOT_A, SLOT_B);
+    finish(b, b->rows, b->c->hidden, QV_ACT_NONE, SLOT_POS, x, SLOT_X);
     completes(b, "embeddings", -1, b->c->hidden);
 }
 
@@ -308,8 +321,8 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     return step;
 }
 
-/* Into how many pieces a gated MLP's rows are cut, so that a cache holds what fc1 gives of one until the
- * gate has read it: of gated_rows each, more or less. */
+/* Into how many pieces of about gated_rows rows a gated MLP is cut, so that a cache holds what
+ * fc1 gives of a piece until the gate has read it. */
 static int64_t
 gated_pieces(const struct builder *b)
 {
@@ -317,7 +330,8 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* What x's MLP has inside, in slot B; returns where in it, in bytes: behind the GEMM of a piece. */
+/* Computes the inside of x's gated MLP into slot B; returns at how many bytes of that slot it
+ * begins, which is behind the GEMM of a piece. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
@@ -349,8 +363,9 @@ mlp(struct builder *b, const struct qv_block *block)
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
-/* From what the merger's norm left in slot a to what its last layer sees; returns where that is. The
- * Conv2d is one GEMM: the patches of a token are one row, in the order of its kernel. */
+/* Goes on from what the merger's norm left in slot a to what its last layer sees, and returns
+ * the slot of that. The Conv2d is one GEMM: the patches of a token are one row, in the order of
+ * its kernel. */
 static int
 merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)
 {
@@ -361,7 +376,7 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
     norm(b, rows, cols, a, m->proj_norm, inner);
     const bool wide = b->s->dtype != QV_F32; /* then a is in use while this is written */
     const int x = wide ? inner : a, y = wide ? a : inner;
-    finish(b, rows, cols, b->c->family->merger_act, QV_NO_OPERAND, inner, a, x);
+    finish(b, rows, cols, QV_ACT_GELU_ERF, QV_NO_OPERAND, widened(b, rows * cols, inner, a), x);
     linear(b, rows, x, m->fc1, QV_ACT_NONE, QV_NO_OPERAND, y);
     gate(b, rows, b->c->merger_intermediate, y, x);
     return x;
@@ -379,6 +394,7 @@ merge(struct builder *b, int64_t merger)
     int a = side ? SLOT_SIDE_A : SLOT_A, inner = side ? SLOT_SIDE_B : SLOT_B;
     int out = SLOT_TOKENS + (int)merger, merged = side ? SLOT_SIDE_MERGED : SLOT_MERGED;
     int y = convert_out || put_back ? merged : out;
+    const struct values own = { y, b->s->dtype }, pulled = { out, b->s->output };
 
     if (m->norm_merged)
         norm(b, b->merged_rows, merged_cols, b->x, m->norm, a);
@@ -386,15 +402,15 @@ merge(struct builder *b, int64_t merger)
         norm(b, b->rows, b->c->hidden, b->x, m->norm, a);
     size_t n = b->out->n;
     if (m->downsample.weight == QV_NO_TENSOR)
-        linear(b, b->merged_rows, a, m->fc1, b->c->family->merger_act, QV_NO_OPERAND, inner);
+        linear(b, b->merged_rows, a, m->fc1, QV_ACT_GELU_ERF, QV_NO_OPERAND, inner);
     else
         inner = merge_downsampled(b, m, a, inner);
     linear(b, b->merged_rows, inner, m->fc2, QV_ACT_NONE, QV_NO_OPERAND, y);
     if (put_back)
-        gather(b, b->merged_rows, b->c->out_hidden, b->s->dtype, b->s->output, y, SLOT_BACK, out);
+        gather(b, b->merged_rows, b->c->out_hidden, own, SLOT_BACK, pulled);
     completes(b, merger ? "deepstack_merger_list" : "merger", merger - 1, b->c->out_hidden);
     if (convert_out && !put_back)
-        convert(b, b->merged_rows * b->c->out_hidden, b->s->dtype, b->s->output, y, out);
+        convert(b, b->merged_rows * b->c->out_hidden, own, pulled);
     if (!side || b->out->status)
         return;
     b->out->steps[n - 1].waits = true; /* for the merger before, whose input it overwrites */

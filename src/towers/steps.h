@@ -66,10 +66,10 @@ struct qv_tower_shape {
     qv_dtype dtype, output;
 };
 
-/* Of a chunk within its segments, over packed rows of q, k and v. */
+/* The attention of a chunk within its segments, over packed rows of q, k and v. */
 struct qv_op qv_steps_attention(const struct qv_config *c, const struct qv_tower_shape *s);
 
-/* Of a chunk's input, as it is pushed. */
+/* The dtype of a chunk's input as it is pushed. */
 qv_dtype qv_input_dtype(qv_input input);
 
 /* The Conv3d that is the patch embedding of a chunk, whose patches are rows by then. */

@@ -6,7 +6,7 @@
 
 #include "error.h"
 
-/* The list that grows, and below which names. */
+/* The list of tensors as it grows, and the prefix of the names that are added. */
 struct builder {
     const struct qv_config *c;
     struct qv_tower *tower;
@@ -44,7 +44,8 @@ add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffi
         name                                                                                       \
     }
 
-/* [n, k] of each part; the device has pad_n rows and pad_k columns of zeros behind. */
+/* Adds a linear layer whose weight has parts [n, k], each with pad_n rows and pad_k columns of
+ * zeros behind. */
 static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_PARTS], bool bias_too,
        struct qv_tensor_spec weight)
@@ -87,7 +88,7 @@ add_front(struct builder *b)
     const struct qv_tensor_spec table = { .form = QV_TENSOR_TABLE,
                                           .n = c->n_positions,
                                           .k = c->hidden };
-    t->patch_embed = linear(b, ONE(names->patch_embed), c->family->patch_embed_bias,
+    t->patch_embed = linear(b, ONE("patch_embed.proj"), c->family->patch_embed_bias,
                             (struct qv_tensor_spec){
                                 .n = c->hidden, .k = qv_config_row_dim(c), .conv3d = true });
     t->patch_norm = names->patch_norm ? norm(b, names->patch_norm, c->hidden) : no_norm;
@@ -102,12 +103,12 @@ add_block(struct builder *b, int64_t i)
     const char *const fc1[QV_MOST_PARTS] = { names->fc1[0], names->fc1[1] };
     struct qv_block *block = &b->tower->blocks[i];
     int64_t h = b->c->hidden, m = b->c->intermediate, pad = b->c->mlp_padding;
-    snprintf(b->prefix, sizeof b->prefix, "%s.%lld.", names->block, (long long)i);
-    block->norm1 = norm(b, names->norm1, h);
+    snprintf(b->prefix, sizeof b->prefix, "blocks.%lld.", (long long)i);
+    block->norm1 = norm(b, "norm1", h);
     block->qkv =
         linear(b, names->qkv, bias, (struct qv_tensor_spec){ .n = one ? 3 * h : h, .k = h });
-    block->proj = linear(b, ONE(names->proj), bias, (struct qv_tensor_spec){ .n = h, .k = h });
-    block->norm2 = norm(b, names->norm2, h);
+    block->proj = linear(b, ONE("attn.proj"), bias, (struct qv_tensor_spec){ .n = h, .k = h });
+    block->norm2 = norm(b, "norm2", h);
     /* GELU(0) = 0, or SiLU(0) * 0, times a weight of 0: nothing is added */
     block->fc1 = linear(b, fc1, bias, (struct qv_tensor_spec){ .n = m, .k = h, .pad_n = pad });
     block->fc2 =
@@ -128,7 +129,7 @@ add_downsample(struct builder *b, struct qv_merger *merger)
     merger->proj_norm = norm_of_kind(b, names->merger_proj_norm, n, QV_NORM_LAYER, 1e-5);
 }
 
-/* 0: the tokens'; 1 + i: that of DeepStack i. */
+/* Adds merger i: merger 0 makes the tokens, merger 1 + i the output of DeepStack i. */
 static void
 add_merger(struct builder *b, int64_t i)
 {

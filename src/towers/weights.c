@@ -15,9 +15,10 @@
 #include <xxhash.h>
 #endif
 
-/* Of slices as read, by one thread and by several, which need more of them. Each has a place of three
- * times so many bytes (a row may be longer), all of which stay below the 64 MiB promised. A thread is
- * worth its while for so many bytes of weights. */
+/* A slice has SLICE_BYTES where one thread reads, and AHEAD_BYTES where several do, which need
+ * more slices. It has a place of three times its bytes (a row may be longer), and all places
+ * stay below the 64 MiB promised. Another thread is worth its while from BYTES_PER_THREAD of
+ * weights on. */
 enum {
     SLICE_BYTES = 8 << 20,
     AHEAD_BYTES = 2 << 20,
@@ -39,6 +40,13 @@ struct slice {
     int64_t row, rows;
 };
 
+/* Rows of one part within a slice. */
+struct piece {
+    int part;
+    int64_t row, rows; /* of the part */
+    int64_t at;        /* the row of the slice that is the first of these */
+};
+
 /* Rows of a part as the file has them, for the digest. */
 struct stored {
     const void *values;
@@ -58,8 +66,7 @@ struct loader {
     struct qv_device *dev;
     const struct qv_config *config;
     const struct qv_tower *tower;
-    struct qv_checkpoint *checkpoint;
-    const char *dir, *prefix;
+    struct qv_stored_tower stored;
     qv_dtype dtype;
     struct source *sources;
     int threads;          /* that read */
@@ -81,13 +88,14 @@ longest_row(const struct source *s)
     return s->spec.k + s->spec.pad_k;
 }
 
-/* As converted, f32 at the most, or as the file has a part. */
+/* A row takes the most bytes either converted, which is to f32 at the most, or as the file has
+ * a part. */
 static size_t
 bytes_of_row(const struct source *s)
 {
     size_t most = (size_t)longest_row(s) * sizeof(float);
     for (int i = 0; i < s->spec.n_parts; i++) {
-        const size_t part = qv_part_row_bytes(&s->parts[i], s->spec.k);
+        const size_t part = qv_part_row_bytes(&s->parts[i]);
         most = part > most ? part : most;
     }
     return most;
@@ -97,13 +105,12 @@ static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
     const struct qv_tensor_spec *patch_embed = &l->tower->tensors[l->tower->patch_embed.weight];
-    qv_status status = qv_part_find_prefix(l->checkpoint, l->dir, patch_embed, &l->prefix, err);
+    qv_status status = qv_part_find_prefix(&l->stored, patch_embed, err);
     for (size_t id = 0; id < n && !status; id++) {
         struct source *s = &l->sources[id];
         s->spec = l->tower->tensors[id];
         for (int i = 0; i < s->spec.n_parts && !status; i++)
-            status = qv_part_find(l->checkpoint, l->dir, l->prefix, l->config, &s->spec, i,
-                                  &s->parts[i], err);
+            status = qv_part_find(&l->stored, l->config, &s->spec, i, &s->parts[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
     }
     return status;
@@ -170,8 +177,8 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
             qv_store(dst, to, i, qv_load(src, from, i));
 }
 
-/* Its index, or n. The loops over all values have no branch and one width, so that compilers make
- * vectors of them. */
+/* Returns the index of the first value that is not finite, or n. The loops over all values have
+ * no branch and one width, so that compilers make vectors of them. */
 static int64_t
 first_not_finite(const void *values, qv_dtype dtype, int64_t n)
 {
@@ -193,38 +200,38 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-/* Rows row .. row+rows of a part as [rows, spec.k] in `to`, which is where row `at` of the place is.
- * What is in the file as it is on the device is not copied. */
+/* Reads a piece as [rows, spec.k] to where the place has converted rows. What is in the file as it
+ * is on the device is not copied. */
 static qv_status
-read_part(const struct loader *l, const struct source *s, int part, int64_t row, int64_t rows,
-          qv_dtype dtype, struct place *place, int64_t at, void *to, qv_error *err)
+read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
+           void *to, qv_error *err)
 {
-    const struct qv_tensor_part *from = &s->parts[part];
-    const int64_t n = rows * s->spec.k;
-    const size_t before = (size_t)at * s->row_bytes;
+    const struct qv_tensor_part *from = &s->parts[piece->part];
+    const int64_t n = piece->rows * s->spec.k;
+    const size_t before = (size_t)piece->at * s->row_bytes;
     const bool in_place = from->dtype == dtype && !s->spec.pad_k;
     const struct qv_part_room room = { in_place ? to : place->raw + before,
                                        place->canonical + before,
                                        before < place->bytes ? place->bytes - before : 0 };
     void *values;
-    qv_status status = qv_part_read(from, l->config, s->spec.k, row, rows, &room, &values, err);
+    qv_status status = qv_part_read(from, piece->row, piece->rows, &room, &values, err);
     if (status)
         return status;
     place->stored[place->n_stored++] =
         (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
-                         row ? NULL : s->spec.names[part],
-                         row ? NULL : from->weight.tensor->dtype_name };
+                         piece->row ? NULL : s->spec.names[piece->part],
+                         piece->row ? NULL : from->weight.tensor->dtype_name };
     if (values != to)
         convert(values, from->dtype, to, dtype, n);
     int64_t bad = first_not_finite(to, dtype, n);
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s",
                        qv_safetensors_path(from->weight.file), from->weight.tensor->name,
-                       (long long)(row * s->spec.k + bad), qv_dtype_name(dtype));
+                       (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
     return QV_OK;
 }
 
-/* values[rows, k] become [rows, k + pad], from the end on, as they move up. */
+/* Makes values[rows, k] to [rows, k + pad]. The last row moves first, as rows move up. */
 static void
 pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
 {
@@ -242,8 +249,8 @@ dtype_of(const struct loader *l, const struct source *s)
     return s->spec.form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
 }
 
-/* A slice's rows as the device has them, [rows, k + pad_k], in its place: of one part, or of the next
- * ones too, and the zeros between. */
+/* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may be of
+ * several parts, with rows of zeros between. */
 static qv_status
 read_slice(void *loader, size_t i, qv_error *err)
 {
@@ -258,12 +265,13 @@ read_slice(void *loader, size_t i, qv_error *err)
     qv_status status = QV_OK;
     place->n_stored = 0;
     for (int64_t at = 0, n; at < slice->rows && !status; at += n) {
-        const int64_t row = slice->row + at, part = row / apart, in = row % apart;
+        const int64_t row = slice->row + at, in = row % apart;
         const int64_t left = in < spec->n ? spec->n - in : apart - in;
         char *to = place->converted + (size_t)at * row_bytes;
         n = slice->rows - at < left ? slice->rows - at : left;
         if (in < spec->n) {
-            status = read_part(l, slice->source, (int)part, in, n, dtype, place, at, to, err);
+            const struct piece piece = { (int)(row / apart), in, n, at };
+            status = read_piece(slice->source, &piece, dtype, place, to, err);
             pad_rows(to, element, n, spec->k, spec->pad_k);
         } else {
             memset(to, 0, (size_t)n * row_bytes);
@@ -272,7 +280,7 @@ read_slice(void *loader, size_t i, qv_error *err)
     return status;
 }
 
-/* In the order of the slices. */
+/* Adds a slice to the digest, for which slices come in their order. */
 static void
 digest_slice(void *loader, size_t i)
 {
@@ -293,8 +301,8 @@ digest_slice(void *loader, size_t i)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Rows of zeros behind the last are there: alloc'ed memory is zero. Only counts where l->slices is
- * not there. */
+/* Cuts all sources into slices, or only counts them while l->slices is NULL. Rows of zeros
+ * behind a tensor's last row need no slice: the device's memory is zero. */
 static void
 cut_slices(struct loader *l, size_t n_sources)
 {
@@ -311,7 +319,7 @@ cut_slices(struct loader *l, size_t n_sources)
     }
 }
 
-/* One, or as many as the longest slice allows. */
+/* Makes one place for one thread, and for several as many as the longest slice allows. */
 static qv_status
 make_places(struct loader *l, size_t n_sources, qv_error *err)
 {
@@ -392,7 +400,7 @@ load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
     return status;
 }
 
-/* What the positions turn by is not in the checkpoint. */
+/* Computes the angles that positions are turned by, which are not in the checkpoint. */
 static qv_status
 load_angles(struct loader *l, struct qv_weights *w, qv_error *err)
 {
@@ -441,24 +449,26 @@ digest_end(struct loader *l, char *text, size_t size)
 
 qv_status
 qv_weights_load(struct qv_device *dev, const struct qv_config *config, const struct qv_tower *tower,
-                const char *dir, qv_dtype dtype, bool describe, int threads, struct qv_weights *out,
+                const char *dir, const struct qv_weights_loading *how, struct qv_weights *out,
                 qv_error *err)
 {
-    struct loader l = { .dev = dev, .config = config, .tower = tower, .dir = dir, .dtype = dtype };
+    struct loader l = {
+        .dev = dev, .config = config, .tower = tower, .stored.dir = dir, .dtype = how->dtype
+    };
     struct qv_weights w = { .n = tower->n };
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
     qv_status status = l.sources && w.buffers
-                           ? qv_checkpoint_open(dir, &l.checkpoint, err)
+                           ? qv_checkpoint_open(dir, &l.stored.checkpoint, err)
                            : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
         status = find_all(&l, w.n, err);
     if (!status)
         status = measure(&l, &w, err);
-    if (!status && !describe) {
+    if (!status && !how->describe) {
         status = digest_begin(&l, err);
         if (!status)
-            status = load_all(&l, &w, threads, err);
+            status = load_all(&l, &w, how->threads, err);
         if (!status)
             status = load_angles(&l, &w, err);
         if (!status)
@@ -469,7 +479,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
 #endif
     free_slices(&l);
     free(l.sources);
-    qv_checkpoint_close(&l.checkpoint);
+    qv_checkpoint_close(&l.stored.checkpoint);
     if (status)
         qv_weights_free(dev, &w);
     else

@@ -14,19 +14,26 @@ struct qv_weights {
     char digest[40];
 };
 
-/* Tests set this before anything is loaded, so that small tensors are read in slices of so many bytes, or
- * of the fewest rows that a device packs; 0, as it is: of megabytes. */
+/* Slices have so many bytes, or the fewest rows that a device packs; 0 stands for megabytes.
+ * Tests set it before anything is loaded, so that small tensors are read in slices too. */
 extern size_t qv_weights_slice_bytes;
+
+/* How weights are loaded. */
+struct qv_weights_loading {
+    qv_dtype dtype; /* that the device has them in */
+    int threads;    /* that read at the most; the caller's alone does what is the device's */
+    bool describe;  /* they are only found and checked */
+};
 
 /*
  * Finds every tensor of the tower in the checkpoint folder `dir`, checks its shape and dtype, and
  * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A
- * value that is not finite, in the file or after conversion, is QV_EFORMAT. Up to `threads` threads
- * do the reading, and the caller's alone what is the device's.
+ * value that is not finite, in the file or after conversion, is QV_EFORMAT.
  */
 qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
-                          const struct qv_tower *tower, const char *dir, qv_dtype dtype,
-                          bool describe, int threads, struct qv_weights *out, qv_error *err);
+                          const struct qv_tower *tower, const char *dir,
+                          const struct qv_weights_loading *how, struct qv_weights *out,
+                          qv_error *err);
 void qv_weights_free(struct qv_device *dev, struct qv_weights *weights);
 
 #endif

@@ -162,8 +162,8 @@ load(const qv_context *ctx, const struct qv_config *c, const struct qv_tower *to
 {
     struct loaded out = { 0 };
     qv_weights_slice_bytes = slice_bytes;
-    out.status = qv_weights_load(ctx->dev, c, tower, fuzz_folder, dtype, false, threads,
-                                 &out.weights, &out.err);
+    const struct qv_weights_loading how = { dtype, threads, false };
+    out.status = qv_weights_load(ctx->dev, c, tower, fuzz_folder, &how, &out.weights, &out.err);
     fuzz_failed(out.status, &out.err);
     return out;
 }

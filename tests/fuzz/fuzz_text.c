@@ -6,6 +6,7 @@
 #include "fuzz.h"
 #include "engine/op.h"
 #include "engine/tune.h"
+#include "../op_parse.h"
 
 /* Texts of this kind come from a command line, and errors quote them as they stand. */
 static bool
@@ -58,7 +59,7 @@ try_conv3d(const char *text)
     if (refused(qv_conv3d_decide(&d, &caps, -1, &decision, &err), &err))
         return;
     FUZZ_CHECK(decision.legal >> decision.lowering & 1 && *decision.reason);
-    FUZZ_CHECK(qv_conv3d_rows(&d) > 0 && qv_conv3d_flops(&d) > 0);
+    FUZZ_CHECK(qv_conv3d_rows(&d) > 0);
 }
 
 static void

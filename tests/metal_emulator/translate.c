@@ -4,7 +4,9 @@
  * (metal_stdlib), or into C++ for OpenCL, whose pointers keep to their address spaces as Metal's do
  * (address_spaces.h). LIBRARY says what REAL is: bfloat, float; faults is float by another name.
  * What it does not know is an error, as are a few things that clang lets pass and Metal does not.
+ * Of macros it expands those that make kernels, before anything else; the others are clang's.
  */
+#define _POSIX_C_SOURCE 200809L /* open_memstream */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -89,6 +91,125 @@ format_text(const char *format, ...)
     vsnprintf(text, (size_t)n + 1, format, args);
     va_end(args);
     return text;
+}
+
+/* ---- kernels made by macros ------------------------------------------------------------------ */
+
+enum { MOST_MACRO_PARAMETERS = 8 };
+
+/* "#define NAME(PARAMETERS) BODY", whose body has a kernel. */
+struct macro {
+    char *name, *parameters[MOST_MACRO_PARAMETERS], *body;
+    int n;
+};
+
+static size_t
+word_length(const char *p)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)p[n]) || p[n] == '_')
+        n++;
+    return n;
+}
+
+/* What stands between the bracket at p and the one that closes it, cut at its commas; behind that.
+ */
+static const char *
+read_list(const char *p, char *list[MOST_MACRO_PARAMETERS], int *n)
+{
+    const char *start = ++p;
+    int depth = 0;
+    for (*n = 0; *n < MOST_MACRO_PARAMETERS && *p; p++) {
+        if (!depth && (*p == ',' || *p == ')')) {
+            start += strspn(start, " \t\n");
+            list[(*n)++] = format_text("%.*s", (int)(p - start), start);
+            start = p + 1;
+            if (*p == ')')
+                return p + 1;
+        }
+        depth += *p == '(';
+        depth -= *p == ')';
+    }
+    die(1, "a macro of kernels takes up to %d parameters", MOST_MACRO_PARAMETERS);
+    return p;
+}
+
+static void
+write_expanded(FILE *out, const struct macro *m, char *const *arguments)
+{
+    for (const char *p = m->body; *p;) {
+        const size_t n = word_length(p);
+        int i = 0;
+        while (i < m->n && (strlen(m->parameters[i]) != n || strncmp(m->parameters[i], p, n) != 0))
+            i++;
+        if (n && i < m->n)
+            fputs(arguments[i], out);
+        else
+            fwrite(p, 1, n ? n : 1, out);
+        p += n ? n : 1;
+    }
+}
+
+/* A directive that defines a macro of kernels; its end, or NULL where it is another. */
+static const char *
+read_macro(const char *p, struct macro *m)
+{
+    static const char define[] = "#define ";
+    const char *end = p;
+    while (*end && (*end != '\n' || end[-1] == '\\'))
+        end++;
+    const char *made = strstr(p, "kernel void");
+    const char *name = p + sizeof define - 1;
+    if (strncmp(p, define, sizeof define - 1) != 0 || !made || made > end ||
+        name[word_length(name)] != '(')
+        return NULL;
+    m->name = format_text("%.*s", (int)word_length(name), name);
+    const char *body = read_list(name + word_length(name), m->parameters, &m->n);
+    m->body = format_text("%.*s", (int)(end - body), body);
+    for (char *c = m->body; *c; c++)
+        if (*c == '\\' || *c == '\n') /* lines are counted where the macro is used */
+            *c = ' ';
+    return end;
+}
+
+/* The text with the kernels that its macros make, line for line. */
+static char *
+expand_kernels(const char *p)
+{
+    struct macro *macros = NULL, *m;
+    size_t n_macros = 0, size;
+    char *expanded, *arguments[MOST_MACRO_PARAMETERS];
+    FILE *out = open_memstream(&expanded, &size);
+    if (!out)
+        abort();
+    for (bool begins = true; *p; begins = p[-1] == '\n') {
+        struct macro one = { .n = 0 };
+        const size_t n = word_length(p);
+        const char *end = begins && *p == '#' ? read_macro(p, &one) : NULL;
+        int given = 0;
+        if (end) {
+            macros = grow(macros, &n_macros, sizeof *macros);
+            macros[n_macros - 1] = one;
+            for (; p < end; p++)
+                if (*p == '\n')
+                    fputc('\n', out);
+            continue;
+        }
+        for (m = macros; m < macros + n_macros; m++)
+            if (strlen(m->name) == n && !strncmp(m->name, p, n) && p[n] == '(')
+                break;
+        if (n && m < macros + n_macros) {
+            p = read_list(p + n, arguments, &given);
+            if (given != m->n)
+                die(1, "%s takes %d arguments", m->name, m->n);
+            write_expanded(out, m, arguments);
+        } else {
+            fwrite(p, 1, n ? n : 1, out);
+            p += n ? n : 1;
+        }
+    }
+    fclose(out);
+    return expanded;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -375,11 +496,8 @@ check_words(void)
                                            "vertex",  "fragment", NULL };
     struct token *last = NULL; /* that is no directive */
     for (struct token *t = tokens; t->kind != END; t++) {
-        if (t->directive) {
-            if (is(t, "kernel"))
-                die(t->line, "kernels made by macros are not supported");
+        if (t->directive)
             continue;
-        }
         if (!last || (last->kind == MARK && strchr(";{}", *last->start)))
             check_statement(t);
         if (is_one_of(t, refused))
@@ -795,7 +913,7 @@ main(int argc, char **argv)
     }
     const char *library = argv[3];
     in_name = argv[1];
-    char *text = read_all(in_name);
+    char *text = expand_kernels(read_all(in_name));
     tokenise(text);
     check_words();
     read_declarations();

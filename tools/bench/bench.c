@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
-#define _GNU_SOURCE /* nftw */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,9 +123,9 @@ enough(const struct samples *s, int64_t repeats)
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
-    double began = tool_seconds(), ms = -1;
+    double began = qv_seconds(), ms = -1;
     qv_status status = run->work(run->user, &ms, err);
-    double spent_ms = (tool_seconds() - began) * 1e3;
+    double spent_ms = (qv_seconds() - began) * 1e3;
     if (!status && (!warm_up || spent_ms >= MOST_MS)) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
@@ -134,25 +133,11 @@ sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
     return status;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double
-bench_quantile(double *samples, int64_t n, double q)
-{
-    qsort(samples, (size_t)n, sizeof *samples, by_value);
-    return samples[(size_t)(q * (double)(n - 1) + 0.5)];
-}
-
 static struct bench_times
 times_of(struct samples *s)
 {
-    return (struct bench_times){ .median_ms = bench_quantile(s->ms, s->n, 0.5),
-                                 .p90_ms = bench_quantile(s->ms, s->n, 0.9),
+    return (struct bench_times){ .median_ms = qv_quantile(s->ms, (size_t)s->n, 0.5),
+                                 .p90_ms = qv_quantile(s->ms, (size_t)s->n, 0.9),
                                  .repeats = s->n };
 }
 
@@ -279,6 +264,15 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
     return bench_emit(b, r, err);
 }
 
+qv_status
+bench_ended(const char *what, int code, qv_error *err)
+{
+    const qv_status status = code == TOOL_USAGE    ? QV_EINVAL
+                             : code == TOOL_DEVICE ? QV_EBACKEND
+                                                   : QV_EFORMAT;
+    return code ? qv_fail(err, status, "%s ended with exit code %d", what, code) : QV_OK;
+}
+
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* What is wrong with a line is wrong with its file. */
@@ -349,26 +343,11 @@ bench_open_folder(const char *folder, char **out, qv_error *err)
     return QV_OK;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-void
-bench_clear_folder(const char *folder)
-{
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 void
 bench_close_folder(char **folder)
 {
     if (*folder) {
-        bench_clear_folder(*folder);
-        rmdir(*folder);
+        tool_remove_folder(*folder);
     }
     free(*folder);
     *folder = NULL;

@@ -5,6 +5,7 @@
 
 #include "model/inspect.h"
 #include "command/tool.h"
+#include "samples.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
 
@@ -35,9 +36,6 @@ qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_err
 qv_status bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err);
 /* The last part of a path, without slashes behind it. */
 const char *bench_base_name(const char *path, char *name, size_t size);
-
-/* The nearest of n samples, which are sorted by it. */
-double bench_quantile(double *samples, int64_t n, double q);
 
 struct bench_times {
     double median_ms, p90_ms;
@@ -79,6 +77,9 @@ qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_err
 double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
                         double ms);
 
+/* QV_OK, or why a command that `what` names ended with another exit code than 0. */
+qv_status bench_ended(const char *what, int code, qv_error *err);
+
 /* A list that a user wrote, a text file of up to a megabyte, with a 0 behind; the caller frees. */
 qv_status bench_read_list(const char *path, char **out, qv_error *err);
 /* Takes its text apart into lines; blank ones and those after # are none. What is wrong with a line
@@ -88,9 +89,8 @@ qv_status bench_read_lines(const char *file, char *text, bench_line *take, void 
                            qv_error *err);
 
 /* A new folder in this one, which is made where there is none: *out, for bench_close_folder, which
- * removes it with all that is in it. clear: what is in it alone. */
+ * removes it with all that is in it. */
 qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
-void bench_clear_folder(const char *folder);
 void bench_close_folder(char **folder);
 
 int bench_tower(const struct tool_options *o);
@@ -155,8 +155,8 @@ qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work *
 /* A gemm as it is without what is fused to it; any other operation as it is. */
 struct qv_op bench_bare(struct qv_op op);
 
-/* `copies` packed matrices [n, k] of random values, `stride` bytes apart. */
-qv_status bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies,
+/* `copies` packed matrices of random values, `stride` bytes apart. */
+qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
                      struct qv_memory **out, size_t *stride, qv_error *err);
 
 /* Random bytes, or values in [-1, 1). */
@@ -209,7 +209,14 @@ enum { BENCH_LIMIT_RUNS = 2 };
 int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
-const char *bench_limit_note(const struct bench_limit *l); /* of its record; NULL: none */
+/* What work of so many ms comes to against them: as a record's fields, and as lines. */
+json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
+void bench_print_bounds(const struct bench_bounds *bounds, double ms);
+/* The lines and records of the limit and of the floor of the work that r is of. prefix: of their
+ * ways. */
+qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
+                              const struct bench_bounds *bounds, const char *prefix,
+                              struct bench_record r, qv_error *err);
 
 /* ---- calls.c: a chunk as callers see it ------------------------------------------------------- */
 

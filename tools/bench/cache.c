@@ -45,10 +45,7 @@ run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times
     o.list = list;
     o.json_file = "/dev/null";
     o.json = o.quiet = true;
-    const int code = tool_cache_run_on(&o, &c->devices, times);
-    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
-                          "%s: a run ended with exit code %d", c->folder, code)
-                : QV_OK;
+    return bench_ended("cache", tool_cache_run_on(&o, &c->devices, times), err);
 }
 
 static qv_status
@@ -172,12 +169,7 @@ make_apart(struct cache_bench *c, qv_error *err)
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return qv_fail(err, QV_EBACKEND, "no process can be made: %s", strerror(errno));
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : TOOL_DEVICE;
-    return code ? qv_fail(err,
-                          code == TOOL_USAGE    ? QV_EINVAL
-                          : code == TOOL_DEVICE ? QV_EIO
-                                                : QV_EFORMAT,
-                          "%s: no cache could be made there", c->folder)
-                : QV_OK;
+    return bench_ended("the process that makes the cache", code, err);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------- */
@@ -187,9 +179,9 @@ open_cache(void *user, double *ms, qv_error *err)
 {
     struct cache_bench *c = user;
     qv_cache_close(&c->cache);
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     const qv_status s = qv_cache_open(c->folder, &c->cache, err);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     return s;
 }
 
@@ -202,7 +194,7 @@ find_keys(void *user, double *ms, qv_error *err)
     qv_cache_item item = { .key = "" };
     int sum = 0;
     qv_status s = QV_OK;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     for (int i = 0; i < FINDS && !s && item.key; i++) {
         c->random = c->random * 6364136223846793005u + 1442695040888963407u;
         key_name((int64_t)((c->random >> 33) % (uint64_t)c->b.o->keys), key);
@@ -212,7 +204,7 @@ find_keys(void *user, double *ms, qv_error *err)
         sum += s || !item.tokens ? 0 : *(const volatile char *)item.tokens;
         qv_cache_release(c->cache, &item);
     }
-    *ms = 1e3 * (tool_seconds() - began_s) / FINDS;
+    *ms = 1e3 * (qv_seconds() - began_s) / FINDS;
     return !s && (!item.key || sum)
                ? qv_fail(err, QV_EFORMAT, "%s: %s is not in it", c->folder, key)
                : s;
@@ -223,10 +215,10 @@ static qv_status
 resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_error *err)
 {
     struct tool_cache_times t;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     const clock_t began = clock();
     const qv_status s = run_with(c, c->list, &t, err);
-    const double ms = 1e3 * (tool_seconds() - began_s);
+    const double ms = 1e3 * (qv_seconds() - began_s);
     *times = (struct bench_times){ ms, ms, 1 };
     *extras = json_pack("{s:f, s:f, s:f, s:I}", "list_s", t.list_s, "look_s", t.look_s, "cpu_s",
                         (double)(clock() - began) / CLOCKS_PER_SEC, "peak_bytes",

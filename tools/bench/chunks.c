@@ -15,9 +15,9 @@ bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out, 
     qv_status status = QV_OK;
     for (int i = 0; i < 2 && !status; i++) {
         qv_plan_free(out);
-        double began = tool_seconds();
+        double began = qv_seconds();
         status = qv_plan_create(model, options, out, err);
-        *ms[i] = (tool_seconds() - began) * 1e3;
+        *ms[i] = (qv_seconds() - began) * 1e3;
     }
     return status;
 }
@@ -161,8 +161,49 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const str
     return bounds;
 }
 
-const char *
-bench_limit_note(const struct bench_limit *l)
+json_t *
+bench_bounds_json(const struct bench_bounds *bounds, double ms)
 {
-    return l->counted ? "attention: its two GEMMs at these GEMMs' rate" : NULL;
+    const double limit_ms = bounds->limit.median_ms, floor_ms = bounds->floor_ms;
+    return json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms", limit_ms, "floor_ms",
+                     floor_ms, "over_limit", ms / limit_ms, "over_floor", ms / floor_ms, "parts",
+                     "gemm_ms", bounds->gemm_ms, "attention_ms", bounds->attention_ms, "between_ms",
+                     ms - limit_ms);
+}
+
+void
+bench_print_bounds(const struct bench_bounds *bounds, double ms)
+{
+    printf("  over limit   %.3f; over floor %.3f\n"
+           "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms\n",
+           ms / bounds->limit.median_ms, ms / bounds->floor_ms, bounds->gemm_ms,
+           bounds->attention_ms, ms - bounds->limit.median_ms);
+}
+
+qv_status
+bench_report_bounds(struct bench *b, const struct bench_limit *l, const struct bench_bounds *bounds,
+                    const char *prefix, struct bench_record r, qv_error *err)
+{
+    char ways[2][40];
+    struct bench_record limit = r, floor = r;
+    snprintf(ways[0], sizeof ways[0], "%slimit", prefix);
+    snprintf(ways[1], sizeof ways[1], "%sfloor", prefix);
+    limit.way = ways[0];
+    limit.label = "limit";
+    limit.times = floor.times = bounds->limit;
+    limit.flops = l->flops;
+    limit.bytes = l->bytes;
+    limit.note = l->counted ? "attention: its two GEMMs at these GEMMs' rate" : NULL;
+    limit.extras = json_incref(r.extras);
+    floor.way = ways[1];
+    floor.label = "floor";
+    floor.computed = true;
+    floor.times.median_ms = bounds->floor_ms;
+    floor.times.p90_ms += bounds->floor_ms - bounds->limit.median_ms;
+    floor.bytes = l->bytes + l->between_bytes;
+    qv_status status = bench_report(b, &limit, err);
+    if (!status)
+        return bench_report(b, &floor, err);
+    json_decref(r.extras);
+    return status;
 }

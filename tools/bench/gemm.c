@@ -163,8 +163,8 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     g->copies = streamed_bytes(g) / bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
     g->worst_step = 0;
-    qv_status status =
-        bench_pack(g->b.ctx, g->p->n, g->p->k, dtype, g->copies, &g->weights, &g->stride, err);
+    qv_status status = bench_pack(g->b.ctx, &(struct qv_matrix){ g->p->n, g->p->k, dtype, NULL },
+                                  g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
     int64_t most = g->b.o->rows ? g->b.o->rows : row_counts[N_ROW_COUNTS - 1];

@@ -244,7 +244,7 @@ time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
                  struct bench_run *runs, double ms[BENCH_JOB_WAYS], qv_error *err)
 {
     static const double most_s = 10;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     do {
         const qv_status s = time_all(j, timed, n, runs, err);
         if (s)
@@ -254,7 +254,7 @@ time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
         if (j->devices.n == 1)
             ms[BENCH_JOB_DEVICES] = ms[BENCH_JOB_DEVICE];
         j->wrong = bench_job_check(ms, err) != QV_OK;
-    } while (j->wrong && tool_seconds() - began_s < most_s);
+    } while (j->wrong && qv_seconds() - began_s < most_s);
     return j->wrong ? QV_ESTATE : QV_OK;
 }
 

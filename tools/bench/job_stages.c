@@ -58,12 +58,12 @@ by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, doubl
     int n = 0;
     if (!threads)
         return qv_fail(err, QV_ENOMEM, "no memory for threads");
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     while (n < n_threads && !pthread_create(&threads[n], NULL, crew_run, &c))
         n++;
     for (int i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     free(threads);
     if (n < n_threads)
         return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", n_threads);
@@ -171,7 +171,7 @@ time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
-    bench_clear_folder(j->work);
+    tool_clear_folder(j->work);
     return s;
 }
 
@@ -187,17 +187,17 @@ static qv_status
 time_parts(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
     if (s)
         return s;
     s = by_crew(j, put_clip, j->list.n, SINKS, ms, err);
     qv_error sealing = { 0 };
     const qv_status sealed = bench_parts->end(&j->writer, &sealing);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     if (!s && sealed)
         *err = sealing;
-    bench_clear_folder(j->work);
+    tool_clear_folder(j->work);
     return s ? s : sealed;
 }
 
@@ -263,11 +263,11 @@ time_one_by_one(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const qv_plan_options o = { .output = QV_BF16 };
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     qv_status s = QV_OK;
     for (size_t i = 0; i < j->list.n && !s; i++)
         s = qv_encode(j->devices.models[0], QV_INPUT_FRAMES, &j->items[i], 1, &o, &j->one, err);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     return s;
 }
 
@@ -287,10 +287,8 @@ static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
     *ms = 1e3 * job_s;
-    bench_clear_folder(j->work);
-    return code ? qv_fail(err, code == TOOL_DEVICE ? QV_EIO : QV_EFORMAT,
-                          "the job ended with exit code %d", code)
-                : QV_OK;
+    tool_clear_folder(j->work);
+    return bench_ended("the job", code, err);
 }
 
 static qv_status

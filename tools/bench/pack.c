@@ -226,31 +226,6 @@ pack_json(const struct pack_bench *p)
                      "plan_seen_ms", p->seen_ms);
 }
 
-static qv_status
-report_bounds(struct pack_bench *p, struct bench_record *r, const struct bench_bounds *bounds,
-              qv_error *err)
-{
-    r->way = "packed limit";
-    r->label = "limit";
-    r->times = bounds->limit;
-    r->flops = p->limit.flops;
-    r->bytes = p->limit.bytes;
-    r->note = bench_limit_note(&p->limit);
-    r->extras = json_pack("{s:I}", "patches", (json_int_t)p->rows);
-    qv_status status = bench_report(&p->b, r, err);
-    if (status)
-        return status;
-    r->way = "packed floor";
-    r->label = "floor";
-    r->times.p90_ms += bounds->floor_ms - bounds->limit.median_ms;
-    r->times.median_ms = bounds->floor_ms;
-    r->flops = p->flops;
-    r->bytes = p->limit.bytes + p->limit.between_bytes;
-    r->note = NULL;
-    r->extras = json_pack("{s:I}", "patches", (json_int_t)p->rows);
-    return bench_report(&p->b, r, err);
-}
-
 static void
 print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
 {
@@ -264,10 +239,7 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
         100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
         (double)tokens / ms * 1e3);
     if (!p->b.o->no_limit)
-        printf("  over limit   %.3f; over floor %.3f\n"
-               "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms\n",
-               ms / bounds->limit.median_ms, ms / bounds->floor_ms, bounds->gemm_ms,
-               bounds->attention_ms, ms - bounds->limit.median_ms);
+        bench_print_bounds(bounds, ms);
     printf("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
            p->seen_ms);
 }
@@ -293,17 +265,13 @@ run_packed(struct pack_bench *p, qv_error *err)
                               .extras = pack_json(p) };
     if (!p->b.o->no_limit) {
         bounds = bench_limit_bounds(&p->b, &p->limit, &p->runs[1]);
-        json_object_update_new(r.extras,
-                               json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms",
-                                         bounds.limit.median_ms, "floor_ms", bounds.floor_ms,
-                                         "over_limit", ms / bounds.limit.median_ms, "over_floor",
-                                         ms / bounds.floor_ms, "parts", "gemm_ms", bounds.gemm_ms,
-                                         "attention_ms", bounds.attention_ms, "between_ms",
-                                         ms - bounds.limit.median_ms));
+        json_object_update_new(r.extras, bench_bounds_json(&bounds, ms));
     }
     status = bench_report(&p->b, &r, err);
-    if (!status && !p->b.o->no_limit)
-        status = report_bounds(p, &r, &bounds, err);
+    if (!status && !p->b.o->no_limit) {
+        r.extras = json_pack("{s:I}", "patches", (json_int_t)p->rows);
+        status = bench_report_bounds(&p->b, &p->limit, &bounds, "packed ", r, err);
+    }
     if (!status && bench_talks(&p->b))
         print_pack(p, &bounds);
     return status;
@@ -314,13 +282,14 @@ run_packed(struct pack_bench *p, qv_error *err)
 static qv_status
 open_lone(struct lone *l, const qv_plan_options *options, qv_error *err)
 {
-    const int64_t *g = l->item.grid_thw, pair_rows = g[1] * g[2];
+    const int64_t *g = l->item.grid_thw;
+    const qv_capacity pair = qv_item_size(l->p->model, (const int64_t[3]){ 1, g[1], g[2] });
     qv_status status =
         bench_make_plan(l->p->model, options, &l->plan, &l->new_ms, &l->seen_ms, err);
     if (status)
         return status;
     qv_plan_get_info(l->plan, &l->info);
-    l->pairs = l->info.capacity.rows / pair_rows < g[0] ? l->info.capacity.rows / pair_rows : g[0];
+    l->pairs = qv_capacity_fits(&l->info.capacity, &pair);
     return QV_OK;
 }
 
@@ -332,9 +301,7 @@ run_lone(void *user, double *ms, qv_error *err)
     *ms = 0;
     for (int64_t at = 0; at < l->item.grid_thw[0] && !status; at += l->pairs) {
         double chunk_ms = 0;
-        qv_item piece = l->item;
-        int64_t left = l->item.grid_thw[0] - at;
-        piece.grid_thw[0] = left < l->pairs ? left : l->pairs;
+        const qv_item piece = qv_item_piece(l->p->model, QV_INPUT_FRAMES, &l->item, at, l->pairs);
         status = bench_run_chunk(l->plan, &piece, 1, &l->p->tokens, &chunk_ms, err);
         *ms += chunk_ms;
     }

@@ -32,11 +32,12 @@ struct profile {
     const struct qv_step *steps;
     size_t n; /* steps */
     struct row *rows;
-    double *ms;   /* of the last chunk, by step */
-    qv_item item; /* a chunk, of frames as they were read last */
+    double *ms;          /* of the last chunk, by step */
+    qv_item whole, item; /* the clip; a chunk of it, with the frames that were read last */
+    int64_t pairs, next; /* of a chunk; the first that was not read */
     uint8_t *frames;
     size_t frame_bytes;
-    int64_t n_frames, chunk_frames, n_read, n_chunks;
+    int64_t n_chunks;
     qv_tokens tokens;
     double encode_ms[MOST_CHUNKS];
 };
@@ -77,10 +78,12 @@ open_plan(struct profile *p, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    int64_t pairs = p->info.capacity.rows / (g[1] * g[2]);
-    p->item = (qv_item){ .grid_thw = { pairs < g[0] ? pairs : g[0], g[1], g[2] },
-                         .is_image = p->clip_info.is_image };
-    p->chunk_frames = p->item.grid_thw[0] * (p->item.is_image ? 1 : p->m.temporal_patch_size);
+    const qv_capacity pair = qv_item_size(p->model, (const int64_t[3]){ 1, g[1], g[2] });
+    p->pairs = qv_capacity_fits(&p->info.capacity, &pair);
+    p->whole = (qv_item){ .grid_thw = { g[0], g[1], g[2] },
+                          .n_frames = p->clip_info.n_frames,
+                          .is_image = p->clip_info.is_image };
+    p->item = qv_item_piece(p->model, QV_INPUT_FRAMES, &p->whole, 0, p->pairs);
     p->frame_bytes = (size_t)(g[1] * g[2] * p->m.patch_size * p->m.patch_size * p->m.in_channels);
     return QV_OK;
 }
@@ -88,7 +91,7 @@ open_plan(struct profile *p, qv_error *err)
 static qv_status
 open_data(struct profile *p, qv_error *err)
 {
-    size_t bytes = (size_t)p->chunk_frames * p->frame_bytes;
+    size_t bytes = (size_t)p->item.n_frames * p->frame_bytes;
     p->rows = calloc(p->n, sizeof *p->rows);
     p->ms = calloc(p->n, sizeof *p->ms);
     p->frames = malloc(bytes);
@@ -97,7 +100,6 @@ open_data(struct profile *p, qv_error *err)
     if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
         return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
     p->item.data = p->frames;
-    p->n_frames = p->chunk_frames;
     bench_fill(p->frames, QV_U8, bytes);
     return QV_OK;
 }
@@ -150,20 +152,19 @@ open_all(struct profile *p, const struct tool_options *o, qv_error *err)
 static qv_status
 next_frames(struct profile *p, qv_error *err)
 {
-    int64_t left = p->clip ? p->clip_info.n_frames - p->n_read : 0;
-    int64_t want = left < p->chunk_frames ? left : p->chunk_frames;
-    for (int64_t n = 0; n < want;) {
-        int64_t got = 0;
-        qv_status status = qv_clip_read(p->clip, p->frames + (size_t)n * p->frame_bytes, want - n,
-                                        &got, NULL, err);
+    if (!p->clip || p->next >= p->whole.grid_thw[0])
+        return QV_OK;
+    p->item = qv_item_piece(p->model, QV_INPUT_FRAMES, &p->whole, p->next, p->pairs);
+    p->item.data = p->frames;
+    p->next += p->pairs;
+    for (int64_t n = 0, got = 0; n < p->item.n_frames; n += got) {
+        qv_status status = qv_clip_read(p->clip, p->frames + (size_t)n * p->frame_bytes,
+                                        p->item.n_frames - n, &got, NULL, err);
         if (status)
             return status;
         if (!got)
             return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
                            p->b.o->arguments[0]);
-        n += got;
-        p->n_read += got;
-        p->n_frames = n;
     }
     return QV_OK;
 }
@@ -171,16 +172,13 @@ next_frames(struct profile *p, qv_error *err)
 static qv_status
 run_chunk(struct profile *p, double *encode_ms, qv_error *err)
 {
-    const int64_t per_pair = p->item.is_image ? 1 : p->m.temporal_patch_size;
     qv_status status = next_frames(p, err);
-    p->item.n_frames = p->n_frames;
-    p->item.grid_thw[0] = (p->n_frames + per_pair - 1) / per_pair;
-    double began = tool_seconds();
+    double began = qv_seconds();
     if (!status)
         status = qv_plan_push(p->plan, &p->item, 1, err);
     if (!status)
         status = qv_plan_pull(p->plan, &p->tokens, err);
-    *encode_ms = (tool_seconds() - began) * 1e3;
+    *encode_ms = (qv_seconds() - began) * 1e3;
     return status ? status : bench_step_through(p->b.ctx, p->plan, p->ms, err);
 }
 
@@ -188,17 +186,16 @@ static qv_status
 run_all(struct profile *p, qv_error *err)
 {
     int64_t most = p->b.o->repeats < MOST_CHUNKS ? p->b.o->repeats : MOST_CHUNKS;
-    double warm_up, began = tool_seconds();
+    double warm_up, began = qv_seconds();
     qv_status status = run_chunk(p, &warm_up, err);
-    while (!status && p->n_chunks < most &&
-           (!p->n_chunks || tool_seconds() - began < MOST_SECONDS)) {
+    while (!status && p->n_chunks < most && (!p->n_chunks || qv_seconds() - began < MOST_SECONDS)) {
         status = run_chunk(p, &p->encode_ms[p->n_chunks], err);
         for (size_t i = 0; i < p->n; i++)
             p->rows[i].samples[p->n_chunks] = p->ms[i];
         p->n_chunks++;
     }
     for (size_t i = 0; i < p->n && !status; i++)
-        p->rows[i].ms = bench_quantile(p->rows[i].samples, p->n_chunks, 0.5);
+        p->rows[i].ms = qv_quantile(p->rows[i].samples, (size_t)p->n_chunks, 0.5);
     return status;
 }
 
@@ -425,8 +422,9 @@ report(struct profile *p, qv_error *err)
     if (bench_talks(&p->b)) {
         printf("a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
                "of %lld)\n",
-               (long long)p->n_frames, p->n_frames == 1 ? "" : "s",
-               bench_quantile(p->encode_ms, p->n_chunks, 0.5), total(p).ms, (long long)p->n_chunks);
+               (long long)p->item.n_frames, p->item.n_frames == 1 ? "" : "s",
+               qv_quantile(p->encode_ms, (size_t)p->n_chunks, 0.5), total(p).ms,
+               (long long)p->n_chunks);
         print_kinds(p);
         print_layers(p);
     }

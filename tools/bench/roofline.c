@@ -336,25 +336,24 @@ bench_bare(struct qv_op op)
 }
 
 qv_status
-bench_pack(qv_context *ctx, int64_t n, int64_t k, qv_dtype dtype, int64_t copies,
-           struct qv_memory **out, size_t *stride, qv_error *err)
+bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, struct qv_memory **out,
+           size_t *stride, qv_error *err)
 {
     const struct qv_backend *be = ctx->backend;
-    struct qv_matrix matrix = { .n = n, .k = k, .dtype = dtype };
     struct qv_layout layout;
     struct qv_memory *memory = NULL;
-    size_t bytes = (size_t)(n * k) * qv_dtype_bytes(dtype);
-    qv_status status = be->layout(ctx->dev, &matrix, &layout, err);
+    size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    qv_status status = be->layout(ctx->dev, matrix, &layout, err);
     if (status)
         return status;
     *stride = qv_aligned(layout.bytes);
     void *values = malloc(bytes);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
-    bench_fill(values, dtype, bytes);
+    bench_fill(values, matrix->dtype, bytes);
     status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
     for (int64_t i = 0; i < copies && !status; i++)
-        status = be->pack(ctx->dev, &matrix, 0, n, values,
+        status = be->pack(ctx->dev, matrix, 0, matrix->n, values,
                           (struct qv_buffer){ memory, *stride * (size_t)i }, err);
     free(values);
     if (status && memory)
@@ -411,10 +410,10 @@ long_ms(const struct bench *b)
 static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
-    double began = tool_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
+    double began = qv_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
     qv_status status = bench_ops_run(ops, &ms, err);
     *best = 1e30;
-    for (int i = 0; (i < 3 || tool_seconds() - began < least_s) && i < 1000 && !status; i++) {
+    for (int i = 0; (i < 3 || qv_seconds() - began < least_s) && i < 1000 && !status; i++) {
         status = bench_ops_run(ops, &ms, err);
         *best = ms < *best ? ms : *best;
     }
@@ -440,7 +439,8 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, str
         return status;
     out->flops = ops.flops;
     out->bytes = ops.bytes;
-    status = bench_pack(b->ctx, size, size, dtype, 1, &weight, &stride, err);
+    const struct qv_matrix square = { .n = size, .k = size, .dtype = dtype };
+    status = bench_pack(b->ctx, &square, 1, &weight, &stride, err);
     if (!status) {
         ops.calls[0].operands[1] = (struct qv_buffer){ weight, 0 };
         status = best_ms(b, &ops, &out->ms, err);

@@ -112,29 +112,25 @@ static qv_status
 run_command(void *user, double *ms, qv_error *err)
 {
     struct start_way *w = user;
+    char what[400];
     pid_t pid = 0, ended;
     int how = 0;
     if (setenv("XDG_CACHE_HOME", w->cache, 1))
         return qv_fail(err, QV_ENOMEM, "no memory for the environment");
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     const int code = spawn(w, &pid);
     if (code)
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", w->program, strerror(code));
     do
         ended = waitpid(pid, &how, 0);
     while (ended < 0 && errno == EINTR);
-    *ms = 1e3 * (tool_seconds() - began_s);
+    *ms = 1e3 * (qv_seconds() - began_s);
     if (!w->first_ms)
         w->first_ms = *ms;
     if (ended < 0 || !WIFEXITED(how))
         return qv_fail(err, QV_EBACKEND, "%s did not end by itself", w->name);
-    const int exit = WEXITSTATUS(how);
-    return exit ? qv_fail(err,
-                          exit == TOOL_USAGE    ? QV_EINVAL
-                          : exit == TOOL_DEVICE ? QV_EBACKEND
-                                                : QV_EFORMAT,
-                          "%s %s ended with exit code %d", w->name, w->arguments[2], exit)
-                : QV_OK;
+    snprintf(what, sizeof what, "%s %s", w->name, qv_path_tail(w->arguments[2]));
+    return bench_ended(what, WEXITSTATUS(how), err);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */

@@ -232,40 +232,10 @@ encode_json(const struct tower_bench *t)
                                         "plan_seen_ms", t->plan_seen_ms, "kinds_ms", kinds,
                                         "arena_bytes", (json_int_t)t->info.arena_bytes,
                                         "weight_bytes", (json_int_t)t->info.weight_bytes));
-    if (t->b.o->no_limit)
-        return j;
-    struct bench_bounds b = bounds_of(t);
-    double ms = encode_ms(t), limit_ms = b.limit.median_ms;
-    json_object_update_new(j,
-                           json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms",
-                                     limit_ms, "floor_ms", b.floor_ms, "over_limit", ms / limit_ms,
-                                     "over_floor", ms / b.floor_ms, "parts", "gemm_ms", b.gemm_ms,
-                                     "attention_ms", b.attention_ms, "between_ms", ms - limit_ms));
+    const struct bench_bounds bounds = bounds_of(t);
+    if (!t->b.o->no_limit)
+        json_object_update_new(j, bench_bounds_json(&bounds, encode_ms(t)));
     return j;
-}
-
-static qv_status
-report_bounds(struct tower_bench *t, struct bench_record *r, qv_error *err)
-{
-    struct bench_bounds b = bounds_of(t);
-    r->way = "limit";
-    r->times = b.limit;
-    r->flops = t->limit.flops;
-    r->bytes = t->limit.bytes;
-    r->note = bench_limit_note(&t->limit);
-    r->extras = shape_json(t, t->pairs);
-    qv_status status = bench_report(&t->b, r, err);
-    if (status)
-        return status;
-    r->way = "floor";
-    r->computed = true;
-    r->times.median_ms = b.floor_ms;
-    r->times.p90_ms += b.floor_ms - b.limit.median_ms;
-    r->flops = t->flops;
-    r->bytes = t->info.bytes;
-    r->note = NULL;
-    r->extras = shape_json(t, t->pairs);
-    return bench_report(&t->b, r, err);
 }
 
 /* Of a clip of several chunks all of it; else a chunk in a stream of several. */
@@ -327,13 +297,12 @@ report_calls(struct tower_bench *t, struct bench_record r, qv_error *err)
 static void
 print_summary(const struct tower_bench *t)
 {
-    struct bench_bounds b = bounds_of(t);
-    double ms = encode_ms(t), limit_ms = b.limit.median_ms;
+    const struct bench_bounds bounds = bounds_of(t);
+    const double ms = encode_ms(t);
+    putchar('\n');
     if (!t->b.o->no_limit)
-        printf("\n  over limit   %.3f; over floor %.3f\n"
-               "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms",
-               ms / limit_ms, ms / b.floor_ms, b.gemm_ms, b.attention_ms, ms - limit_ms);
-    printf("\n  stream       %lld chunks of %lld frame pair%s: %.2f ms each, %.3f us a patch, %.3f "
+        bench_print_bounds(&bounds, ms);
+    printf("  stream       %lld chunks of %lld frame pair%s: %.2f ms each, %.3f us a patch, %.3f "
            "times encode\n",
            (long long)t->stream_chunks, (long long)t->pairs, t->pairs == 1 ? "" : "s",
            streamed_ms(t), patch_us(t), streamed_ms(t) / ms);
@@ -363,8 +332,11 @@ report(struct tower_bench *t, qv_error *err)
     qv_status status = bench_report(&t->b, &r, err);
     if (!status)
         status = report_calls(t, r, err);
-    if (!status && !t->b.o->no_limit)
-        status = report_bounds(t, &r, err);
+    if (!status && !t->b.o->no_limit) {
+        const struct bench_bounds bounds = bounds_of(t);
+        r.extras = shape_json(t, t->pairs);
+        status = bench_report_bounds(&t->b, &t->limit, &bounds, "", r, err);
+    }
     if (!status)
         status = report_stream(t, name, r, err);
     if (!status && bench_talks(&t->b))

@@ -32,17 +32,6 @@ on_signal(int number)
     caught = number; /* a second one ends the process at once: SA_RESETHAND */
 }
 
-static void
-catch_signals(void)
-{
-    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
-            sigaction(numbers[i], &action, NULL);
-}
-
 /* ---- the fill -------------------------------------------------------------------------------- */
 
 static void
@@ -148,12 +137,12 @@ run_fill(struct run *r, qv_error *err)
 static int
 run_all(struct run *r, qv_error *err)
 {
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     qv_status s = tool_cache_list(r->o, &r->list, err);
-    r->times.list_s = tool_seconds() - began_s;
+    r->times.list_s = qv_seconds() - began_s;
     if (!s)
         s = find_work(r, err);
-    r->times.look_s = tool_seconds() - began_s - r->times.list_s;
+    r->times.look_s = qv_seconds() - began_s - r->times.list_s;
     if (!s && !r->devices->n)
         s = tool_devices_open(r->o, r->devices, err);
     return s ? tool_fail(s, err) : run_fill(r, err);
@@ -180,7 +169,7 @@ tool_cache_run(const struct tool_options *o)
 {
     struct tool_devices devices = { .n = 0 };
     struct tool_cache_times times;
-    catch_signals();
+    tool_catch_ends(on_signal);
     const int code = tool_cache_run_on(o, &devices, &times);
     tool_devices_close(&devices);
     if (caught) { /* as a shell's loop wants to see it */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "samples.h"
 #include "tool.h"
 
 enum { MOST_SHOWN = 6, COMPONENTS = 3, GAP = 4, ITERATIONS = 40, SHOWN_HEIGHT = 256 };
@@ -146,13 +147,6 @@ principal_components(const float *x, int64_t n, int64_t dim, double *v, double *
         orthonormalise(v, k, dim);
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n]: scratch. */
 static void
 colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, uint8_t *colours)
@@ -160,7 +154,7 @@ colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, 
     for (int k = 0; k < COMPONENTS; k++) {
         for (int64_t i = 0; i < n; i++)
             sorted[i] = dot(x + i * dim, v + k * dim, dim);
-        qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+        qsort(sorted, (size_t)n, sizeof *sorted, qv_ascending);
         double low = sorted[n * 2 / 100], high = sorted[n - 1 - n * 2 / 100];
         for (int64_t i = 0; i < n; i++) {
             double share = (dot(x + i * dim, v + k * dim, dim) - low) / (high - low + 1e-30);

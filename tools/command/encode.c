@@ -176,7 +176,7 @@ static qv_status
 run_job(struct tool_encoder *e, qv_error *err)
 {
     qv_status status = QV_OK;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o->quiet);
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
@@ -189,7 +189,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     }
     qv_error ended = { 0 };
     qv_status end = qv_job_end(e->job, &ended);
-    e->job_s = tool_seconds() - began_s;
+    e->job_s = qv_seconds() - began_s;
     tool_job_progress_end();
     if (end && !status)
         *err = ended;

@@ -337,10 +337,10 @@ struct cost {
 static struct cost
 cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
 {
-    const int64_t *g = c->grid_thw, pair_rows = g[1] * g[2];
-    int64_t pairs = p->capacity.rows / pair_rows;
-    pairs = pairs < p->capacity.segments ? pairs : p->capacity.segments;
-    struct cost cost = { .tokens = g[0] * pair_rows / (m->merge_size * m->merge_size),
+    const int64_t *g = c->grid_thw;
+    const qv_capacity pair = qv_item_size(plan->model, (const int64_t[3]){ 1, g[1], g[2] });
+    const int64_t pairs = qv_capacity_fits(&p->capacity, &pair);
+    struct cost cost = { .tokens = g[0] * g[1] * g[2] / (m->merge_size * m->merge_size),
                          .chunk_pairs = pairs < g[0] ? pairs : g[0] };
     cost.chunks = (g[0] + cost.chunk_pairs - 1) / cost.chunk_pairs;
     cost.flops = qv_plan_flops(plan, NULL, &(qv_item){ .grid_thw = { g[0], g[1], g[2] } }, 1);

@@ -117,7 +117,7 @@ keep_line(const struct place *p, const qv_row *line, struct tool_list *list,
             *own = line->own;
     }
     if (!entry->key || !entry->own)
-        return BAD(p, QV_ENOMEM, "no memory for a %s", "path");
+        return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", qv_path_tail(line->path));
     return strncmp(entry->key, "__", 2)
                ? QV_OK
                : BAD(p, QV_EFORMAT, "key \"%s\": one must not begin with \"__\"",

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* One table of options: parsing and help come from it. */
-#define _DEFAULT_SOURCE /* flock */
+#define _GNU_SOURCE /* flock, nftw */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,7 +14,6 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dtype.h"
@@ -491,6 +491,26 @@ tool_is_folder(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+void
+tool_clear_folder(const char *folder)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void
+tool_remove_folder(const char *folder)
+{
+    tool_clear_folder(folder);
+    rmdir(folder);
+}
+
 json_t *
 tool_json_text(const char *bytes)
 {
@@ -498,14 +518,6 @@ tool_json_text(const char *bytes)
     json_t *json = text ? json_string(text) : NULL;
     free(text);
     return json;
-}
-
-double
-tool_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 int64_t
@@ -574,8 +586,8 @@ tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, b
 {
     *p = (struct tool_progress){ .label = label,
                                  .total = total,
-                                 .started_s = tool_seconds(),
-                                 .shown_s = tool_seconds(),
+                                 .started_s = qv_seconds(),
+                                 .shown_s = qv_seconds(),
                                  .quiet = quiet,
                                  .terminal = isatty(2) };
 }
@@ -584,7 +596,7 @@ void
 tool_progress_show(struct tool_progress *p, int64_t done)
 {
     enum { WIDTH = 30 };
-    double now = tool_seconds(), every_s = p->terminal ? 0.1 : 10;
+    double now = qv_seconds(), every_s = p->terminal ? 0.1 : 10;
     if (p->quiet || (now - p->shown_s < every_s && done < p->total) ||
         (!p->terminal && done >= p->total))
         return;

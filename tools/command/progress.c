@@ -13,7 +13,7 @@ void
 tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool quiet)
 {
     *p = (struct tool_job_progress){
-        .total = total, .shown_s = tool_seconds(), .quiet = quiet, .terminal = isatty(2)
+        .total = total, .shown_s = qv_seconds(), .quiet = quiet, .terminal = isatty(2)
     };
 }
 
@@ -32,7 +32,7 @@ time_text(double seconds, char text[32])
 void
 tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
 {
-    const double now_s = tool_seconds();
+    const double now_s = qv_seconds();
     if (p->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
         return;
     p->shown_s = now_s;

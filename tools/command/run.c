@@ -80,16 +80,20 @@ on_signal(int number)
 }
 
 static void
-catch_signals(void)
+catch_one(int number, void (*handler)(int))
 {
-    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
-    self = getpid();
+    struct sigaction action = { .sa_handler = handler, .sa_flags = (int)SA_RESETHAND }, before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
-            sigaction(numbers[i], &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+    if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+        sigaction(number, &action, NULL);
+}
+
+void
+tool_catch_ends(void (*handler)(int))
+{
+    catch_one(SIGINT, handler);
+    catch_one(SIGTERM, handler);
+    catch_one(SIGHUP, handler);
 }
 
 /* Printed text may still be in the buffer, so an error of writing it can show up only here. */
@@ -155,7 +159,10 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     if (tool->program)
         return become(tool, argv);
-    catch_signals();
+    self = getpid();
+    tool_catch_ends(on_signal);
+    catch_one(SIGPIPE, on_signal);
+    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
     struct tool_options o;
     bool help = false;
     int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);

@@ -133,7 +133,7 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
             qv_error *err)
 {
     qv_status status = QV_OK;
-    const double began_s = tool_seconds();
+    const double began_s = qv_seconds();
     if (!output->file && e->o->list)
         qv_make_folders(output->path);
     if (!output->file)
@@ -142,7 +142,7 @@ take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_j
         status = add_to_drawing(e, output, r, err);
     if (!status)
         status = qv_token_file_put(output->file, r->tokens, r->deepstack, r->first_row, r->n, err);
-    output->write_s += tool_seconds() - began_s;
+    output->write_s += qv_seconds() - began_s;
     return status;
 }
 

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "clock.h"
 #include "qwenvit.h"
 #include "qwenvit_media.h"
 
@@ -93,6 +94,8 @@ struct tool_program {
 };
 /* Runs what the command line names; the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
+/* Handles once the signals that ask a program to end, but those that nohup has it ignore. */
+void tool_catch_ends(void (*handler)(int));
 
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
@@ -151,9 +154,11 @@ void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
 
 bool tool_is_folder(const char *path);
+/* Removes what is in a folder; the folder too. */
+void tool_clear_folder(const char *folder);
+void tool_remove_folder(const char *folder);
 /* qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
-double tool_seconds(void);     /* monotonic */
 int64_t tool_peak_bytes(void); /* of memory that this process had at its most */
 /* Prints one JSON object as a line on stdout and drops it. */
 void tool_print_json(json_t *object);

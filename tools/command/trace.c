@@ -63,7 +63,7 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "%s: no lock can be made", path);
     }
     qv_status status = qv_atomic_file_open(path, &t->file, err);
-    t->opened_s = tool_seconds();
+    t->opened_s = qv_seconds();
     put_text(t, "{\"traceEvents\":[\n");
     for (int i = 0; i < N_STAGES; i++) {
         char text[200];

@@ -12,45 +12,33 @@
 /* bf16 over another implementation's own bf16. */
 static const double peer_slack = 1.05;
 
-static void
-print_shape(const struct qv_safetensor *t, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < t->n_dims && at < size; i++)
-        at +=
-            (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-}
+/* A matrix of a file. */
+struct matrix {
+    const char *name, *dtype; /* "F32" */
+    int64_t rows, cols;       /* rows -1: as many as there are, which read_matrix then tells */
+    void *data;               /* of malloc, whoever reads it frees it; NULL before */
+};
 
-/* A matrix [rows, cols] of that name and dtype; rows or cols -1: any. */
 static qv_status
-read_matrix(const struct qv_safetensors *file, const char *name, const char *dtype, int64_t rows,
-            int64_t cols, void **data, const struct qv_safetensor **found, qv_error *err)
+read_matrix(const struct qv_safetensors *file, struct matrix *m, qv_error *err)
 {
-    const struct qv_safetensor *t = qv_safetensors_find(file, name);
+    const struct qv_safetensor *t = qv_safetensors_find(file, m->name);
     if (!t)
-        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s", qv_safetensors_path(file), name);
-    if (strcmp(t->dtype_name, dtype) || t->n_dims != 2 || t->shape[0] < 1 ||
-        (rows >= 0 && t->shape[0] != rows) || (cols >= 0 && t->shape[1] != cols)) {
-        char shape[128], wanted[2][24];
-        print_shape(t, shape, sizeof shape);
-        snprintf(wanted[0], sizeof wanted[0], rows < 0 ? "n" : "%lld", (long long)rows);
-        snprintf(wanted[1], sizeof wanted[1], cols < 0 ? "n" : "%lld", (long long)cols);
-        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s], must be %s [%s, %s]",
-                       qv_safetensors_path(file), name, t->dtype_name, shape, dtype, wanted[0],
-                       wanted[1]);
+        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s", qv_safetensors_path(file), m->name);
+    if (strcmp(t->dtype_name, m->dtype) || t->n_dims != 2 || t->shape[0] < 1 ||
+        (m->rows >= 0 && t->shape[0] != m->rows) || t->shape[1] != m->cols) {
+        char shape[128], rows[24];
+        snprintf(rows, sizeof rows, m->rows < 0 ? "n" : "%lld", (long long)m->rows);
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s], must be %s [%s,%lld]",
+                       qv_safetensors_path(file), m->name, t->dtype_name,
+                       qv_safetensors_print_shape(t->shape, t->n_dims, shape, sizeof shape),
+                       m->dtype, rows, (long long)m->cols);
     }
-    if (found)
-        *found = t;
-    *data = malloc(t->bytes);
-    if (!*data)
-        return qv_fail(err, QV_ENOMEM, "no memory for tensor %s", name);
-    qv_status status = qv_safetensors_read(file, t, 0, *data, t->bytes, err);
-    if (status) {
-        free(*data);
-        *data = NULL;
-    }
-    return status;
+    m->rows = t->shape[0];
+    m->data = malloc(t->bytes);
+    if (!m->data)
+        return qv_fail(err, QV_ENOMEM, "no memory for tensor %s", m->name);
+    return qv_safetensors_read(file, t, 0, m->data, t->bytes, err);
 }
 
 static qv_status
@@ -58,17 +46,16 @@ read_input(const struct qv_safetensors *file, const struct qv_config *c, struct 
            qv_error *err)
 {
     enum { MOST_SIDE = 1 << 14, MOST_PAIRS = 1 << 20 };
-    const struct qv_safetensor *pixels = NULL, *grid = NULL;
-    void *thw = NULL;
-    *input = (struct verify_input){ .input = QV_INPUT_PATCHES };
-    qv_status status = read_matrix(file, "pixel_values", "F32", -1, qv_config_row_dim(c),
-                                   &input->data, &pixels, err);
+    struct matrix pixels = { "pixel_values", "F32", -1, qv_config_row_dim(c), NULL },
+                  grid = { "grid_thw", "I64", -1, 3, NULL };
+    qv_status status = read_matrix(file, &pixels, err);
     if (!status)
-        status = read_matrix(file, "grid_thw", "I64", -1, 3, &thw, &grid, err);
+        status = read_matrix(file, &grid, err);
+    *input = (struct verify_input){
+        .input = QV_INPUT_PATCHES, .data = pixels.data, .thw = grid.data, .n = (size_t)grid.rows
+    };
     if (status)
         return status;
-    input->thw = thw;
-    input->n = (size_t)grid->shape[0];
     int64_t rows = 0;
     for (size_t i = 0; i < input->n; i++) {
         const int64_t *g = input->thw[i];
@@ -80,13 +67,13 @@ read_input(const struct qv_safetensors *file, const struct qv_config *c, struct 
                            qv_safetensors_path(file), i, (long long)g[0], (long long)g[1],
                            (long long)g[2], (long long)c->merge);
         rows += g[0] * g[1] * g[2];
-        if (rows > pixels->shape[0])
+        if (rows > pixels.rows)
             break;
     }
-    if (rows != pixels->shape[0])
+    if (rows != pixels.rows)
         return qv_fail(err, QV_EFORMAT, "%s: pixel_values has %lld rows, grid_thw asks for %lld%s",
-                       qv_safetensors_path(file), (long long)pixels->shape[0], (long long)rows,
-                       rows > pixels->shape[0] ? " or more" : "");
+                       qv_safetensors_path(file), (long long)pixels.rows, (long long)rows,
+                       rows > pixels.rows ? " or more" : "");
     return QV_OK;
 }
 
@@ -103,28 +90,29 @@ check_file_layer(const struct qv_safetensors *file, qv_dtype dtype, const struct
                  const struct verify_truth *own, struct verify_table *out, qv_error *err)
 {
     char name[48], peer_name[64];
-    void *truth = NULL, *peer = NULL;
+    struct matrix truth = { name, "F32", l->n, l->cols, NULL },
+                  peer = { peer_name, "F32", l->n, l->cols, NULL };
     struct verify_held_to to = verify_held_to_ideal();
     verify_name_in_tower(l, name);
     snprintf(peer_name, sizeof peer_name, "bf16.%s", name);
-    qv_status status = read_matrix(file, name, "F32", l->n, l->cols, &truth, NULL, err);
+    qv_status status = read_matrix(file, &truth, err);
     if (!status && dtype == QV_BF16 && own->ideal.n) {
         status = verify_same_layer(&own->ideal, name, l, &to.yardstick, err);
         if (!status)
             status = verify_same_layer(&own->exact, name, l, &to.exact, err);
     } else if (!status && dtype == QV_BF16) {
-        status = read_matrix(file, peer_name, "F32", l->n, l->cols, &peer, NULL, err);
-        to.yardstick = peer;
-        to.exact = truth;
+        status = read_matrix(file, &peer, err);
+        to.yardstick = peer.data;
+        to.exact = truth.data;
         to.ideal = false;
         to.slack = is_output(name) ? peer_slack : INFINITY;
         to.cosine = -INFINITY;
     }
-    to.truth = truth;
+    to.truth = truth.data;
     if (!status)
         status = verify_layer("against", dtype, l, &to, out, err);
-    free(truth);
-    free(peer);
+    free(truth.data);
+    free(peer.data);
     return status;
 }
 

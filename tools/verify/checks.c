@@ -156,7 +156,8 @@ compare_bits(const struct verify_layer *l, const float *wanted, struct verify_ro
     return QV_OK;
 }
 
-/* One row for all layers that both have: named after the first that differs. */
+/* One row for all layers of a run b, held to those of a; in one and the same run each output that
+ * is pulled is held to the layer that it comes from. */
 static qv_status
 check_bits(const char *check, const char *name, qv_dtype dtype, const struct verify_layers *a,
            const struct verify_layers *b, struct verify_table *out, qv_error *err)
@@ -166,43 +167,19 @@ check_bits(const char *check, const char *name, qv_dtype dtype, const struct ver
         return no_row(err);
     row->bits = row->ok = true;
     size_t n = 0;
-    for (size_t i = 0; i < b->n && row->ok; i++, n++) {
+    for (size_t i = 0; i < b->n && row->ok; i++) {
+        char from[48];
         const struct verify_layer *l = &b->layers[i];
         const float *other = NULL;
-        qv_status status = verify_same_layer(a, l->name, l, &other, err);
+        if (a == b && !verify_is_pulled(l))
+            continue;
+        qv_status status =
+            verify_same_layer(a, a == b ? verify_name_in_tower(l, from) : l->name, l, &other, err);
         if (!status)
             status = compare_bits(l, other, row, err);
         if (status)
             return status;
-        if (!row->ok && !strcmp(check, "repeat"))
-            snprintf(row->name, sizeof row->name, "%s", l->name);
-    }
-    snprintf(row->note, sizeof row->note, "%zu outputs", n);
-    return QV_OK;
-}
-
-/* What a caller receives is what the tower computed: each output the layer that it comes from. */
-static qv_status
-check_pulled(qv_dtype dtype, const struct verify_layers *seen, struct verify_table *out,
-             qv_error *err)
-{
-    struct verify_row *row = verify_add(out, "pulled", "every output", dtype);
-    if (!row)
-        return no_row(err);
-    row->bits = row->ok = true;
-    size_t n = 0;
-    for (size_t i = 0; i < seen->n && row->ok; i++) {
-        char name[48];
-        const struct verify_layer *l = &seen->layers[i];
-        const float *layer = NULL;
-        if (!verify_is_pulled(l))
-            continue;
-        qv_status status = verify_same_layer(seen, verify_name_in_tower(l, name), l, &layer, err);
-        if (!status)
-            status = compare_bits(l, layer, row, err);
-        if (status)
-            return status;
-        if (!row->ok)
+        if (!row->ok && strcmp(check, "layouts")) /* whose rows are named after these */
             snprintf(row->name, sizeof row->name, "%s", l->name);
         n++;
     }
@@ -245,8 +222,8 @@ check_layouts(const struct verify_job *job, const struct qv_config *config, qv_d
         qv_model *model = NULL;
         if (i == (int)weight.stored)
             continue;
-        status = verify_load_layout(job->ctx, job->dir, config, dtype, &weight,
-                                    (enum verify_layout)i, &model, err);
+        status =
+            verify_load_layout(job, config, dtype, &weight, (enum verify_layout)i, &model, err);
         if (!status)
             status = verify_run(model, input, VERIFY_AS_IT_IS, &again, err);
         if (!status)
@@ -297,69 +274,46 @@ verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding
     return status;
 }
 
+/* The tower in one dtype. A bf16 checkpoint's f32 tower is the truth of its bf16 tower too, and is
+ * kept for that, with the ideal one. */
 static qv_status
-verify_f32(const struct verify_job *job, const struct qv_config *config,
-           const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
-           qv_error *err)
+verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
+             const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
+             qv_error *err)
 {
+    const bool f32 = dtype == QV_F32;
     qv_model *model = NULL;
     struct verify_layers seen = { 0 };
-    bool inexact = true, keep = verify_wants(job, QV_BF16);
-    verify_say(job, "f32");
-    qv_status status =
-        verify_load(job->ctx, job->dir, QV_F32, VERIFY_AS_STORED, &model, &inexact, err);
+    bool inexact = true;
+    qv_status status = QV_OK;
+    if (!f32 && !truth->exact.n)
+        status = verify_truth(job, job->ctx, VERIFY_ROUND_WEIGHTS, input, true, truth, err);
+    verify_say(job, qv_dtype_name(dtype));
+    if (!status)
+        status = verify_load(job->ctx, job->dir, dtype, VERIFY_AS_STORED, &model, &inexact, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, &seen, err);
     if (!status)
-        status = verify_definition(job->dir, config, QV_F32, input,
+        status = verify_definition(job->dir, config, dtype, input,
                                    verify_layer_find(&seen, "patch_embed"), out, err);
+    if (!status && !f32)
+        status = check_layers("rounding", dtype, &seen, &truth->exact, &truth->ideal, out, err);
+    if (!f32)
+        verify_truth_free(truth);
     if (!status)
-        status = check_pulled(QV_F32, &seen, out, err);
+        status = check_bits("pulled", "every output", dtype, &seen, &seen, out, err);
     if (!status)
-        status = check_repeat(job, model, QV_F32, input, &seen, out, err);
-    /* a bf16 checkpoint's f32 tower is the truth of its bf16 tower too */
-    keep = keep && !status && !inexact;
+        status = check_repeat(job, model, dtype, input, &seen, out, err);
+    const bool keep = f32 && verify_wants(job, QV_BF16) && !status && !inexact;
     if (keep)
         status = run_ideal(job, model, input, truth, err);
     qv_model_free(&model);
     if (!status)
-        status = check_layouts(job, config, QV_F32, input, &seen, out, err);
+        status = check_layouts(job, config, dtype, input, &seen, out, err);
     if (keep)
         truth->exact = seen;
     else
         verify_layers_free(&seen);
-    return status;
-}
-
-static qv_status
-verify_bf16(const struct verify_job *job, const struct qv_config *config,
-            const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
-            qv_error *err)
-{
-    qv_model *model = NULL;
-    struct verify_layers seen = { 0 };
-    qv_status status = QV_OK;
-    if (!truth->exact.n)
-        status = verify_truth(job, job->ctx, VERIFY_ROUND_WEIGHTS, input, true, truth, err);
-    verify_say(job, "bf16");
-    if (!status)
-        status = verify_load(job->ctx, job->dir, QV_BF16, VERIFY_AS_STORED, &model, NULL, err);
-    if (!status)
-        status = verify_run(model, input, VERIFY_WATCHED, &seen, err);
-    if (!status)
-        status = verify_definition(job->dir, config, QV_BF16, input,
-                                   verify_layer_find(&seen, "patch_embed"), out, err);
-    if (!status)
-        status = check_layers("rounding", QV_BF16, &seen, &truth->exact, &truth->ideal, out, err);
-    verify_truth_free(truth);
-    if (!status)
-        status = check_pulled(QV_BF16, &seen, out, err);
-    if (!status)
-        status = check_repeat(job, model, QV_BF16, input, &seen, out, err);
-    qv_model_free(&model);
-    if (!status)
-        status = check_layouts(job, config, QV_BF16, input, &seen, out, err);
-    verify_layers_free(&seen);
     return status;
 }
 
@@ -380,9 +334,10 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
     struct verify_truth truth = { 0 };
     qv_status status = qv_config_read(job->dir, &config, err);
     if (!status && verify_wants(job, QV_F32))
-        status = verify_f32(job, &config, input, &truth, out, err);
+        status = verify_dtype(job, &config, QV_F32, input, &truth, out, err);
     if (!status && verify_wants(job, QV_BF16))
-        status = verify_unless_left_out(job, verify_bf16(job, &config, input, &truth, out, err));
+        status = verify_unless_left_out(job, verify_dtype(job, &config, QV_BF16, input, &truth, out,
+                                                          err));
     verify_truth_free(&truth);
     return status;
 }

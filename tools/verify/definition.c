@@ -55,25 +55,32 @@ spread(int64_t i, int64_t n, int64_t all)
 
 /* ---- what is convolved ----------------------------------------------------------------------- */
 
-/* A tensor's values as one of two dtypes, each rounded once. */
+/* A tensor that the patch embedding reads: each value is rounded once, and kept in another dtype.
+ */
+struct rounded_tensor {
+    const char *name; /* below the tower's prefix */
+    int64_t values;
+    qv_dtype rounded, kept;
+};
+
 static qv_status
-read_as(const char *dir, const struct qv_config *c, const char *name, qv_dtype rounded, qv_dtype to,
-        int64_t values, void **out, qv_error *err)
+read_rounded(const char *dir, const struct qv_config *c, struct rounded_tensor as, void **out,
+             qv_error *err)
 {
     struct verify_tensor t = { 0 };
-    qv_status status = verify_read_tensor(dir, c, name, &t, err);
-    if (!status && t.values != values)
+    qv_status status = verify_read_tensor(dir, c, as.name, &t, err);
+    if (!status && t.values != as.values)
         status = qv_fail(err, QV_EFORMAT, "%s: tensor %s has %lld values, %lld are needed", dir,
-                         t.name, (long long)t.values, (long long)values);
-    if (!status && !(*out = malloc((size_t)values * qv_dtype_bytes(to))))
+                         t.name, (long long)t.values, (long long)as.values);
+    if (!status && !(*out = malloc((size_t)as.values * qv_dtype_bytes(as.kept))))
         status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", t.name);
-    for (int64_t i = 0; i < values && !status; i++) {
+    for (int64_t i = 0; i < as.values && !status; i++) {
         union {
             float f;
             qv_bf16 h;
         } one;
-        qv_store(&one, rounded, 0, qv_load(t.data, t.dtype, i));
-        qv_store(*out, to, i, qv_load(&one, rounded, 0));
+        qv_store(&one, as.rounded, 0, qv_load(t.data, t.dtype, i));
+        qv_store(*out, as.kept, i, qv_load(&one, as.rounded, 0));
     }
     free(t.data);
     return status;
@@ -83,14 +90,17 @@ static qv_status
 read_weights(struct definition *d, const char *dir, const struct qv_config *c, qv_error *err)
 {
     const struct qv_tensor_names *names = c->family->names;
+    const struct rounded_tensor of_weight = { "patch_embed.proj.weight", c->hidden * d->k, d->dtype,
+                                              d->dtype },
+                                of_bias = { "patch_embed.proj.bias", c->hidden, QV_F32, QV_F32 },
+                                of_positions = { names->positions, c->n_positions * c->hidden,
+                                                 d->dtype, QV_F32 };
     void *bias = NULL, *positions = NULL;
-    qv_status status = read_as(dir, c, "patch_embed.proj.weight", d->dtype, d->dtype,
-                               c->hidden * d->k, &d->weight, err);
+    qv_status status = read_rounded(dir, c, of_weight, &d->weight, err);
     if (!status && c->family->patch_embed_bias)
-        status = read_as(dir, c, "patch_embed.proj.bias", QV_F32, QV_F32, c->hidden, &bias, err);
+        status = read_rounded(dir, c, of_bias, &bias, err);
     if (!status && names->positions && !names->patch_norm)
-        status = read_as(dir, c, names->positions, d->dtype, QV_F32, c->n_positions * c->hidden,
-                         &positions, err);
+        status = read_rounded(dir, c, of_positions, &positions, err);
     d->bias = bias;
     d->positions = positions;
     return status;
@@ -260,13 +270,13 @@ static qv_status
 define_row(const struct definition *d, const struct part *part, struct columns *c, int64_t row,
            double *largest, qv_error *err)
 {
-    qv_status status =
-        qv_conv3d_define(&c->desc, d->x, c->weight, c->bias, NULL, row, 1, c->truth, err);
+    struct qv_conv3d_tensors in = { .x = d->x, .weight = c->weight, .bias = c->bias };
+    qv_status status = qv_conv3d_define(&c->desc, &in, row, 1, c->truth, err);
     qv_conv3d_desc kept = c->desc;
     kept.layout = QV_LAYOUT_CHANNELS_LAST;
+    in.x = d->kept;
     if (!status && d->kept)
-        status = qv_conv3d_define(&kept, d->kept, c->weight, c->bias, NULL,
-                                  line_by_line(&c->desc, row), 1, c->kept, err);
+        status = qv_conv3d_define(&kept, &in, line_by_line(&c->desc, row), 1, c->kept, err);
     for (int64_t i = 0; i < part->cols && !status; i++) {
         int64_t col = spread(i, part->cols, d->desc.o);
         double error, at = position(d, row, col, &error);

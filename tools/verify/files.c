@@ -6,12 +6,12 @@
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "command/tool.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
@@ -149,13 +149,6 @@ struct copy {
     char dir[PATH_MAX / 2], original[PATH_MAX];
 };
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
 static qv_status
 make_folder(struct copy *copy, const char *dir, qv_error *err)
 {
@@ -278,13 +271,13 @@ write_weight(const struct copy *copy, const struct qv_config *c, const struct ve
 }
 
 qv_status
-verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *config, qv_dtype dtype,
+verify_load_layout(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
                    const struct verify_tensor *weight, enum verify_layout layout, qv_model **out,
                    qv_error *err)
 {
     struct copy copy = { 0 };
     bool single;
-    qv_status status = make_folder(&copy, dir, err);
+    qv_status status = make_folder(&copy, job->dir, err);
     if (!status)
         status = link_files(&copy, &single, err);
     if (!status)
@@ -292,8 +285,8 @@ verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *con
     if (!status)
         status = write_index(&copy, single, weight->name, err);
     if (!status)
-        status = qv_model_load(ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
+        status = qv_model_load(job->ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
     if (copy.dir[0])
-        nftw(copy.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        tool_remove_folder(copy.dir);
     return status;
 }

@@ -206,30 +206,16 @@ keep_tokens(const struct passage *p, const qv_model *model, struct verify_layers
     }
 }
 
-/* Bytes of a frame pair, or of an image: a frame. */
-static size_t
-pair_bytes(const qv_model *model, const struct verify_input *input, const int64_t thw[3])
-{
-    const struct qv_config *c = &model->config;
-    int64_t patches = thw[1] * thw[2], frames = input->still ? 1 : c->temporal;
-    if (input->input == QV_INPUT_PATCHES)
-        return (size_t)(patches * qv_config_row_dim(c)) * sizeof(float);
-    return (size_t)(frames * patches * c->patch * c->patch * c->in_channels);
-}
-
 static qv_status
-pass(struct passage *p, qv_model *model, const struct verify_input *input, const void *data,
-     const int64_t thw[3], struct verify_layers *out, qv_error *err)
+pass(struct passage *p, qv_model *model, qv_input input, const qv_item *item,
+     struct verify_layers *out, qv_error *err)
 {
-    size_t bytes = pair_bytes(model, input, thw);
-    int64_t at_once = p->info.capacity.rows / (thw[1] * thw[2]);
-    at_once = at_once < p->info.capacity.segments ? at_once : p->info.capacity.segments;
-    for (int64_t pair = 0; pair < thw[0]; pair += at_once) {
-        int64_t n = thw[0] - pair < at_once ? thw[0] - pair : at_once;
-        qv_item item = { .data = (const char *)data + (size_t)pair * bytes,
-                         .grid_thw = { n, thw[1], thw[2] },
-                         .is_image = input->still };
-        qv_status status = qv_plan_push(p->plan, &item, 1, err);
+    const int64_t *g = item->grid_thw;
+    const qv_capacity pair = qv_item_size(model, (const int64_t[3]){ 1, g[1], g[2] });
+    const int64_t step = qv_capacity_fits(&p->info.capacity, &pair);
+    for (int64_t first = 0; first < g[0]; first += step) {
+        const qv_item piece = qv_item_piece(model, input, item, first, step);
+        qv_status status = qv_plan_push(p->plan, &piece, 1, err);
         if (!status && p->ideal.status)
             status = qv_fail(err, p->ideal.status, "%s", p->ideal.err.text);
         if (!status)
@@ -259,17 +245,19 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
     const char *data = input->data;
     qv_status status = QV_OK;
     for (size_t i = 0; i < input->n && !status; i++) {
+        const int64_t *g = input->thw[i];
+        const size_t values = (size_t)(g[0] * g[1] * g[2] * qv_config_row_dim(&model->config));
+        const size_t bytes = values * qv_dtype_bytes(qv_input_dtype(input->input));
         struct passage p = { 0 };
-        const void *pixels = data;
-        size_t bytes = (size_t)input->thw[i][0] * pair_bytes(model, input, input->thw[i]);
+        qv_item item = { .data = data, .grid_thw = { g[0], g[1], g[2] }, .is_image = input->still };
         if (kind == VERIFY_IDEAL && input->input == QV_INPUT_PATCHES)
-            pixels = rounded_pixels(&p, data, bytes);
-        status = pixels ? begin_passage(&p, model, input, input->thw[i], kind, out, err)
-                        : qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of pixels", bytes);
+            item.data = rounded_pixels(&p, data, bytes);
+        status = item.data ? begin_passage(&p, model, input, g, kind, out, err)
+                           : qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of pixels", bytes);
         if (!status)
-            status = pass(&p, model, input, pixels, input->thw[i], out, err);
+            status = pass(&p, model, input->input, &item, out, err);
         end_passage(&p, model);
-        data += bytes;
+        data += bytes; /* of patches: there is but one clip of frames */
     }
     if (status)
         verify_layers_free(out);

@@ -343,7 +343,7 @@ static qv_status
 verify(const struct tool_options *o, struct report *r, qv_error *err)
 {
     struct verify_job job = { .dir = o->model, .dtype = o->dtype, .say = o->quiet ? NULL : say };
-    double began = tool_seconds();
+    double began = qv_seconds();
     qv_status status = tool_open_context(o, &job.ctx, err);
     if (!status)
         qv_context_get_info(job.ctx, &r->context);
@@ -362,7 +362,7 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
     }
     say_compared(r);
     tool_close_context(&job.ctx, &r->context);
-    r->seconds = tool_seconds() - began;
+    r->seconds = qv_seconds() - began;
     return status;
 }
 

@@ -192,7 +192,7 @@ qv_status verify_read_tensor(const char *dir, const struct qv_config *config, co
 
 /* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
  * of links. */
-qv_status verify_load_layout(qv_context *ctx, const char *dir, const struct qv_config *config,
+qv_status verify_load_layout(const struct verify_job *job, const struct qv_config *config,
                              qv_dtype dtype, const struct verify_tensor *weight,
                              enum verify_layout layout, qv_model **out, qv_error *err);
 

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* What is written into clips in one way by FFmpeg 5.1 and in another since 6.1. */
+#ifndef QV_TESTS_FFMPEG_WRITE_H
+#define QV_TESTS_FFMPEG_WRITE_H
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+
+/* Room for a stream's side data, which is with its codec parameters since 6.1; NULL for lack of
+ * memory. */
+static inline uint8_t *
+stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
+{
+#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
+    AVCodecParameters *par = stream->codecpar;
+    AVPacketSideData *side =
+        av_packet_side_data_new(&par->coded_side_data, &par->nb_coded_side_data, type, bytes, 0);
+    return side ? side->data : NULL;
+#else
+    return av_stream_new_side_data(stream, type, bytes);
+#endif
+}
+
+static inline void
+set_interlaced(AVFrame *frame)
+{
+#if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(58, 7, 100)
+    frame->flags |= AV_FRAME_FLAG_INTERLACED | AV_FRAME_FLAG_TOP_FIELD_FIRST;
+#else
+    frame->interlaced_frame = frame->top_field_first = 1;
+#endif
+}
+
+#endif
