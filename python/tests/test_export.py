@@ -14,6 +14,7 @@ from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as parquet  # noqa: E402
 
+from qwenvit._export import main  # noqa: E402
 from qwenvit._rows import SCHEMA, matrices  # noqa: E402
 
 
@@ -121,25 +122,30 @@ def test_wrong_arguments_are_said(folder, tmp_path, monkeypatch):  # noqa: F811
     assert e.value.status == "QV_EUNSUPPORTED" and not (tmp_path / "out").exists()
 
 
-def run(*arguments, **how):
-    return subprocess.run([sys.executable, "-m", "qwenvit", "export", *map(str, arguments)], capture_output=True,
-                          text=True, timeout=120, **how)
+def test_the_command(folder, tmp_path, capsys):  # noqa: F811
+    def export(*arguments):
+        try:
+            code = main([str(a) for a in arguments])
+        except SystemExit as e:
+            code = e.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
-
-def test_the_command(folder, tmp_path):  # noqa: F811
-    out = tmp_path / "out"
-    done = run(folder, "-o", out, "--index", tmp_path / "index.parquet")
+    out, index = tmp_path / "out", tmp_path / "index.parquet"
+    done = subprocess.run([sys.executable, "-m", "qwenvit", "export", folder, "-o", out, "--index", index],
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "4 keys; 3 files written, 0 were there, 0 removed" in done.stdout, done.stderr
     expect_same(qwenvit.Cache(folder), out)
-    assert set(parquet.read_table(tmp_path / "index.parquet")["key"].to_pylist()) >= set(qwenvit.Cache(folder))
+    assert set(parquet.read_table(index)["key"].to_pylist()) == {*qwenvit.Cache(folder), "bad"}
     (folder / "part-00000-of-00001-host-0004-000000.safetensors").write_bytes(b"cut")
-    again = run(folder, "-o", out)
-    assert again.returncode == 1 and "0 files written, 3 were there" in again.stdout and "-0004-" in again.stderr
+    code, said, told = export(folder, "-o", out)
+    assert code == 1 and "0 files written, 3 were there" in said and "-0004-" in told
     for arguments, code, words in [((), 2, "usage"), ((folder,), 2, "-o FOLDER or --index FILE"),
+                                   ((folder, "-o", out, "--compression", "zip"), 2, "zip"),
                                    ((tmp_path, "-o", out), 3, "this is no cache"),
                                    ((folder, "-o", folder / "qwenvit-cache.json"), 4, "File exists")]:
-        wrong = run(*arguments)
-        assert wrong.returncode == code and words in wrong.stderr, wrong
+        found, _, told = export(*arguments)
+        assert found == code and words in told, (arguments, found, told)
 
 
 def test_one_that_is_killed_is_gone_on_with(folder, tmp_path):  # noqa: F811
