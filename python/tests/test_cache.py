@@ -169,8 +169,9 @@ def test_a_shuffle_goes_part_by_part(folder, data_sets, replicas, drop_last):
         order = [i for share in shares for i in share]
         assert set(order) <= set(range(10)) and len(set(order)) == min(10, each * replicas)
         keys = [dataset.keys[i] for i in order[:10]]
-        assert not keys or changes_of_part(dataset.cache, keys) == len({dataset.cache.part_of(key) for key in keys}) - 1
-        orders.add(tuple(order))
+        parts = dict.fromkeys(dataset.cache.part_of(key) for key in keys)
+        assert not keys or changes_of_part(dataset.cache, keys) == len(parts) - 1
+        orders.add(tuple(parts))
     assert len(orders) > 1 or each == 0
 
 
@@ -191,7 +192,7 @@ def test_a_stream_gives_each_sample_once(folder, data_sets, monkeypatch, replica
                 order.extend(stream)
             assert len(order) - n == len(stream)
         assert sorted(order) == sorted(stream.cache) and changes_of_part(stream.cache, order) == 3
-        orders.add(tuple(order))
+        orders.add(tuple(key for key in order if key.startswith("k")))  # of one part
     assert len(orders) > 1
     monkeypatch.setattr(data_sets, "get_worker_info", lambda: None)
     in_order = data_sets.CacheIterableDataset(folder, ["twice", "k1", "k0"], shuffle=False)
