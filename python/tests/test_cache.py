@@ -485,6 +485,35 @@ def test_what_is_unpickled_after_parts_were_removed_has_its_own_keys(folder):
     assert pickle.loads(pickled[1]).tokens[0, 0] == 1
 
 
+def prune(folder):
+    done = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--out", str(folder), "--prune"],
+                          capture_output=True, text=True, timeout=60)
+    if done.returncode == 2 and "--prune" in done.stderr:
+        pytest.skip("this command does not prune")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cache_that_is_pruned_under_its_readers(folder, data_sets, monkeypatch):
+    cache = qwenvit.Cache(folder)
+    entry, pickled, data = cache["a/b.mp4"], pickle.dumps(cache["a/b.mp4"]), data_sets.CacheDataset(folder)
+    before = set(os.listdir(folder))
+    prune(folder)  # "twice" of the part of "a/b.mp4" does not count
+    assert not before & {name for name in os.listdir(folder) if "-0001-" in name}
+    for one in (entry, cache["a/b.mp4"], pickle.loads(pickled)):
+        assert (one.tokens == 1).all() and (one.deepstack[1] == 3).all() and one.record["path"] == "a/b.mp4"
+        assert one.grid_thw.tolist() == [[1, 2, 2]] and "f32" in repr(one)
+    cache = qwenvit.Cache(folder)
+    entry = cache["a/b.mp4"]
+    write_part(folder, 8, {"a/b.mp4": clip_of(6)}, 60, xxh3="f" * 16)  # the key is done again
+    prune(folder)
+    with pytest.raises(qwenvit.Error) as e:
+        entry.tokens
+    assert e.value.status == "QV_EIO"
+    monkeypatch.setattr(qwenvit._cache.Entry, "torch", lambda self: (self.tokens, self.deepstack))
+    monkeypatch.setattr(data_sets.torch, "tensor", np.array, raising=False)
+    assert (data[data.keys.index("a/b.mp4")]["tokens"] == 6).all()
+
+
 def test_parts_that_were_removed(folder):
     cache = qwenvit.Cache(folder)
     mapped, other = cache["é"], cache["a/b.mp4"]
