@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """numpy where it is there; what to do with bf16, which numpy lacks."""
 
-import os
 import sys
 from operator import index
 
@@ -16,17 +15,6 @@ def error(status, text, key=None):
     if key is not None:
         e.key = key
     return e
-
-
-def path_of(path, what):
-    """A path as a text."""
-    try:
-        text = os.fsdecode(path)
-    except TypeError:
-        text = ""
-    if not text or "\0" in text:
-        raise error("QV_EINVAL", f"{what} is {path!r}; must be a path")
-    return text
 
 
 def numpy():

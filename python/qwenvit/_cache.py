@@ -6,7 +6,8 @@ import collections.abc
 import json
 import os
 
-from ._arrays import as_bf16, error, numpy, path_of
+from . import _check
+from ._arrays import as_bf16, error, numpy
 from ._core import CacheReader, Error
 from ._adapters import Adapters
 
@@ -163,7 +164,7 @@ class Cache(collections.abc.Mapping):
     def _open(self, folder, parts=None):
         if numpy() is None:
             raise error("QV_EUNSUPPORTED", "Cache needs numpy")
-        self.folder = path_of(folder, "folder")
+        self.folder = os.fsdecode(_check.path(folder, "folder"))
         self._take(CacheReader(os.fsencode(self.folder), parts))
         info = self._reader.info()
         self.format = json.loads(info["made_by"])

@@ -3,12 +3,13 @@
 
 import os
 
-from . import _core, _decoder
-from ._arrays import error, path_of
+from . import _check, _core, _decoder
+from ._arrays import error
 from ._model import KINDS, Model, _describe, _options
 
 FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "offset", "bytes")
 COUNTS = ("done", "tokens", "failed", "there", "failed_before")
+MOST_DECODERS = 1024
 
 
 class CacheWriter:
@@ -32,12 +33,16 @@ class CacheWriter:
     def __init__(self, model, folder, *, tokens="bf16", deepstack=True, packed=False, retry_failed=False,
                  part_bytes=0, part_seconds=0, decoders=0, **options):
         if not isinstance(model, Model):
-            raise error("QV_EINVAL", f"model is a {type(model).__name__}; must be what qwenvit.load() gives")
-        if not isinstance(deepstack, bool):
-            raise error("QV_EINVAL", f"deepstack is {deepstack!r}; must be True or False")
-        self.model, self.folder = model, path_of(folder, "folder")
-        how = {"tokens": tokens, "no_deepstack": not deepstack, "packed": packed, "retry_failed": retry_failed,
-               "part_bytes": part_bytes, "part_seconds": part_seconds, "decoders": decoders}
+            raise _check.wrong("model", model, "what qwenvit.load() gives")
+        self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
+        how = {
+            "tokens": _check.one_of(tokens, "tokens", ("bf16", "f16", "f32")),
+            "no_deepstack": not _check.flag(deepstack, "deepstack"), "packed": _check.flag(packed, "packed"),
+            "retry_failed": _check.flag(retry_failed, "retry_failed"),
+            "part_bytes": _check.whole(part_bytes, "part_bytes"),
+            "part_seconds": _check.real(part_seconds, "part_seconds"),
+            "decoders": _check.whole(decoders, "decoders", 0, MOST_DECODERS),
+        }
         self._options, self._has_decoder = options, True
         try:
             decoder = _decoder.start()
@@ -62,16 +67,14 @@ class CacheWriter:
         a device or disk that fails: what was done by then is sealed.
         """
         if progress is not None and not callable(progress):
-            raise error("QV_EINVAL", f"progress is {progress!r}; must be a function, or None")
+            raise _check.wrong("progress", progress, "a function, or None")
         counts, failed = self._core.add(self._take_rows(rows), progress)
         self.failed.update(failed)
         return counts
 
     def _take_rows(self, rows):
-        if isinstance(rows, (str, bytes, dict, os.PathLike)) or not hasattr(rows, "__iter__"):
-            raise error("QV_EINVAL", f"rows is a {type(rows).__name__}; must be a list of paths and dicts")
         taken, seen = [], {}
-        for place, row in enumerate(rows):
+        for place, row in enumerate(_check.items(rows, "rows")):
             try:
                 one = self._take_row(row, place)
             except _core.Error as e:

@@ -11,12 +11,13 @@ import re
 import socket
 import sys
 
-from ._arrays import error, path_of
+from . import _check
+from ._arrays import error
 from ._cache import Cache, Entry
 from ._core import Error
 
 ROWS_AT_ONCE = 4096  # of an index
-COMPRESSIONS = (None, "zstd", "snappy", "gzip")
+COMPRESSIONS = ("zstd", "snappy", "gzip")
 KEYS = b"qwenvit_keys"  # in a file's metadata: of which keys it is
 OURS = f".{socket.gethostname()}-{{}}.tmp"  # behind the name of a file that is being written; {}: the process
 
@@ -62,7 +63,7 @@ def write_index(cache, path):
     }
     schema, rows = pa.schema(list(columns.items())), cache._rows()
     batches = iter(lambda: list(itertools.islice(rows, ROWS_AT_ONCE)), [])
-    path = os.path.join(cache.folder, "index.parquet") if path is None else path_of(path, "path")
+    path = os.path.join(cache.folder, "index.parquet") if path is None else os.fsdecode(_check.path(path, "path"))
     _write(path, schema, (pa.Table.from_pylist(batch, schema) for batch in batches))
     return path
 
@@ -72,11 +73,11 @@ def write_index(cache, path):
 
 def export(cache, folder, compression=None, progress=None):
     _pyarrow("to_parquet()")
-    if compression not in COMPRESSIONS:
-        raise error("QV_EINVAL", f"compression is {compression!r}; must be one of {COMPRESSIONS}")
+    if compression is not None:
+        _check.one_of(compression, "compression", COMPRESSIONS)
     if progress is not None and not callable(progress):
-        raise error("QV_EINVAL", f"progress is {progress!r}; must be a function, or None")
-    folder = path_of(folder, "folder")
+        raise _check.wrong("progress", progress, "a function, or None")
+    folder = os.fsdecode(_check.path(folder, "folder"))
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as e:
@@ -156,7 +157,7 @@ def main(arguments):
     parser.add_argument("cache", help="a folder that `qwenvit cache` made")
     parser.add_argument("-o", "--out", help="the folder of the files")
     parser.add_argument("--index", metavar="FILE", help="write what lies where, a row a key, and no tokens unless -o is given")
-    parser.add_argument("--compression", choices=COMPRESSIONS[1:])
+    parser.add_argument("--compression", choices=COMPRESSIONS)
     asked = parser.parse_args(arguments)
     if not asked.out and not asked.index:
         parser.error("-o FOLDER or --index FILE")

@@ -7,6 +7,7 @@ import random
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
+from . import _check
 from ._arrays import error
 from ._cache import Cache
 from ._core import Error
@@ -40,13 +41,13 @@ class CacheIterableDataset(IterableDataset):
 
     def __init__(self, cache, keys=None, *, shuffle=True, seed=0, rank=None, num_replicas=None):
         self.cache, self.keys = _take(cache, keys)
-        self.shuffle, self.seed = shuffle, seed
+        self.shuffle, self.seed = _check.flag(shuffle, "shuffle"), seed
         self.rank, self.num_replicas = _replica(rank, num_replicas)
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # with workers that stay alive
 
     def set_epoch(self, epoch):
         """Before each epoch: another order."""
-        self._epoch[0] = _whole(epoch, "epoch")
+        self._epoch[0] = _check.whole(epoch, "epoch")
 
     def __len__(self):
         return len(_share(range(len(self.keys)), self.rank, self.num_replicas))
@@ -71,12 +72,13 @@ class PartSampler(Sampler):
 
     def __init__(self, dataset, seed=0, *, rank=None, num_replicas=None, drop_last=False):
         if not isinstance(dataset, CacheDataset):
-            raise error("QV_EINVAL", f"dataset is a {type(dataset).__name__}; must be a CacheDataset")
-        self.dataset, self.seed, self.epoch, self.drop_last = dataset, seed, 0, drop_last
+            raise _check.wrong("dataset", dataset, "a CacheDataset")
+        self.dataset, self.seed, self.epoch = dataset, seed, 0
+        self.drop_last = _check.flag(drop_last, "drop_last")
         self.rank, self.num_replicas = _replica(rank, num_replicas)
 
     def set_epoch(self, epoch):
-        self.epoch = _whole(epoch, "epoch")
+        self.epoch = _check.whole(epoch, "epoch")
 
     def __len__(self):
         n, replicas = len(self.dataset), self.num_replicas
@@ -93,14 +95,12 @@ class PartSampler(Sampler):
 
 def _take(cache, keys):
     cache = cache if isinstance(cache, Cache) else Cache(cache)
-    if isinstance(keys, (str, bytes)):
-        raise error("QV_EINVAL", f"keys is {keys!r}; must be a list of keys")
     if keys is None:
         return cache, list(cache)
-    keys = list(keys)
+    keys = _check.items(keys, "keys")
     for key in keys:
         if key not in cache:
-            raise error("QV_EINVAL", f"{key!r} is not in the cache {cache.folder}", key)
+            raise _check.wrong("keys: one", key, f"in the cache {cache.folder}")
     return cache, keys
 
 
@@ -123,24 +123,16 @@ def _sample(cache, key):
     }
 
 
-def _whole(value, what):
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise error("QV_EINVAL", f"{what} is {value!r}; must be a whole number")
-    return value.__index__()
-
-
 def _replica(rank, num_replicas):
     """(rank, num_replicas): what was given, else torch.distributed's."""
     if (rank is None) != (num_replicas is None):
-        raise error("QV_EINVAL", f"rank is {rank!r}, num_replicas {num_replicas!r}; give both, or none")
+        raise error("QV_EINVAL", "one of rank and num_replicas was given; give both, or none")
     if rank is None:
         group = getattr(torch, "distributed", None)
         known = group and group.is_available() and group.is_initialized()
         return (group.get_rank(), group.get_world_size()) if known else (0, 1)
-    rank, num_replicas = _whole(rank, "rank"), _whole(num_replicas, "num_replicas")
-    if not 0 <= rank < num_replicas:
-        raise error("QV_EINVAL", f"rank is {rank}; must be from 0 to num_replicas - 1, which is {num_replicas - 1}")
-    return rank, num_replicas
+    num_replicas = _check.whole(num_replicas, "num_replicas", 1)
+    return _check.whole(rank, "rank", 0, num_replicas - 1), num_replicas
 
 
 def _share(order, i, n):

@@ -2,9 +2,7 @@
 /* A cache that is filled. Thin: what a run does is in cache/fill.c, a row's rules in job/row.c. */
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <chrono>
-#include <climits>
 
 #include "binding.h"
 #include "qwenvit_fill.h"
@@ -74,14 +72,24 @@ row_value(nb::handle value, std::string *text)
     } else if (nb::object name = nb::steal(PyOS_FSPath(o)); name.is_valid()) {
         if (PyUnicode_Check(name.ptr()))
             name = nb::steal(PyUnicode_EncodeFSDefault(name.ptr()));
-        if (!name.is_valid())
-            throw nb::python_error();
-        *text = text_of(nb::cast<nb::bytes>(name), "path or key");
-        v.type = QV_ROW_TEXT;
-        v.text = text->c_str();
+        if (name.is_valid()) {
+            *text = text_of(nb::cast<nb::bytes>(name), "path or key");
+            v.type = QV_ROW_TEXT;
+            v.text = text->c_str();
+        }
     }
     PyErr_Clear();
     return v;
+}
+
+/* What has no repr (a number of 5000 digits) is told by its type. */
+static std::string
+shown(nb::handle value)
+{
+    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
+    PyErr_Clear();
+    return text.is_valid() ? nb::cast<std::string>(text)
+                           : std::string("a ") + nb::type_name(value.type()).c_str();
 }
 
 /* What is in memory, as a fill takes it. */
@@ -120,10 +128,9 @@ make_row(nb::dict fields, nb::object data)
         const qv_row_value v = row_value(value, text);
         const char *words = qv_row_set(&row, name.c_str(), &v);
         if (words && !*words)
-            fail(QV_EINVAL, "there is no field %.80s", nb::repr(key).c_str());
+            fail(QV_EINVAL, "there is no field %.80s", shown(key).c_str());
         if (words)
-            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), nb::repr(value).c_str(),
-                 words);
+            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), words);
     }
     if (!data.is_none() && !row.key)
         fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
@@ -176,40 +183,20 @@ class CacheFill
     static void tell(void *user, const char *key, qv_status status, const char *words);
 };
 
-/* How a cache is filled, as CacheWriter says it. */
-static void
-take_fill_options(nb::dict how, qv_cache_fill_options *o)
+/* How a cache is filled, as CacheWriter says it, which has looked at it. */
+static qv_cache_fill_options
+fill_options(nb::dict how, nb::dict clip)
 {
-    std::string tokens;
-    int64_t decoders = 0;
-    const std::pair<const char *, bool *> truths[] = { { "no_deepstack", &o->no_deepstack },
-                                                       { "packed", &o->packed },
-                                                       { "retry_failed", &o->retry_failed } };
-    const std::pair<const char *, int64_t *> integers[] = { { "part_bytes", &o->part_bytes },
-                                                            { "decoders", &decoders } };
-    auto wrong = [&](const char *name, const char *words) {
-        fail(QV_EINVAL, "%s is %.80s; must be %s", name, nb::repr(how[name]).c_str(), words);
-    };
-    for (auto [name, at] : truths) {
-        if (!PyBool_Check(nb::object(how[name]).ptr()))
-            wrong(name, "True or False");
-        *at = nb::object(how[name]).is(nb::bool_(true));
-    }
-    for (auto [name, at] : integers) {
-        const qv_row_value v = row_value(how[name], &tokens);
-        if (v.type != QV_ROW_INTEGER || v.integer < 0)
-            wrong(name, "an integer from 0 up");
-        *at = v.integer;
-    }
-    o->decoders =
-        (int)std::min<int64_t>(decoders, INT_MAX); /* the job says how many there can be */
-    const qv_row_value seconds = row_value(how["part_seconds"], &tokens);
-    o->part_seconds = seconds.type == QV_ROW_INTEGER ? (double)seconds.integer : seconds.real;
-    if ((seconds.type != QV_ROW_INTEGER && seconds.type != QV_ROW_REAL) || !(o->part_seconds >= 0))
-        wrong("part_seconds", "a number from 0 up");
-    const qv_row_value dtype = row_value(how["tokens"], &tokens);
-    if (dtype.type != QV_ROW_TEXT || !qv_dtype_parse(dtype.text, &o->tokens))
-        wrong("tokens", "'bf16', 'f16' or 'f32'");
+    qv_cache_fill_options o = {};
+    qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
+    o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
+    o.packed = nb::cast<bool>(how["packed"]);
+    o.retry_failed = nb::cast<bool>(how["retry_failed"]);
+    o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
+    o.part_seconds = nb::cast<double>(how["part_seconds"]);
+    o.decoders = nb::cast<int>(how["decoders"]);
+    take_clip_options(clip, &o.clip);
+    return o;
 }
 
 CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, nb::dict how,
@@ -218,9 +205,7 @@ CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, n
       fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
 {
     const std::string dir = text_of(folder, "folder");
-    qv_cache_fill_options o = {};
-    take_fill_options(how, &o);
-    take_clip_options(clip, &o.clip);
+    qv_cache_fill_options o = fill_options(how, clip);
     o.clip.decoder = decoder_of(decoder_);
     o.told = tell;
     o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
