@@ -27,6 +27,7 @@ try:
 except ImportError as e:
     ray, Datasource, no_ray = None, object, str(e)
 
+from . import _check
 from ._arrays import error
 from ._cache import Cache
 from ._cache_writer import COUNTS, FIELDS, CacheWriter
@@ -38,6 +39,11 @@ from ._rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
 def _need_ray(what):
     if ray is None:
         raise error("QV_EUNSUPPORTED", f"{what} needs Ray (pip install 'ray[data]'): {no_ray}")
+
+
+def _absolute(path, name):
+    """As other processes find it."""
+    return os.path.abspath(os.fsdecode(_check.path(path, name)))
 
 
 def _share():
@@ -137,7 +143,7 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
     _need_ray("write_cache")
     written = dataset.map_batches(
         _Writer,
-        fn_constructor_args=(os.path.abspath(model), os.path.abspath(out), load_options, options),
+        fn_constructor_args=(_absolute(model, "model"), _absolute(out, "out"), load_options, options),
         batch_format="pyarrow", batch_size=batch_size, num_gpus=num_gpus, num_cpus=num_cpus,
         compute=ActorPoolStrategy(size=actors),
     )
@@ -191,8 +197,8 @@ class CacheDatasource(Datasource):
     def __init__(self, folder, keys=None):
         _need_ray("CacheDatasource")
         super().__init__()
-        self.cache = Cache(os.path.abspath(folder))
-        wanted = list(self.cache if keys is None else keys)
+        self.cache = Cache(_absolute(folder, "folder"))
+        wanted = list(self.cache) if keys is None else _check.items(keys, "keys")
         for key in wanted:
             if key not in self.cache:
                 raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
