@@ -286,6 +286,10 @@ qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_
     struct identity id;
     /* An image's frame and a clip's only one have the same bytes, and other tokens. */
     clip.xxh3 = XXH3_64bits_withSeed(m->data, m->n_bytes, m->item.is_image);
+    if (m->timestamps_s)
+        clip.xxh3 =
+            XXH3_64bits_withSeed(m->timestamps_s,
+                                 (size_t)m->item.n_frames * sizeof *m->timestamps_s, clip.xxh3);
     look_at(&clip, &id);
     id.source.bytes = clip.bytes;
     id.source.mtime_ns = 0;

@@ -72,7 +72,7 @@ QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const c
 typedef struct qv_cache_fill_memory {
     qv_source_kind
         kind;         /* QV_SOURCE_BYTES: those of a file; QV_SOURCE_FRAMES: uint8, as item says */
-    const void *data; /* [n_bytes], which says what it is: the same bytes are the same clip */
+    const void *data; /* [n_bytes]; the same bytes, with the same seconds, are the same clip */
     size_t n_bytes;
     qv_item item;               /* of frames; item.data is not looked at */
     const double *timestamps_s; /* of frames, [item.n_frames]; NULL: none are known */
@@ -80,7 +80,7 @@ typedef struct qv_cache_fill_memory {
     uint64_t reserved[4];
 } qv_cache_fill_memory;
 
-/* As qv_cache_fill_add. The path of its record is "xxh3:" and the XXH3-64 of its bytes, its time is 0. All that
+/* As qv_cache_fill_add. The path of its record is "xxh3:" and a hash of its bytes and seconds, its time is 0. All that
  * is pointed to is the caller's until qv_cache_fill_run or qv_cache_fill_end has returned. QV_EINVAL for another
  * kind, and for no bytes; QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,

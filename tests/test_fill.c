@@ -388,6 +388,11 @@ the_same_bytes_are_the_same_clip(void **state)
     m.frames[5] ^= 1;
     assert_true(add_in_memory(&m, "frames", 1));
     m.frames[5] ^= 1;
+    static const double later[FRAMES] = { 1, 1.5, 2, 2.5 };
+    m.sources[1].timestamps_s = later;
+    assert_true(add_in_memory(&m, "frames", 1));
+    m.sources[1].timestamps_s = seconds;
+    assert_false(add_in_memory(&m, "frames", 1));
     m.sources[1].item.is_image = true;
     assert_true(add_in_memory(&m, "frames", 1));
     qv_cache_fill_memory wrong[] = { m.sources[0], m.sources[0], m.sources[0] };

@@ -106,11 +106,13 @@ class Entry(Adapters):
 
     def __repr__(self):
         place, cache, fps = self._place, self._cache, self.sampled_fps
+        n = place.frames
         try:
+            n = count_of(self.record, "frames") or n
             damaged = f", {self.damaged_frames} damaged" if self.damaged_frames else ""
         except Error as e:
             damaged = f", {e}"
-        frames = f"{place.frames} frames" + (f" at {fps:g} fps" if fps else "")
+        frames = f"{n} frames" + (f" at {fps:g} fps" if fps else "")
         kind = "an image" if self.is_image else f"a clip of {frames}"
         shape = f"[{place.rows}, {cache.width}] {cache.dtype}, {cache.n_deepstack} deepstack"
         return f"<qwenvit.Entry {self.key!r}: {shape}, {kind}{damaged}>"
