@@ -156,7 +156,7 @@ def main(arguments):
         epilog="python -m qwenvit export tokens -o parquet")
     parser.add_argument("cache", help="a folder that `qwenvit cache` made")
     parser.add_argument("-o", "--out", help="the folder of the files")
-    parser.add_argument("--index", metavar="FILE", help="write what lies where, a row a key, and no tokens unless -o is given")
+    parser.add_argument("--index", metavar="FILE", help="write what lies where; no tokens unless -o is given")
     parser.add_argument("--compression", choices=COMPRESSIONS)
     asked = parser.parse_args(arguments)
     if not asked.out and not asked.index:
@@ -189,4 +189,5 @@ def _run(asked):
 
 
 def _show(counts):
-    print(f"\r{counts['keys']} keys in {counts['written'] + counts['there']} files ", end="", file=sys.stderr, flush=True)
+    files = counts["written"] + counts["there"]
+    print(f"\r{counts['keys']} keys in {files} files ", end="", file=sys.stderr, flush=True)

@@ -107,8 +107,9 @@ memory_of(nb::handle data, const std::string &key)
         memcpy(m.item.grid_thw, frames.grid_thw, sizeof m.item.grid_thw);
     } else {
         m.kind = QV_SOURCE_BYTES;
-        m.data = PyBytes_AS_STRING(data.ptr());
-        m.n_bytes = (size_t)PyBytes_GET_SIZE(data.ptr());
+        const nb::bytes bytes = nb::cast<nb::bytes>(data); /* whose memory is the row's */
+        m.data = bytes.c_str();
+        m.n_bytes = bytes.size();
     }
     if (!m.n_bytes)
         fail(QV_EINVAL, "%s: no bytes", key.c_str());

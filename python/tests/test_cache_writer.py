@@ -179,7 +179,8 @@ def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
 
 def test_bad_options_and_calls(model, clip, tmp_path):
     for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "no option fsp"), ({"part_bytes": -1}, "-1"),
-                           ({"tokens": None}, "tokens is None; must be 'bf16' or"), ({"packed": 1}, "packed is 1; must be True or"),
+                           ({"tokens": None}, "tokens is None; must be 'bf16' or"),
+                           ({"packed": 1}, "packed is 1; must be True or"),
                            ({"deepstack": "no"}, "deepstack is 'no'"), ({"retry_failed": None}, "retry_failed is None"),
                            ({"part_bytes": 1.5}, "part_bytes is 1.5; must be a whole number"),
                            ({"part_bytes": 1 << 70}, "part_bytes is 118"), ({"part_seconds": float("nan")}, "is nan"),

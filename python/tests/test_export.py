@@ -42,8 +42,8 @@ def expect_same(cache, out):
 def test_rows_have_the_bits_of_the_cache(tmp_path, dtype, compression):
     number = {"bf16": "u2", "f16": "f2", "f32": "f4"}[dtype]
     make_format(tmp_path / "cache", dtype=dtype)
-    write_part(tmp_path / "cache", 1, {k: [m.astype(number) for m in clip_of(i)] for i, k in enumerate("abc")}, 1, ["bad"],
-               picture=False, sampled_fps=2.5, damaged_frames=2)
+    clips = {k: [m.astype(number) for m in clip_of(i)] for i, k in enumerate("abc")}
+    write_part(tmp_path / "cache", 1, clips, 1, ["bad"], picture=False, sampled_fps=2.5, damaged_frames=2)
     cache = qwenvit.Cache(tmp_path / "cache")
     counts = cache.to_parquet(tmp_path / "out", compression=compression)
     assert counts == {"written": 1, "there": 0, "removed": 0, "keys": 3}
