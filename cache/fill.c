@@ -7,11 +7,14 @@
 #define _POSIX_C_SOURCE 200809L
 #include "qwenvit_fill.h"
 
+#define XXH_INLINE_ALL
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include "clock.h"
 #include "error.h"
@@ -22,10 +25,18 @@ enum { SINKS = 4, QUEUE = 512 };
 
 /* A clip that is wanted. */
 struct clip {
-    const char *key, *path;
+    const char *key, *path;             /* path: NULL of one in memory */
+    const qv_cache_fill_memory *memory; /* NULL of a file */
     const qv_row_own *own;
-    int64_t bytes, mtime_ns; /* of its file, before the job saw it */
+    int64_t bytes, mtime_ns; /* of its file, before the job saw it; or of memory, */
+    uint64_t xxh3;           /* whose hash this is */
     qv_cache_entry *cached;  /* the sink's */
+};
+
+/* Of a clip, and what its texts stand in. */
+struct identity {
+    qv_cache_source source;
+    char path[24], options[QV_CACHE_OPTIONS_BYTES];
 };
 
 struct qv_cache_fill {
@@ -42,7 +53,7 @@ struct qv_cache_fill {
     qv_error error;
     atomic_bool ended; /* by a failure: nothing more is taken */
     bool stopped;      /* by its caller: no more is begun, and what is done by then is taken */
-    bool was_ended;    /* qv_cache_fill_end was called */
+    bool is_over;      /* qv_cache_fill_end was called */
 };
 
 /* ---- the sink -------------------------------------------------------------------------------- */
@@ -61,34 +72,36 @@ end_run(qv_cache_fill *f, qv_status status, const qv_error *err)
     return status;
 }
 
-static qv_cache_source
-look_at(const struct clip *clip, char text[QV_CACHE_OPTIONS_BYTES])
+static void
+look_at(const struct clip *clip, struct identity *id)
 {
     static const qv_clip_options nothing;
     const qv_clip_options own = clip->own ? qv_row_options(clip->own, &nothing) : nothing;
-    return qv_cache_source_of(clip->path, &own, text);
+    if (clip->memory)
+        snprintf(id->path, sizeof id->path, "xxh3:%016" PRIx64, clip->xxh3);
+    id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, &own, id->options);
 }
 
 /* Whatever becomes of the file meanwhile: the identity is that of the one that was read; of one that could
  * not be opened what it was before, so that a file that is there by now is done again. */
-static qv_cache_source
-source_of(const struct clip *clip, const qv_job_result *result, char text[QV_CACHE_OPTIONS_BYTES])
+static void
+look_back(const struct clip *clip, const qv_job_result *result, struct identity *id)
 {
-    qv_cache_source source = look_at(clip, text);
-    source.bytes = result->clip ? result->clip->file_bytes : clip->bytes;
-    source.mtime_ns = result->clip ? result->clip->file_mtime_ns : clip->mtime_ns;
-    return source;
+    const bool was_read = result->clip && !clip->memory;
+    look_at(clip, id);
+    id->source.bytes = was_read ? result->clip->file_bytes : clip->bytes;
+    id->source.mtime_ns = was_read ? result->clip->file_mtime_ns : clip->mtime_ns;
 }
 
 /* A failure of the cache ends the run; one of the clip alone is returned. */
 static qv_status
 put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *err)
 {
-    char text[QV_CACHE_OPTIONS_BYTES];
     if (!clip->cached) {
-        const qv_cache_source source = source_of(clip, result, text);
+        struct identity id;
+        look_back(clip, result, &id);
         const qv_status s =
-            qv_cache_begin(f->filling.writer, clip->key, &source,
+            qv_cache_begin(f->filling.writer, clip->key, &id.source,
                            result->status ? 0 : result->n_tokens, &clip->cached, err);
         if (s)
             return end_run(f, s, err);
@@ -102,21 +115,35 @@ put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
+/* What there is to say of a clip's frames: its file's, or what its caller said. */
+static void
+tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_result *done)
+{
+    const qv_cache_fill_memory *m = clip->memory;
+    if (result->clip) {
+        done->frames = result->clip->n_frames;
+        done->sampled_fps = result->clip->sampled_fps;
+        done->timestamps_s = result->timestamps_s;
+    } else if (m && m->kind == QV_SOURCE_FRAMES) {
+        done->frames = m->item.n_frames;
+        done->sampled_fps = m->sampled_fps;
+        done->timestamps_s = m->timestamps_s;
+    }
+    done->n_timestamps = done->timestamps_s ? done->frames : 0;
+}
+
 /* status: of the result, or why it is none. */
 static qv_status
 finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_status status,
        const char *words, qv_error *err)
 {
-    const qv_cache_result done = { .status = status,
-                                   .error = words,
-                                   .frames = result->clip ? result->clip->n_frames : 0,
-                                   .sampled_fps = result->clip ? result->clip->sampled_fps : 0,
-                                   .is_image = result->is_image,
-                                   .damaged_frames = result->damaged_frames,
-                                   .grid_thw = { result->grid_thw[0], result->grid_thw[1],
-                                                 result->grid_thw[2] },
-                                   .timestamps_s = result->timestamps_s,
-                                   .n_timestamps = result->clip ? result->clip->n_frames : 0 };
+    qv_cache_result done = { .status = status,
+                             .error = words,
+                             .is_image = result->is_image,
+                             .damaged_frames = result->damaged_frames,
+                             .grid_thw = { result->grid_thw[0], result->grid_thw[1],
+                                           result->grid_thw[2] } };
+    tell_frames(clip, result, &done);
     if (status && f->o.told)
         f->o.told(f->o.user, clip->key, status, words);
     pthread_mutex_lock(&f->lock);
@@ -149,7 +176,7 @@ take_result(void *user, const qv_job_result *result, qv_error *err)
     if (not_its_fault || atomic_load(&f->ended)) {
         qv_cache_drop(&clip->cached);
         if (!s)
-            s = qv_fail(err, QV_ESTATE, "%s: the run has ended", clip->path);
+            s = qv_fail(err, QV_ESTATE, "%s: the run has ended", clip->key);
     }
     return s;
 }
@@ -222,35 +249,85 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-qv_status
-qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_row_own *own,
-                  bool *wanted, qv_error *err)
+/* id: what the clip is now. */
+static qv_status
+take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
+          qv_error *err)
 {
-    char text[QV_CACHE_OPTIONS_BYTES];
-    struct clip clip = { .key = key, .path = path, .own = own };
-    const qv_cache_source source = look_at(&clip, text);
-    clip.bytes = source.bytes;
-    clip.mtime_ns = source.mtime_ns;
-    const enum qv_filling_state state = qv_filling_compare(&f->filling, key, &source);
+    const enum qv_filling_state state = qv_filling_compare(&f->filling, clip->key, &id->source);
     f->counts.there += state == QV_FILLING_THERE;
     f->counts.failed_before += state == QV_FILLING_FAILED_BEFORE;
     if (wanted)
         *wanted = state == QV_FILLING_WANTED;
-    return state == QV_FILLING_WANTED ? remember(f, &clip, err) : QV_OK;
+    return state == QV_FILLING_WANTED ? remember(f, clip, err) : QV_OK;
+}
+
+qv_status
+qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_row_own *own,
+                  bool *wanted, qv_error *err)
+{
+    struct clip clip = { .key = key, .path = path, .own = own };
+    struct identity id;
+    look_at(&clip, &id);
+    clip.bytes = id.source.bytes;
+    clip.mtime_ns = id.source.mtime_ns;
+    return take_clip(f, &clip, &id, wanted, err);
+}
+
+qv_status
+qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
+                         const qv_row_own *own, bool *wanted, qv_error *err)
+{
+    if (!key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
+        (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
+        return qv_fail(err, QV_EINVAL, "%s: no bytes of a file and no frames are in memory",
+                       key ? key : "no key");
+    struct clip clip = { .key = key, .memory = m, .own = own, .bytes = (int64_t)m->n_bytes };
+    struct identity id;
+    /* An image's frame and a clip's only one have the same bytes, and other tokens. */
+    clip.xxh3 = XXH3_64bits_withSeed(m->data, m->n_bytes, m->item.is_image);
+    if (m->timestamps_s)
+        clip.xxh3 =
+            XXH3_64bits_withSeed(m->timestamps_s,
+                                 (size_t)m->item.n_frames * sizeof *m->timestamps_s, clip.xxh3);
+    look_at(&clip, &id);
+    id.source.bytes = clip.bytes;
+    id.source.mtime_ns = 0;
+    return take_clip(f, &clip, &id, wanted, err);
+}
+
+void
+qv_cache_fill_forget(qv_cache_fill *f)
+{
+    f->n = 0;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static qv_status
-begin_writing(qv_cache_fill *f, qv_model *model, const qv_model_info *info,
-              const qv_cache_layout *layout, qv_error *err)
+static qv_cache_layout
+layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
 {
+    return (qv_cache_layout){ .dtype = o->tokens ? o->tokens : QV_BF16,
+                              .width = info->out_hidden,
+                              .n_deepstack = o->no_deepstack ? 0 : info->n_deepstack,
+                              .packed = o->packed };
+}
+
+qv_status
+qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
+{
+    if (!model || f->is_over)
+        return qv_fail(err, QV_EINVAL, "a fill begins on a model, before it has ended");
+    if (f->filling.writer)
+        return QV_OK;
+    qv_model_info info;
+    qv_model_get_info(model, &info);
     char *by = NULL;
     const int64_t rows = qv_model_pack_rows(model, f->o.chunk_rows);
-    qv_status s = qv_cache_made_by(info, rows, &f->o.clip, &by, err);
+    qv_status s = qv_cache_made_by(&info, rows, &f->o.clip, &by, err);
     if (s)
         return s;
-    const qv_cache_writer_options options = { .layout = *layout,
+    const qv_cache_writer_options options = { .layout = layout_of(&f->o, &info),
                                               .made_by = by,
                                               .shard = f->o.shard,
                                               .n_shards = f->o.n_shards,
@@ -263,14 +340,11 @@ begin_writing(qv_cache_fill *f, qv_model *model, const qv_model_info *info,
 
 /* Nothing is made in the folder before the job is there. */
 static qv_status
-begin(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
 {
     qv_model_info info;
     qv_model_get_info(models[0], &info);
-    const qv_cache_layout layout = { .dtype = f->o.tokens ? f->o.tokens : QV_BF16,
-                                     .width = info.out_hidden,
-                                     .n_deepstack = f->o.no_deepstack ? 0 : info.n_deepstack,
-                                     .packed = f->o.packed };
+    const qv_cache_layout layout = layout_of(&f->o, &info);
     const qv_job_options options = { .sink = take_result,
                                      .user = f,
                                      .output = qv_filling_dtype(&layout),
@@ -280,7 +354,7 @@ begin(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
                                      .chunk_rows = f->o.chunk_rows,
                                      .clip = f->o.clip };
     const qv_status s = qv_job_open(models, n_models, &options, &f->job, err);
-    return s ? s : begin_writing(f, models[0], &info, &layout, err);
+    return s ? s : qv_cache_fill_begin(f, models[0], err);
 }
 
 static bool
@@ -305,10 +379,26 @@ wait_for(qv_cache_fill *f, int64_t n)
     }
 }
 
+static qv_status
+add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
+{
+    const qv_cache_fill_memory *m = clip->memory;
+    const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
+    qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
+    if (m) {
+        source.kind = m->kind;
+        source.bytes = m->data;
+        source.n_bytes = m->n_bytes;
+        source.item = m->item;
+        source.item.data = m->data;
+    }
+    return qv_job_add(f->job, &source, err);
+}
+
 /* There are always fewer that are not done than the job's queue holds: else qv_job_add would wait, and who
  * ends the run would not be heard. */
 static qv_status
-run(qv_cache_fill *f, qv_error *err)
+compute(qv_cache_fill *f, qv_error *err)
 {
     qv_status s = QV_OK;
     int64_t n = 0, done = 0;
@@ -317,12 +407,7 @@ run(qv_cache_fill *f, qv_error *err)
             done = wait_for(f, n - QUEUE + 1);
         if (is_over(f))
             break;
-        struct clip *clip = &f->clips[n++];
-        const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
-        const qv_job_source source = {
-            .key = clip->key, .path = clip->path, .clip = &own, .user = clip
-        };
-        s = qv_job_add(f->job, &source, err);
+        s = add_to_job(f, &f->clips[n++], err);
     }
     if (!s)
         wait_for(f, n);
@@ -330,27 +415,46 @@ run(qv_cache_fill *f, qv_error *err)
 }
 
 /* What ended the run comes before what the job says of it, and both before what sealing says. */
-qv_status
-qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+static qv_status
+run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
-    if (!models || !n_models || f->was_ended)
-        return qv_fail(err, QV_EINVAL, "a fill ends once, on one model or more");
-    f->was_ended = true;
-    qv_status s = begin(f, models, n_models, err);
-    qv_cache_close(&f->filling.there); /* a large index, which nobody needs any more */
+    if (!models || !n_models || f->is_over)
+        return qv_fail(err, QV_EINVAL, "a fill is run on one model or more, until it has ended");
+    f->stopped = false;
+    f->status = QV_OK;
+    atomic_store(&f->ended, false);
+    qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
+    f->is_over = is_last;
+    if (is_last)
+        qv_cache_close(&f->filling.there); /* a large index, which nobody needs any more */
     const double began_s = qv_seconds();
-    if (!s)
-        s = run(f, err);
+    if (!s && f->job)
+        s = compute(f, err);
     qv_job_close(&f->job); /* what is under way comes to the sink as cancelled */
+    f->n = 0;
     if (f->status) {
         s = f->status;
         if (err)
             *err = f->error;
     }
     qv_error sealing = { 0 };
-    const qv_status sealed = qv_filling_close(&f->filling, &sealing);
-    f->counts.seconds = qv_seconds() - began_s;
+    const qv_status sealed = is_last             ? qv_filling_close(&f->filling, &sealing)
+                             : f->filling.writer ? qv_cache_seal(f->filling.writer, &sealing)
+                                                 : QV_OK;
+    f->counts.seconds += qv_seconds() - began_s;
     if (!s && sealed && err)
         *err = sealing;
     return s ? s : sealed;
+}
+
+qv_status
+qv_cache_fill_run(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+{
+    return run(f, models, n_models, false, err);
+}
+
+qv_status
+qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+{
+    return run(f, models, n_models, true, err);
 }

@@ -6,7 +6,8 @@
  *
  *     qv_cache_fill_open   reads what is there
  *     qv_cache_fill_add    says of a clip whether it is wanted, and remembers those that are
- *     qv_cache_fill_end    computes them and seals what was done
+ *     qv_cache_fill_end    computes them and seals what was done; qv_cache_fill_run does so for what was
+ *                          added so far, and more may follow
  *
  * A clip that fails becomes a record of the folder, and is not tried again unless retry_failed. A failure of
  * the device, of memory or of the disk ends the run: then, as where the run is stopped, what was done before
@@ -39,7 +40,7 @@ typedef struct qv_cache_fill_options {
     qv_clip_options clip; /* of all clips; a clip's own options come before them */
     /* Told of each clip that fails, in words; several threads may call it at once. NULL: nobody is. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Asked several times a second, by the thread that called qv_cache_fill_end: false ends the run. `job` is
+    /* Asked several times a second, by the thread that computes: false ends the run. `job` is
      * there to ask for its progress. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* of both */
@@ -51,7 +52,7 @@ typedef struct qv_cache_fill_counts {
     int64_t done, tokens,
         failed; /* clips that are in the cache by now, their tokens, clips that failed */
     int64_t there, failed_before; /* clips that were not wanted */
-    double seconds;               /* from the first clip until all was sealed */
+    double seconds;               /* of all runs, from the first clip until all was sealed */
     uint64_t reserved[4];
 } qv_cache_fill_counts;
 
@@ -59,17 +60,48 @@ typedef struct qv_cache_fill_counts {
  * qv_cache_open returns; QV_EINVAL for NULL or options that are none. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
-/* What is there, until the first qv_cache_fill_end; NULL: nothing. It belongs to the fill. */
+/* What is there, until qv_cache_fill_end; NULL: nothing. It belongs to the fill. */
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* A clip, whose file is looked at. Wanted is what is not there, is there of another path, size, time, piece or
  * options, or has failed before and is to be done again. `key`, `path` and `own` (NULL: nothing of its own) are
- * the caller's until qv_cache_fill_end has returned; *wanted may be NULL. QV_ENOMEM. */
+ * the caller's until qv_cache_fill_run or qv_cache_fill_end has returned; *wanted may be NULL. QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_row_own *own, bool *wanted, qv_error *err);
-/* Computes what is wanted, on models of one tower, each on a device of its own, and seals it. It is the last
- * call but qv_cache_fill_get_counts and qv_cache_fill_close. QV_OK, whatever failed of the clips, and where the
- * run was stopped; else what ended the run: QV_EFORMAT where the folder is of another model or kind, what
- * qv_job_open, qv_job_add and qv_cache_writer_open return, and the first failure of the device or the disk. */
+
+/* A clip or an image that is no file. */
+typedef struct qv_cache_fill_memory {
+    qv_source_kind
+        kind;         /* QV_SOURCE_BYTES: those of a file; QV_SOURCE_FRAMES: uint8, as item says */
+    const void *data; /* [n_bytes]; the same bytes, with the same seconds, are the same clip */
+    size_t n_bytes;
+    qv_item item;               /* of frames; item.data is not looked at */
+    const double *timestamps_s; /* of frames, [item.n_frames]; NULL: none are known */
+    double sampled_fps;         /* of frames; 0: it is not known */
+    uint64_t reserved[4];
+} qv_cache_fill_memory;
+
+/* As qv_cache_fill_add. The path of its record is "xxh3:" and a hash of its bytes and seconds, its time is 0. All that
+ * is pointed to is the caller's until qv_cache_fill_run or qv_cache_fill_end has returned. QV_EINVAL for another
+ * kind, and for no bytes; QV_ENOMEM. */
+QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
+                                          const qv_cache_fill_memory *memory, const qv_row_own *own,
+                                          bool *wanted, qv_error *err);
+
+/* Forgets what was added since the last run, and with it what it points to. */
+QV_API void qv_cache_fill_forget(qv_cache_fill *fill);
+
+/* Makes the folder, or sees that it is of this model and kind; a fill that computes does so where nobody has.
+ * The model is asked what it is, and may be at work. QV_EFORMAT where it is of another model or kind, naming
+ * what differs; what qv_cache_writer_open returns. */
+QV_API qv_status qv_cache_fill_begin(qv_cache_fill *fill, const qv_model *model, qv_error *err);
+/* Computes what was added and is wanted, on models of one tower, each on a device of its own, and seals it. More
+ * may be added afterwards, and is held to what was there when the fill was opened. QV_OK, whatever failed of
+ * the clips, and where the run was stopped; else what ended the run: what qv_cache_fill_begin, qv_job_open and
+ * qv_job_add return, and the first failure of the device or the disk. */
+QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
+                                   qv_error *err);
+/* The same, as the last call but qv_cache_fill_get_counts and qv_cache_fill_close: what is there is forgotten
+ * before anything is computed. */
 QV_API qv_status qv_cache_fill_end(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
 QV_API void qv_cache_fill_get_counts(const qv_cache_fill *fill, qv_cache_fill_counts *out);

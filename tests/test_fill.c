@@ -249,6 +249,163 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
     assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
 }
 
+/* ---- what is in memory, and runs that follow one another ------------------------------------- */
+
+enum { FRAMES = 4, SIDE = 4 }; /* patches */
+
+struct in_memory {
+    qv_context *ctx;
+    qv_model *model;
+    qv_cache_fill *fill;
+    char file[64 + 64 * 64 * 3];
+    uint8_t frames[FRAMES * SIDE * 16 * SIDE * 16 * 3];
+    qv_cache_fill_memory sources[2];
+};
+
+static const double seconds[FRAMES] = { 0, 0.5, 1, 1.5 };
+
+static void
+open_in_memory(struct in_memory *m)
+{
+    const qv_cache_fill_options o = { .tokens = QV_F32, .clip.trusted = true };
+    qv_error err = { 0 };
+    qv_model_info info;
+    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, &err) ||
+        qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, &err) ||
+        qv_cache_fill_open(temp_path("cache"), &o, &m->fill, &err) ||
+        qv_cache_fill_begin(m->fill, m->model, &err))
+        fail_msg("%s", err.text);
+    qv_model_get_info(m->model, &info);
+    assert_int_equal(info.patch_size, 16);
+    const int n = snprintf(m->file, 64, "P6\n64 64\n255\n");
+    memset(m->file + n, 'm', 64 * 64 * 3);
+    for (size_t i = 0; i < sizeof m->frames; i++)
+        m->frames[i] = (uint8_t)(i * 7);
+    m->sources[0] = (qv_cache_fill_memory){ .kind = QV_SOURCE_BYTES,
+                                            .data = m->file,
+                                            .n_bytes = (size_t)n + 64 * 64 * 3 };
+    m->sources[1] = (qv_cache_fill_memory){
+        .kind = QV_SOURCE_FRAMES,
+        .data = m->frames,
+        .n_bytes = sizeof m->frames,
+        .item = { .n_frames = FRAMES, .grid_thw = { FRAMES / 2, SIDE, SIDE } },
+        .timestamps_s = seconds,
+        .sampled_fps = 2,
+    };
+}
+
+static void
+close_in_memory(struct in_memory *m)
+{
+    qv_cache_fill_close(&m->fill);
+    qv_model_free(&m->model);
+    qv_context_close(&m->ctx);
+}
+
+static bool
+add_in_memory(struct in_memory *m, const char *key, int source)
+{
+    bool wanted = false;
+    qv_error err = { 0 };
+    if (qv_cache_fill_add_memory(m->fill, key, &m->sources[source], NULL, &wanted, &err))
+        fail_msg("%s", err.text);
+    return wanted;
+}
+
+static void
+run_in_memory(struct in_memory *m, int64_t done)
+{
+    qv_cache_fill_counts counts;
+    qv_error err = { 0 };
+    if (qv_cache_fill_run(m->fill, &m->model, 1, &err))
+        fail_msg("%s", err.text);
+    qv_cache_fill_get_counts(m->fill, &counts);
+    assert_int_equal(counts.done, done);
+    assert_int_equal(counts.failed, 0);
+}
+
+static void
+expect_in_memory(void)
+{
+    qv_cache *c = NULL;
+    qv_cache_item item;
+    qv_error err = { 0 };
+    char *record = NULL;
+    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
+    assert_int_equal(qv_cache_find(c, "frames", &item, &err), QV_OK);
+    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    assert_int_equal(item.n_timestamps, FRAMES);
+    assert_memory_equal(item.timestamps_s, seconds, sizeof seconds);
+    assert_true(item.sampled_fps == 2 && item.is_image == 0);
+    assert_int_equal(item.bytes, FRAMES * SIDE * 16 * SIDE * 16 * 3);
+    qv_cache_release(c, &item);
+    assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_OK);
+    assert_non_null(strstr(record, "\"path\":\"xxh3:"));
+    assert_non_null(strstr(record, "\"frames\":4,"));
+    free(record);
+    assert_int_equal(qv_cache_find(c, "bytes", &item, &err), QV_OK);
+    assert_true(item.key && !item.status && item.is_image == 1);
+    qv_cache_close(&c);
+}
+
+static void
+runs_follow_one_another(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    qv_error err = { 0 };
+    open_in_memory(&m);
+    assert_true(qv_cache_exists(temp_path("cache")));
+    assert_true(add_in_memory(&m, "bytes", 0));
+    run_in_memory(&m, 1);
+    assert_true(add_in_memory(&m, "forgotten", 0));
+    qv_cache_fill_forget(m.fill);
+    run_in_memory(&m, 1);
+    assert_true(add_in_memory(&m, "frames", 1));
+    run_in_memory(&m, 2);
+    expect_in_memory(); /* sealed, though nothing was ended */
+    assert_int_equal(qv_cache_fill_end(m.fill, &m.model, 1, &err), QV_OK);
+    assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_cache_fill_begin(m.fill, m.model, &err), QV_EINVAL);
+    close_in_memory(&m);
+}
+
+static void
+the_same_bytes_are_the_same_clip(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    open_in_memory(&m);
+    add_in_memory(&m, "bytes", 0);
+    add_in_memory(&m, "frames", 1);
+    run_in_memory(&m, 2);
+    close_in_memory(&m);
+
+    qv_error err = { 0 };
+    open_in_memory(&m);
+    assert_false(add_in_memory(&m, "bytes", 0));
+    assert_false(add_in_memory(&m, "frames", 1));
+    m.frames[5] ^= 1;
+    assert_true(add_in_memory(&m, "frames", 1));
+    m.frames[5] ^= 1;
+    static const double later[FRAMES] = { 1, 1.5, 2, 2.5 };
+    m.sources[1].timestamps_s = later;
+    assert_true(add_in_memory(&m, "frames", 1));
+    m.sources[1].timestamps_s = seconds;
+    assert_false(add_in_memory(&m, "frames", 1));
+    m.sources[1].item.is_image = true;
+    assert_true(add_in_memory(&m, "frames", 1));
+    qv_cache_fill_memory wrong[] = { m.sources[0], m.sources[0], m.sources[0] };
+    wrong[0].kind = QV_SOURCE_PATCHES;
+    wrong[1].n_bytes = 0;
+    wrong[2].reserved[1] = 1;
+    for (int i = 0; i < 3; i++)
+        expect_failure("no source", QV_EINVAL, "k: no bytes of a file",
+                       qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
+    qv_cache_fill_forget(m.fill);
+    close_in_memory(&m);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static void
@@ -336,6 +493,8 @@ main(void)
         TEST(what_is_there_is_left_alone),
         TEST(another_model_is_refused),
         TEST(a_run_that_is_stopped_seals_what_is_done),
+        TEST(runs_follow_one_another),
+        TEST(the_same_bytes_are_the_same_clip),
         TEST(a_row_takes_what_its_fields_mean),
         TEST(a_row_has_a_path_and_ends_after_its_start),
     };

@@ -148,7 +148,7 @@ else
     say 'CUDA: no nvcc here, skipped'
 fi
 
-if [ -e build/deps/python/done-1 ]; then
+if [ -e build/deps/python/done-2 ]; then
     say 'The wheel'
     check wheel
 else

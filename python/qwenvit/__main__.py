@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` is the command."""
+"""`python -m qwenvit` is the command, and `python -m qwenvit export`."""
 
 import os
 import sys
@@ -8,6 +8,10 @@ from . import _core, _cuda, _decoder
 
 
 def main():
+    if sys.argv[1:2] == ["export"]:
+        from . import _export
+
+        return _export.main(sys.argv[2:])
     try:
         program = _decoder.find("qwenvit")
     except _core.Error as e:

@@ -6,8 +6,9 @@ import collections.abc
 import json
 import os
 
+from . import _check
 from ._arrays import as_bf16, error, numpy
-from ._core import CacheReader
+from ._core import CacheReader, Error
 from ._adapters import Adapters
 
 # In the part's file: where tokens begin, how far it is from there to each DeepStack output, where grid_thw begins,
@@ -19,6 +20,17 @@ GRID_THW, TIMESTAMPS = -1, -2  # as CacheReader.view counts
 KEYS_AT_ONCE = 4096
 
 
+def _record(reader, index):
+    """As a dict. Python refuses numbers of many digits: they stay texts."""
+    return json.loads(reader.record(index), parse_int=lambda d: int(d) if len(d) < 20 else d)
+
+
+def count_of(record, name):
+    """A number of frames that a record says; 0 where it says none."""
+    n = record.get(name)
+    return n if type(n) is int and n > 0 else 0
+
+
 class Entry(Adapters):
     """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
     views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
@@ -28,10 +40,24 @@ class Entry(Adapters):
     mapped while there is an array or tensor of it, and for some time after; Error where it was removed before.
 
     is_image, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
-    caches had before, what has one frame is an image, and the others are None."""
+    caches had before, what has one frame is an image, and the others are None. record: all that stands there, as
+    docs/cache.md has it: path, bytes, mtime, frames, damaged_frames.. damaged_frames: so many could not be
+    decoded, and were replaced by the one before."""
 
     def __init__(self, cache, reader, index, key):
         self._cache, self._reader, self._index, self.key = cache, reader, index, key
+        self._known = None  # its record
+
+    def __setstate__(self, state):
+        """Parts that were there when it was pickled may be gone."""
+        self.__dict__.update(state)
+        found = self._reader.find(self.key)
+        if found is None:
+            self._reader = CacheReader(os.fsencode(self._cache.folder))
+            found = self._reader.find(self.key)
+        if found is None or not found[1]:
+            raise error("QV_EIO", f"{self._cache.folder}: {self.key!r} is no longer in it", self.key)
+        self._index = found[0]
 
     def _view(self, i, writable=False):
         return self._reader.view(self._index, i, writable)
@@ -67,8 +93,29 @@ class Entry(Adapters):
     def second_per_grid_ts(self):
         return FRAMES_OF_A_PAIR / self.sampled_fps if self.sampled_fps else None
 
+    @property
+    def record(self):
+        if self._known is None:
+            self._known = _record(self._reader, self._index)
+        return dict(self._known)
+
+    damaged_frames = property(lambda self: count_of(self.record, "damaged_frames"))
+
     def __len__(self):
         return self._place.rows
+
+    def __repr__(self):
+        place, cache, fps = self._place, self._cache, self.sampled_fps
+        n = place.frames
+        try:
+            n = count_of(self.record, "frames") or n
+            damaged = f", {self.damaged_frames} damaged" if self.damaged_frames else ""
+        except Error as e:
+            damaged = f", {e}"
+        frames = f"{n} frames" + (f" at {fps:g} fps" if fps else "")
+        kind = "an image" if self.is_image else f"a clip of {frames}"
+        shape = f"[{place.rows}, {cache.width}] {cache.dtype}, {cache.n_deepstack} deepstack"
+        return f"<qwenvit.Entry {self.key!r}: {shape}, {kind}{damaged}>"
 
     def verify(self):
         """Reads its tensors from the file and compares their checksum with the record's: Error, QV_EFORMAT,
@@ -119,7 +166,7 @@ class Cache(collections.abc.Mapping):
     def _open(self, folder, parts=None):
         if numpy() is None:
             raise error("QV_EUNSUPPORTED", "Cache needs numpy")
-        self.folder = os.fspath(folder)
+        self.folder = os.fsdecode(_check.path(folder, "folder"))
         self._take(CacheReader(os.fsencode(self.folder), parts))
         info = self._reader.info()
         self.format = json.loads(info["made_by"])
@@ -132,6 +179,11 @@ class Cache(collections.abc.Mapping):
         self.damaged = {os.fsdecode(part): words for part, words in reader.damaged()}
         self._failed = None
 
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if len(self._reader.damaged()) > len(self.damaged):  # parts are gone
+            self.refresh()
+
     def refresh(self):
         """Reads the headers of all parts. Entries that were taken before stay as they are."""
         self._take(CacheReader(os.fsencode(self.folder)))
@@ -139,8 +191,8 @@ class Cache(collections.abc.Mapping):
     @property
     def failed(self):
         if self._failed is None:
-            texts = map(self._reader.record, self._reader.failed())
-            records = (json.loads(text, parse_int=str) for text in texts)  # Python refuses numbers of many digits
+            reader = self._reader
+            records = (_record(reader, index) for index in reader.indices(True))
             self._failed = {r["key"]: (r["code"], str(r.get("error", ""))) for r in records}
         return self._failed
 
@@ -188,46 +240,53 @@ class Cache(collections.abc.Mapping):
         yield "grid_thw", "I64", [1, 3], place.grid, 24
         yield "timestamps", "F64", [place.frames], place.grid + 24, 8 * place.frames
 
+    def _row(self, index, parts, failed):
+        """Of the index. parts: names of all."""
+        r = _record(self._reader, index)
+        row = {"key": r["key"], "path": r.get("path"), "bytes": r.get("bytes")}
+        if failed:
+            return {**row, "status": "failed", "code": r["code"], "error": str(r.get("error", ""))}
+        entry = Entry(self, self._reader, index, r["key"])
+        place = entry._place
+        names = "name", "dtype", "shape", "offset", "bytes"
+        return {
+            **row, "status": "ok", "part": parts[place.part], "tokens": place.rows,
+            "kind": "image" if entry.is_image else "clip", "frames": count_of(r, "frames") or place.frames,
+            "damaged_frames": count_of(r, "damaged_frames"), "sampled_fps": entry.sampled_fps,
+            "tensors": [dict(zip(names, tensor)) for tensor in self._tensors(place)],
+        }
+
     def _rows(self):
         parts = [os.fsdecode(part) for part in self._reader.parts()]
-        columns = "name", "dtype", "shape", "offset", "bytes"
-        for key, index in self._indices():
-            place = Place(*self._reader.place(index))
-            tensors = [dict(zip(columns, tensor)) for tensor in self._tensors(place)]
-            yield {"key": key, "status": "ok", "part": parts[place.part], "tensors": tensors}
-        for key, (code, words) in self.failed.items():
-            yield {"key": key, "status": "failed", "code": code, "error": words}
+        for failed in (False, True):
+            for index in self._reader.indices(failed):
+                yield self._row(index, parts, failed)
 
     def to_parquet_index(self, path=None):
         """Writes a Parquet file, whole or not at all, and returns its path (default: index.parquet in the
-        cache's folder). A row a key: key, status ("ok" or "failed"), code and error (of one that failed),
-        part (a file in the folder), and tensors, a list of {name, dtype (as safetensors calls it), shape,
-        offset (where it begins in that file), bytes}. Needs pyarrow."""
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise error("QV_EUNSUPPORTED", "to_parquet_index() needs pyarrow") from None
-        text, number = pyarrow.string(), pyarrow.int64()
-        tensor = {"name": text, "dtype": text, "shape": pyarrow.list_(number), "offset": number,
-                  "bytes": number}
-        columns = {name: text for name in ("key", "status", "code", "error", "part")}
-        columns["tensors"] = pyarrow.list_(pyarrow.struct(list(tensor.items())))
-        table = pyarrow.Table.from_pylist(list(self._rows()), pyarrow.schema(list(columns.items())))
-        path = os.fspath(path) if path else os.path.join(self.folder, "index.parquet")
-        unfinished = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(unfinished, "wb") as f:
-                pyarrow.parquet.write_table(table, f)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(unfinished, path)
-        except OSError as e:
-            raise error("QV_EIO", f"{path}: {e.strerror or e}") from None
-        finally:
-            if os.path.exists(unfinished):
-                os.remove(unfinished)
-        return path
+        cache's folder). A row a key: key; path and bytes of the clip's file; status ("ok" or "failed"), code and
+        error (of one that failed); and of one that is ok kind ("image" or "clip"), frames, damaged_frames,
+        sampled_fps, tokens (how many), part (a file in the folder), and tensors, a list of {name, dtype (as
+        safetensors calls it), shape, offset (where it begins in that file), bytes}. Needs pyarrow."""
+        from . import _export
+
+        return _export.write_index(self, path)
+
+    def to_parquet(self, folder, *, compression=None, progress=None):
+        """Writes all keys that are ok as Parquet files, one for each part: rows of key, status, dtype, shape,
+        tokens and deepstack (bytes: qwenvit.ray.matrices(row) makes arrays of them), grid_thw, timestamps,
+        damaged_frames, picture and sampled_fps.
+
+        A file is there whole or not at all. What is there of the same keys is left alone, so running it again
+        after any end goes on, also after the cache has grown; files of parts of which no key counts any more
+        are removed. Needs pyarrow.
+
+        compression: None, "zstd", "snappy" or "gzip". progress: a function that is given the counts so far. Returns
+        these: files written, files that were there, files removed, keys in all of them.
+        """
+        from . import _export
+
+        return _export.export(self, folder, compression, progress)
 
     def __repr__(self):
         return f"<qwenvit.Cache {self.folder}: {self._n[0]} keys, {self._n[1]} failed>"

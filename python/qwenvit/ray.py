@@ -8,9 +8,8 @@
     counts = qwenvit.ray.write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8, num_gpus=1)
     rows = ray.data.read_datasource(qwenvit.ray.CacheDatasource("/shared/tokens"))
 
-Rows with tokens have the columns of SCHEMA. Matrices are bytes with a dtype and a shape, and no tensors of
-Arrow: those have no bf16, and what reads Parquet without Ray does not know their type. matrices(row) makes
-arrays of them.
+Rows with tokens have the columns of SCHEMA, matrices as bytes with a dtype and a shape; matrices(row) makes
+arrays of them. Cache.to_parquet() writes the same rows.
 
 Encoder, matrices and SCHEMA need pyarrow alone: where Ray is not installed, what else feeds tables to actors
 has them too.
@@ -28,41 +27,23 @@ try:
 except ImportError as e:
     ray, Datasource, no_ray = None, object, str(e)
 
-from ._arrays import as_bf16, error, numpy
+from . import _check
+from ._arrays import error
 from ._cache import Cache
 from ._cache_writer import COUNTS, FIELDS, CacheWriter
 from ._core import CacheRow, Error
 from ._model import load
-
-SCHEMA = pa.schema(
-    [
-        ("status", pa.string()),  # "ok" or "failed"
-        ("code", pa.string()),  # of one that failed: "QV_EFORMAT",
-        ("error", pa.string()),  # and words
-        ("dtype", pa.string()),  # "bf16", "f16" or "f32"
-        ("shape", pa.list_(pa.int64())),  # of tokens, and of each of deepstack: [n, width]
-        ("tokens", pa.large_binary()),
-        ("deepstack", pa.list_(pa.large_binary())),
-        ("grid_thw", pa.list_(pa.int64())),  # frame pairs, patch rows, patch columns
-        ("timestamps", pa.list_(pa.float64())),  # seconds of the sampled frames
-        ("damaged_frames", pa.int64()),
-        ("picture", pa.bool_()),
-        ("sampled_fps", pa.float64()),  # of a clip; None of an image, and of caches that do not say
-    ]
-)
-MOST_BYTES = 64 << 20  # of tokens in a table
-
-
-def matrices(row):
-    """[tokens, *deepstack] of a row: numpy's, [n, width] each. bf16 as Tokens has it."""
-    kind = {"bf16": "uint16", "f16": "float16", "f32": "float32"}[row["dtype"]]
-    arrays = [numpy().frombuffer(m, kind).reshape(row["shape"]) for m in (row["tokens"], *row["deepstack"])]
-    return [as_bf16(a) for a in arrays] if row["dtype"] == "bf16" else arrays
+from ._rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
 
 
 def _need_ray(what):
     if ray is None:
         raise error("QV_EUNSUPPORTED", f"{what} needs Ray (pip install 'ray[data]'): {no_ray}")
+
+
+def _absolute(path, name):
+    """As other processes find it."""
+    return os.path.abspath(os.fsdecode(_check.path(path, name)))
 
 
 def _share():
@@ -77,28 +58,6 @@ def _share():
 def _load(model, load_options):
     """On the one GPU that Ray lets this actor see, or on its share of the cores."""
     return load(model, **{"threads": _share(), **(load_options or {})})
-
-
-def _row_of(tokens, deepstack, dtype):
-    return {"status": "ok", "dtype": dtype, "shape": list(tokens.shape), "tokens": tokens.tobytes(),
-            "deepstack": [m.tobytes() for m in deepstack]}
-
-
-def _kind_of(result):
-    return {"picture": result.is_image, "sampled_fps": result.sampled_fps}
-
-
-def _tables(rows, schema):
-    """Tables of rows, of so many bytes of tokens each."""
-    ready, size = [], 0
-    for row in rows:
-        ready.append(row)
-        size += len(row.get("tokens") or b"") * (1 + len(row.get("deepstack") or ()))
-        if size >= MOST_BYTES:
-            yield pa.Table.from_pylist(ready, schema)
-            ready, size = [], 0
-    if ready:
-        yield pa.Table.from_pylist(ready, schema)
 
 
 # ---- clips to tokens -------------------------------------------------------------------------------
@@ -129,7 +88,7 @@ class Encoder:
         asked = kept.select([name for name in FIELDS if name in kept.column_names and name != "key"])
         results = self._encode(asked.to_pylist() or [{}] * len(batch))
         at = 0
-        for table in _tables(results, SCHEMA):
+        for table in tables(results, SCHEMA):
             part = kept.slice(at, len(table))
             for name, column in zip(SCHEMA.names, table.columns):
                 part = part.append_column(name, column)
@@ -160,10 +119,7 @@ class Encoder:
     def _row(self, result):
         if isinstance(result, Error):
             return {"status": "failed", "code": result.status, "error": str(result)}
-        row = _row_of(result.tokens, result.deepstack if self.deepstack else [], self.dtype)
-        seconds = result.timestamps
-        return {**row, "grid_thw": result.grid_thw[0].tolist(), "damaged_frames": result.damaged_frames,
-                "timestamps": None if seconds is None else seconds.tolist(), **_kind_of(result)}
+        return row_of(result, self.deepstack)
 
 
 # ---- clips to a cache ------------------------------------------------------------------------------
@@ -187,7 +143,7 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
     _need_ray("write_cache")
     written = dataset.map_batches(
         _Writer,
-        fn_constructor_args=(os.path.abspath(model), os.path.abspath(out), load_options, options),
+        fn_constructor_args=(_absolute(model, "model"), _absolute(out, "out"), load_options, options),
         batch_format="pyarrow", batch_size=batch_size, num_gpus=num_gpus, num_cpus=num_cpus,
         compute=ActorPoolStrategy(size=actors),
     )
@@ -241,8 +197,8 @@ class CacheDatasource(Datasource):
     def __init__(self, folder, keys=None):
         _need_ray("CacheDatasource")
         super().__init__()
-        self.cache = Cache(os.path.abspath(folder))
-        wanted = list(self.cache if keys is None else keys)
+        self.cache = Cache(_absolute(folder, "folder"))
+        wanted = list(self.cache) if keys is None else _check.items(keys, "keys")
         for key in wanted:
             if key not in self.cache:
                 raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
@@ -276,11 +232,7 @@ class CacheDatasource(Datasource):
 
 
 def _read(folder, parts, keys):
-    cache, schema = Cache._of_parts(folder, parts), pa.schema([("key", pa.string()), *SCHEMA])
-    return _tables((_read_row(key, cache[key], cache.dtype) for key in keys), schema)
-
-
-def _read_row(key, entry, dtype):
-    row = _row_of(entry.tokens, entry.deepstack, dtype)
-    return {**row, "key": key, "grid_thw": entry.grid_thw[0].tolist(), "timestamps": entry.timestamps.tolist(),
-            **_kind_of(entry)}
+    cache = Cache._of_parts(folder, parts)
+    if cache.damaged:  # parts that were pruned since
+        cache = Cache(folder)
+    return tables_of(cache[key] for key in keys)

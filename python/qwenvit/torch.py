@@ -1,60 +1,154 @@
 # SPDX-License-Identifier: MIT
 """Caches as data sets of torch."""
 
+import itertools
 import random
 
-from torch.utils.data import Dataset, Sampler
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
+from . import _check
+from ._arrays import error
 from ._cache import Cache
+from ._core import Error
 
 
 class CacheDataset(Dataset):
     """A map-style data set of a cache's keys: {"key", "tokens" [n, width], "deepstack" (a list), "grid_thw"
     [1, 3], "timestamps" [frames]}, tensors mapped from the files. Workers may be forked or spawned.
 
-    cache: a Cache or its folder. keys: which, in this order; None: all.
+    cache: a Cache or its folder. keys: which, in this order; None: all. Error: a key that the cache has not.
     """
 
     def __init__(self, cache, keys=None):
-        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self.keys = list(self.cache if keys is None else keys)
+        self.cache, self.keys = _take(cache, keys)
 
     def __len__(self):
         return len(self.keys)
 
     def __getitem__(self, i):
-        import torch
+        return _sample(self.cache, self.keys[i])
 
-        entry = self.cache[self.keys[i]]
-        tokens, deepstack = entry.torch()
-        return {
-            "key": entry.key,
-            "tokens": tokens,
-            "deepstack": deepstack,
-            "grid_thw": torch.tensor(entry.grid_thw),
-            "timestamps": torch.tensor(entry.timestamps),
-        }
+
+class CacheIterableDataset(IterableDataset):
+    """The same samples as a stream, part by part, for several processes and their workers: each sample comes
+    exactly once an epoch, to one of them. shuffle: parts in random order, and the keys within each too, in
+    another order each epoch (set_epoch()); False: as the parts have them.
+
+    cache, keys: as of CacheDataset. rank, num_replicas: of this process; by default torch.distributed's, where
+    that is initialized, else 0 of 1. Where they do not divide the keys, some processes have one more.
+    """
+
+    def __init__(self, cache, keys=None, *, shuffle=True, seed=0, rank=None, num_replicas=None):
+        self.cache, self.keys = _take(cache, keys)
+        self.shuffle, self.seed = _check.flag(shuffle, "shuffle"), seed
+        self.rank, self.num_replicas = _replica(rank, num_replicas)
+        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # with workers that stay alive
+
+    def set_epoch(self, epoch):
+        """Before each epoch: another order."""
+        self._epoch[0] = _check.whole(epoch, "epoch")
+
+    def __len__(self):
+        return len(_share(range(len(self.keys)), self.rank, self.num_replicas))
+
+    def __iter__(self):
+        worker = get_worker_info()
+        epoch = int(self._epoch[0]) if self.shuffle else None
+        mine = _share(_by_part(self.cache, self.keys, self.seed, epoch), self.rank, self.num_replicas)
+        if worker:
+            mine = _share(mine, worker.id, worker.num_workers)
+        return (_sample(self.cache, self.keys[i]) for i in mine)
 
 
 class PartSampler(Sampler):
     """A shuffled order that reads part by part: parts in random order, and the keys within each too.
-    set_epoch() gives another one."""
+    set_epoch() gives another one.
 
-    def __init__(self, dataset, seed=0):
+    rank, num_replicas: of this process, which gets as many keys as each of the others: some come twice where
+    the keys cannot be divided, or none do and some are left out with drop_last. By default torch.distributed's,
+    where that is initialized, else all keys come, once.
+    """
+
+    def __init__(self, dataset, seed=0, *, rank=None, num_replicas=None, drop_last=False):
+        if not isinstance(dataset, CacheDataset):
+            raise _check.wrong("dataset", dataset, "a CacheDataset")
         self.dataset, self.seed, self.epoch = dataset, seed, 0
+        self.drop_last = _check.flag(drop_last, "drop_last")
+        self.rank, self.num_replicas = _replica(rank, num_replicas)
 
     def set_epoch(self, epoch):
-        self.epoch = epoch
+        self.epoch = _check.whole(epoch, "epoch")
 
     def __len__(self):
-        return len(self.dataset)
+        n, replicas = len(self.dataset), self.num_replicas
+        return n // replicas if self.drop_last else -(-n // replicas)
 
     def __iter__(self):
-        rng, parts = random.Random(f"{self.seed} {self.epoch}"), {}
-        for i, key in enumerate(self.dataset.keys):
-            parts.setdefault(self.dataset.cache.part_of(key), []).append(i)
-        order = list(parts.values())
+        order = _by_part(self.dataset.cache, self.dataset.keys, self.seed, self.epoch)
+        first = self.rank * len(self)
+        return itertools.islice(itertools.cycle(order), first, first + len(self))
+
+
+# ---- what they share -------------------------------------------------------------------------------
+
+
+def _take(cache, keys):
+    cache = cache if isinstance(cache, Cache) else Cache(cache)
+    if keys is None:
+        return cache, list(cache)
+    keys = _check.items(keys, "keys")
+    for key in keys:
+        if key not in cache:
+            raise _check.wrong("keys: one", key, f"in the cache {cache.folder}")
+    return cache, keys
+
+
+def _sample(cache, key):
+    try:
+        entry = cache[key]
+        tokens, deepstack = entry.torch()
+    except Error as e:
+        if e.status != "QV_EIO":
+            raise
+        cache.refresh()  # the part was pruned, and the key was done again elsewhere
+        entry = cache[key]
+        tokens, deepstack = entry.torch()
+    return {
+        "key": entry.key,
+        "tokens": tokens,
+        "deepstack": deepstack,
+        "grid_thw": torch.tensor(entry.grid_thw),
+        "timestamps": torch.tensor(entry.timestamps),
+    }
+
+
+def _replica(rank, num_replicas):
+    """(rank, num_replicas): what was given, else torch.distributed's."""
+    if (rank is None) != (num_replicas is None):
+        raise error("QV_EINVAL", "one of rank and num_replicas was given; give both, or none")
+    if rank is None:
+        group = getattr(torch, "distributed", None)
+        known = group and group.is_available() and group.is_initialized()
+        return (group.get_rank(), group.get_world_size()) if known else (0, 1)
+    num_replicas = _check.whole(num_replicas, "num_replicas", 1)
+    return _check.whole(rank, "rank", 0, num_replicas - 1), num_replicas
+
+
+def _share(order, i, n):
+    """The i-th of n, as equal as can be."""
+    return order[i * len(order) // n : (i + 1) * len(order) // n]
+
+
+def _by_part(cache, keys, seed, epoch):
+    """Places of keys, part by part; shuffled, but for epoch None."""
+    parts = {}
+    for i, key in enumerate(keys):
+        parts.setdefault(cache.part_of(key), []).append(i)
+    order = [parts[part] for part in sorted(parts)]
+    if epoch is not None:
+        rng = random.Random(f"{seed} {epoch}")
         rng.shuffle(order)
         for indices in order:
             rng.shuffle(indices)
-            yield from indices
+    return list(itertools.chain.from_iterable(order))

@@ -105,8 +105,8 @@ class Model
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
     Frames *prepare(nb::object frames, bool is_image, int64_t min_pixels, int64_t max_pixels);
-    /* What stands in a cache of its tokens, of clips with these options. */
-    std::string made_by(nb::dict options);
+    /* Calls, without the interpreter, with the model, which may be at work: to be asked what it is. */
+    void look_at(const std::function<void(const qv_model *)> &look);
 
     /* For jobs, which have the model to themselves. */
     qv_model *lend();
@@ -127,6 +127,9 @@ class Model
                 const std::function<qv_tokens()> &allocate);
 };
 
+/* Of the binding's Decoder, or None. */
+qv_decoder *decoder_of(nb::handle decoder);
+nb::dict progress_of(qv_job *job);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 /* Options by the names that encode() gives them. */
 void take_clip_options(nb::dict options, qv_clip_options *o);

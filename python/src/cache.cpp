@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A cache that is added to. Thin: what every run decides is in cache/filling.c, a row's rules in job/row.c. */
+/* A cache that is filled. Thin: what a run does is in cache/fill.c, a row's rules in job/row.c. */
 #include <nanobind/stl/string.h>
 
-#include "binding.h"
-#include "error.h"
-#include "qwenvit_cache.h"
+#include <chrono>
 
-extern "C" {
-#include "cache/filling.h"
-}
+#include "binding.h"
+#include "qwenvit_fill.h"
 
 namespace qvpy
 {
@@ -22,53 +19,15 @@ text_of(nb::bytes bytes, const char *what)
     return text;
 }
 
-static qv_status
-parse_status(const std::string &name)
-{
-    for (int i = QV_OK; i < QV_STATUS_MAX && *qv_status_name((qv_status)i); i++)
-        if (name == qv_status_name((qv_status)i))
-            return (qv_status)i;
-    fail(QV_EINVAL, "\"%.40s\" is no status", name.c_str());
-}
-
-/* A row: a key, a file, and what the row asks of it alone. */
+/* A row: a key, a file or what is in memory, and what the row asks of it alone. */
 struct CacheRow {
     std::string path, key; /* key: as caches write it */
-    qv_clip_options own;
-    int64_t bytes = -1,
-            mtime_ns = 0; /* of the file when it was looked at first; -1: it was not yet */
+    qv_row_own own;
+    nb::object data; /* bytes or Frames in memory, or None */
+    qv_cache_fill_memory memory;
 
-    qv_cache_source before(char text[QV_CACHE_OPTIONS_BYTES]);
-    qv_cache_source of_tokens(const Tokens &tokens, char text[QV_CACHE_OPTIONS_BYTES]);
     nb::dict options() const;
 };
-
-/* Whatever becomes of the file meanwhile, as it was before a job saw it: one that changed since is done
- * again. */
-qv_cache_source
-CacheRow::before(char text[QV_CACHE_OPTIONS_BYTES])
-{
-    qv_cache_source source = qv_cache_source_of(path.c_str(), &own, text);
-    if (bytes < 0) {
-        bytes = source.bytes;
-        mtime_ns = source.mtime_ns;
-    }
-    source.bytes = bytes;
-    source.mtime_ns = mtime_ns;
-    return source;
-}
-
-/* The identity is that of the file which these tokens were made from. */
-qv_cache_source
-CacheRow::of_tokens(const Tokens &tokens, char text[QV_CACHE_OPTIONS_BYTES])
-{
-    qv_cache_source source = before(text);
-    if (tokens.file_bytes) {
-        source.bytes = tokens.file_bytes;
-        source.mtime_ns = tokens.file_mtime_ns;
-    }
-    return source;
-}
 
 /* What the row asks of its clip alone, as options of encode(). */
 nb::dict
@@ -84,7 +43,7 @@ CacheRow::options() const
     const std::pair<const char *, int64_t> integers[] = { { "max_frames", own.max_frames },
                                                           { "max_pixels", own.max_pixels },
                                                           { "offset", own.offset },
-                                                          { "length", own.length } };
+                                                          { "length", own.bytes } };
     for (auto [name, value] : reals)
         if (value > 0)
             d[name] = value;
@@ -102,30 +61,64 @@ row_value(nb::handle value, std::string *text)
     PyObject *o = value.ptr();
     if (PyBool_Check(o))
         return v;
-    if (PyFloat_Check(o)) {
-        v.type = QV_ROW_REAL;
-        v.real = PyFloat_AsDouble(o);
-    } else if (PyLong_Check(o)) {
+    if (PyIndex_Check(o)) {
         int overflow = 0;
-        v.integer = PyLong_AsLongLongAndOverflow(o, &overflow);
-        v.type = overflow ? QV_ROW_OTHER : QV_ROW_INTEGER;
+        const nb::object whole = nb::steal(PyNumber_Index(o));
+        v.integer = whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
+        v.type = !whole.is_valid() || overflow ? QV_ROW_OTHER : QV_ROW_INTEGER;
+    } else if (PyNumber_Check(o)) {
+        v.real = PyFloat_AsDouble(o);
+        v.type = PyErr_Occurred() ? QV_ROW_OTHER : QV_ROW_REAL;
     } else if (nb::object name = nb::steal(PyOS_FSPath(o)); name.is_valid()) {
         if (PyUnicode_Check(name.ptr()))
             name = nb::steal(PyUnicode_EncodeFSDefault(name.ptr()));
-        if (!name.is_valid())
-            throw nb::python_error();
-        *text = text_of(nb::cast<nb::bytes>(name), "path or key");
-        v.type = QV_ROW_TEXT;
-        v.text = text->c_str();
-    } else {
-        PyErr_Clear();
+        if (name.is_valid()) {
+            *text = text_of(nb::cast<nb::bytes>(name), "path or key");
+            v.type = QV_ROW_TEXT;
+            v.text = text->c_str();
+        }
     }
+    PyErr_Clear();
     return v;
 }
 
-/* Throws in words that name the field. */
+/* What has no repr (a number of 5000 digits) is told by its type. */
+static std::string
+shown(nb::handle value)
+{
+    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
+    PyErr_Clear();
+    return text.is_valid() ? nb::cast<std::string>(text)
+                           : std::string("a ") + nb::type_name(value.type()).c_str();
+}
+
+/* What is in memory, as a fill takes it. */
+static qv_cache_fill_memory
+memory_of(nb::handle data, const std::string &key)
+{
+    qv_cache_fill_memory m = {};
+    if (nb::isinstance<Frames>(data)) {
+        const Frames &frames = nb::cast<const Frames &>(data);
+        m.kind = QV_SOURCE_FRAMES;
+        m.data = frames.data.data();
+        m.n_bytes = frames.data.size();
+        m.item.n_frames = frames.n;
+        m.item.is_image = frames.is_image;
+        memcpy(m.item.grid_thw, frames.grid_thw, sizeof m.item.grid_thw);
+    } else {
+        m.kind = QV_SOURCE_BYTES;
+        const nb::bytes bytes = nb::cast<nb::bytes>(data); /* whose memory is the row's */
+        m.data = bytes.c_str();
+        m.n_bytes = bytes.size();
+    }
+    if (!m.n_bytes)
+        fail(QV_EINVAL, "%s: no bytes", key.c_str());
+    return m;
+}
+
+/* Throws in words that name the field. data: bytes or Frames, None of a file. */
 static CacheRow
-make_row(nb::dict fields)
+make_row(nb::dict fields, nb::object data)
 {
     CacheRow made = {};
     std::string texts[2], other;
@@ -136,188 +129,222 @@ make_row(nb::dict fields)
         const qv_row_value v = row_value(value, text);
         const char *words = qv_row_set(&row, name.c_str(), &v);
         if (words && !*words)
-            fail(QV_EINVAL, "there is no field %.80s", nb::repr(key).c_str());
+            fail(QV_EINVAL, "there is no field %.80s", shown(key).c_str());
         if (words)
-            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), nb::repr(value).c_str(),
-                 words);
+            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), words);
     }
-    static const qv_clip_options nothing = {};
+    if (!data.is_none() && !row.key)
+        fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
+    row.path = data.is_none() ? row.path : row.key;
     char key[QV_CACHE_MAX_KEY + 1];
     qv_error err = {};
     check(qv_row_check(&row, &err), err);
     check(qv_cache_key(row.key ? row.key : row.path, key, &err), err);
     made.path = row.path;
     made.key = key;
-    made.own = qv_row_options(&row.own, &nothing);
+    made.own = row.own;
+    if (!data.is_none())
+        made.memory = memory_of(data, made.key);
+    made.data = data;
     return made;
 }
 
-/* ---- the writer ------------------------------------------------------------------------------ */
+/* ---- the fill -------------------------------------------------------------------------------- */
 
-class CacheWriter
+/* A folder that is added to, again and again, by what one model makes of rows. */
+class CacheFill
 {
   public:
-    CacheWriter(const std::string &dir, const std::string &made_by, const std::string &tokens,
-                int64_t width, int n_deepstack, bool packed, bool retry_failed, int64_t part_bytes,
-                double part_seconds);
-    ~CacheWriter();
-    std::string compare(CacheRow &of);
-    void add(CacheRow &of, const Tokens &tokens);
-    void add_failure(CacheRow &of, const std::string &status, const std::string &words);
-    void seal();
+    CacheFill(nb::object model, nb::object decoder, nb::bytes folder, nb::dict how, nb::dict clip);
+    ~CacheFill();
+    nb::tuple add(nb::list rows, nb::object progress);
     void close();
-    nb::list damaged();
+    nb::list damaged() const;
 
   private:
-    struct qv_filling filling = {};
+    struct Told {
+        std::string key, words;
+        qv_status status;
+    };
+    using Clock = std::chrono::steady_clock;
+
+    nb::object model_object, decoder_object, progress; /* progress: a function of add(), or None */
+    Model *model;
+    std::unique_ptr<qv_cache_fill, void (*)(qv_cache_fill *)> fill;
+    bool running = false;
     pid_t owner;
+    std::mutex lock; /* of: */
+    std::vector<Told> told;
+    std::exception_ptr raised; /* by a signal's handler, or by `progress` */
+    Clock::time_point shown;
 
     void must_be_open() const;
+    qv_status run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err);
+    bool hear(qv_job *job);
+    static void tell(void *user, const char *key, qv_status status, const char *words);
 };
 
-static qv_dtype
-parse_layout_dtype(const std::string &name)
+/* How a cache is filled, as CacheWriter says it, which has looked at it. */
+static qv_cache_fill_options
+fill_options(nb::dict how, nb::dict clip)
 {
-    for (qv_dtype dtype : { QV_BF16, QV_F16, QV_F32 })
-        if (name == qv_dtype_name(dtype))
-            return dtype;
-    fail(QV_EINVAL, "tokens is \"%.40s\"; must be \"bf16\", \"f16\" or \"f32\"", name.c_str());
+    qv_cache_fill_options o = {};
+    qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
+    o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
+    o.packed = nb::cast<bool>(how["packed"]);
+    o.retry_failed = nb::cast<bool>(how["retry_failed"]);
+    o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
+    o.part_seconds = nb::cast<double>(how["part_seconds"]);
+    o.decoders = nb::cast<int>(how["decoders"]);
+    take_clip_options(clip, &o.clip);
+    return o;
 }
 
-CacheWriter::CacheWriter(const std::string &dir, const std::string &made_by,
-                         const std::string &tokens, int64_t width, int n_deepstack, bool packed,
-                         bool retry_failed, int64_t part_bytes, double part_seconds)
-    : owner(getpid())
+CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, nb::dict how,
+                     nb::dict clip)
+    : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
+      fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
 {
-    qv_cache_writer_options o = {};
-    qv_error err = {};
-    o.layout.dtype = parse_layout_dtype(tokens);
-    o.layout.width = width;
-    o.layout.n_deepstack = n_deepstack;
-    o.layout.packed = packed;
-    o.made_by = made_by.c_str();
-    o.part_bytes = part_bytes;
-    o.part_seconds = part_seconds;
-    nb::gil_scoped_release released;
-    check(qv_filling_open(&filling, dir.c_str(), retry_failed, &err), err);
-    const qv_status status = qv_filling_begin(&filling, dir.c_str(), &o, &err);
-    if (status) {
-        qv_filling_close(&filling, nullptr);
-        check(status, err);
-    }
+    const std::string dir = text_of(folder, "folder");
+    qv_cache_fill_options o = fill_options(how, clip);
+    o.clip.decoder = decoder_of(decoder_);
+    o.told = tell;
+    o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
+    o.user = this;
+    model->look_at([&](const qv_model *m) {
+        qv_error err = {};
+        qv_cache_fill *opened = nullptr;
+        check(qv_cache_fill_open(dir.c_str(), &o, &opened, &err), err);
+        fill.reset(opened);
+        check(qv_cache_fill_begin(opened, m, &err), err);
+    });
 }
 
-/* What is finished is sealed even if nobody closes; a forked process has no thread that would. */
-CacheWriter::~CacheWriter()
+/* A forked process has none of the threads that would seal, and leaves all as it is. */
+CacheFill::~CacheFill()
 {
     if (owner != getpid())
-        return;
+        (void)fill.release();
     nb::gil_scoped_release released;
-    qv_filling_close(&filling, nullptr);
+    fill.reset();
 }
 
 void
-CacheWriter::must_be_open() const
+CacheFill::must_be_open() const
 {
     if (owner != getpid())
         fail(QV_ESTATE, "this cache was opened for writing by another process than this one");
-    if (!filling.writer)
+    if (!fill)
         fail(QV_ESTATE, "this cache was closed");
+    if (running)
+        fail(QV_ESTATE, "this cache is being added to; let that add() return first");
 }
 
-/* "wanted", "there" or "failed_before", by what was there when this was opened. */
-std::string
-CacheWriter::compare(CacheRow &of)
+/* By threads of the job. */
+void
+CacheFill::tell(void *user, const char *key, qv_status status, const char *words)
 {
-    must_be_open();
-    nb::gil_scoped_release released;
-    char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = of.before(options);
-    switch (qv_filling_compare(&filling, of.key.c_str(), &source)) {
-    case QV_FILLING_THERE: return "there";
-    case QV_FILLING_FAILED_BEFORE: return "failed_before";
-    default: return "wanted";
+    CacheFill *self = static_cast<CacheFill *>(user);
+    const std::lock_guard<std::mutex> hold(self->lock);
+    self->told.push_back({ key, words, status });
+}
+
+/* Sees to signals, and shows how far a job is. False: the run ends. */
+bool
+CacheFill::hear(qv_job *job)
+{
+    static constexpr auto MOMENT = std::chrono::milliseconds(100);
+    const nb::gil_scoped_acquire acquired;
+    try {
+        if (PyErr_CheckSignals())
+            throw nb::python_error();
+        if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
+            shown = Clock::now();
+            progress(progress_of(job));
+        }
+    } catch (...) {
+        raised = std::current_exception();
     }
+    return !raised;
 }
 
-/* Throws, QV_EUNSUPPORTED, where a token cannot be written as f16: the clip's failure. All others are the
- * cache's. */
-void
-CacheWriter::add(CacheRow &of, const Tokens &t)
+/* Without the interpreter. */
+qv_status
+CacheFill::run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
+{
+    static constexpr size_t AT_ONCE = 256; /* whose files are looked at */
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
+        const CacheRow &r = *rows[i];
+        s = r.memory.data ? qv_cache_fill_add_memory(fill.get(), r.key.c_str(), &r.memory, &r.own,
+                                                     nullptr, err)
+                          : qv_cache_fill_add(fill.get(), r.key.c_str(), r.path.c_str(), &r.own,
+                                              nullptr, err);
+        if (i % AT_ONCE == 0)
+            hear(nullptr);
+    }
+    if (!s && !raised)
+        return qv_cache_fill_run(fill.get(), &one, 1, err);
+    qv_cache_fill_forget(fill.get());
+    return s;
+}
+
+/* ({what: how many}, {key: (code, words)} of those that failed) */
+nb::tuple
+CacheFill::add(nb::list rows, nb::object progress_)
 {
     must_be_open();
-    const qv_cache_layout &layout = filling.layout;
-    if (t.status || !t.data || t.grid_thw.size() != 3 || t.width != layout.width ||
-        t.n_deepstack < layout.n_deepstack || t.dtype != qv_filling_dtype(&layout))
-        fail(QV_EINVAL, "%s: these tokens are not what this cache holds", of.key.c_str());
-    qv_cache_result done = {};
-    done.damaged_frames = t.damaged_frames;
-    done.sampled_fps = t.sampled_fps;
-    done.is_image = t.is_image;
-    memcpy(done.grid_thw, t.grid_thw.data(), sizeof done.grid_thw);
-    done.frames = done.n_timestamps = (int64_t)t.timestamps.size();
-    done.timestamps_s = t.timestamps.data();
-    qv_tokens rows = {};
-    rows.n = t.n;
-    for (int i = 0; i < 1 + layout.n_deepstack; i++)
-        (i ? rows.deepstack[i - 1] : rows.tokens) = t.matrix(i);
-    qv_cache_entry *entry = nullptr;
+    std::vector<CacheRow *> taken;
+    for (nb::handle row : rows)
+        taken.push_back(nb::cast<CacheRow *>(row));
+    qv_cache_fill_counts before, now;
     qv_error err = {};
-    nb::gil_scoped_release released;
-    char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = of.of_tokens(t, options);
-    check(qv_cache_begin(filling.writer, of.key.c_str(), &source, t.n, &entry, &err), err);
-    qv_status status = qv_filling_put(&filling, entry, &rows, &err);
-    if (status)
-        qv_cache_drop(&entry);
-    else
-        status = qv_cache_finish(&entry, &done, &err);
+    qv_status status;
+    qv_model *one = model->lend();
+    running = true;
+    progress = progress_;
+    shown = {};
+    told.clear();
+    qv_cache_fill_get_counts(fill.get(), &before);
+    {
+        nb::gil_scoped_release released;
+        status = run(taken, one, &err);
+    }
+    qv_cache_fill_get_counts(fill.get(), &now);
+    model->give_back();
+    running = false;
+    progress = nb::none();
+    if (std::exception_ptr thrown = std::exchange(raised, nullptr))
+        std::rethrow_exception(thrown);
     check(status, err);
+    nb::dict counts, failed;
+    counts["done"] = now.done - before.done;
+    counts["tokens"] = now.tokens - before.tokens;
+    counts["failed"] = now.failed - before.failed;
+    counts["there"] = now.there - before.there;
+    counts["failed_before"] = now.failed_before - before.failed_before;
+    for (const Told &t : told)
+        failed[t.key.c_str()] = nb::make_tuple(qv_status_name(t.status), as_text(t.words.c_str()));
+    return nb::make_tuple(counts, failed);
 }
 
 void
-CacheWriter::add_failure(CacheRow &of, const std::string &status, const std::string &words)
+CacheFill::close()
 {
-    must_be_open();
-    qv_cache_result done = {};
-    done.status = parse_status(status);
-    done.error = words.c_str();
-    qv_cache_entry *entry = nullptr;
-    qv_error err = {};
-    nb::gil_scoped_release released;
-    char options[QV_CACHE_OPTIONS_BYTES];
-    const qv_cache_source source = of.before(options);
-    check(qv_cache_begin(filling.writer, of.key.c_str(), &source, 0, &entry, &err), err);
-    check(qv_cache_finish(&entry, &done, &err), err);
-}
-
-void
-CacheWriter::seal()
-{
-    must_be_open();
-    qv_error err = {};
-    nb::gil_scoped_release released;
-    check(qv_cache_seal(filling.writer, &err), err);
-}
-
-void
-CacheWriter::close()
-{
-    if (!filling.writer)
+    if (!fill)
         return;
     must_be_open();
-    qv_error err = {};
     nb::gil_scoped_release released;
-    check(qv_filling_close(&filling, &err), err);
+    fill.reset(); /* all that was done is sealed: add() has told of what failed */
 }
 
 /* Words, of each part that cannot be used. */
 nb::list
-CacheWriter::damaged()
+CacheFill::damaged() const
 {
     must_be_open();
     nb::list words;
-    const qv_cache *there = filling.there;
+    const qv_cache *there = qv_cache_fill_there(fill.get());
     for (int64_t i = 0; there && qv_cache_damage(there, i); i++)
         words.append(as_text(qv_cache_damage(there, i)));
     return words;
@@ -326,22 +353,16 @@ CacheWriter::damaged()
 void
 bind_cache(nb::module_ &m)
 {
-    m.def("ends_run", [](const std::string &status) { return qv_ends_all(parse_status(status)); });
     nb::class_<CacheRow>(m, "CacheRow")
-        .def(nb::new_(&make_row))
+        .def(nb::new_(&make_row), nb::arg("fields"), nb::arg("data") = nb::none())
         .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); })
-        .def_prop_ro("path",
-                     [](const CacheRow &r) { return nb::bytes(r.path.data(), r.path.size()); })
         .def_prop_ro("options", &CacheRow::options);
-    nb::class_<CacheWriter>(m, "CacheWriter")
-        .def(nb::init<const std::string &, const std::string &, const std::string &, int64_t, int,
-                      bool, bool, int64_t, double>())
-        .def("compare", &CacheWriter::compare)
-        .def("add", &CacheWriter::add)
-        .def("add_failure", &CacheWriter::add_failure)
-        .def("seal", &CacheWriter::seal)
-        .def("close", &CacheWriter::close)
-        .def("damaged", &CacheWriter::damaged);
+    nb::class_<CacheFill>(m, "CacheFill")
+        .def(nb::init<nb::object, nb::object, nb::bytes, nb::dict, nb::dict>(), nb::arg("model"),
+             nb::arg("decoder").none(), nb::arg("folder"), nb::arg("how"), nb::arg("clip"))
+        .def("add", &CacheFill::add, nb::arg("rows"), nb::arg("progress").none())
+        .def("close", &CacheFill::close)
+        .def("damaged", &CacheFill::damaged);
 }
 
 } // namespace qvpy

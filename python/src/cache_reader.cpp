@@ -32,7 +32,7 @@ class CacheReader
     nb::tuple place(int64_t i) const;
     nb::tuple kind(int64_t i) const;
     nb::list keys(int64_t from, int64_t n) const;
-    nb::list failed() const;
+    nb::list indices(bool failed) const;
     std::string record(int64_t i) const;
     void verify(int64_t i) const;
     nb::list damaged() const;
@@ -134,14 +134,14 @@ CacheReader::keys(int64_t from, int64_t n) const
     return found;
 }
 
-/* Indices of items that failed, part by part: so are their records read fastest. */
+/* Indices of items that failed, or of those that did not, part by part: so are their records read fastest. */
 nb::list
-CacheReader::failed() const
+CacheReader::indices(bool failed) const
 {
     std::vector<std::pair<int64_t, int64_t>> found;
-    for (int64_t i = 0; i < facts.n_ok + facts.n_failed && facts.n_failed; i++) {
+    for (int64_t i = 0; i < facts.n_ok + facts.n_failed && (!failed || facts.n_failed); i++) {
         const qv_cache_item item = at(i);
-        if (item.status)
+        if (failed == (item.status != QV_OK))
             found.emplace_back(item.part_index, i);
     }
     std::sort(found.begin(), found.end());
@@ -268,7 +268,7 @@ bind_cache_reader(nb::module_ &m)
         .def("place", &CacheReader::place)
         .def("kind", &CacheReader::kind)
         .def("keys", &CacheReader::keys)
-        .def("failed", &CacheReader::failed)
+        .def("indices", &CacheReader::indices)
         .def("record", &CacheReader::record)
         .def("verify", &CacheReader::verify)
         .def("damaged", &CacheReader::damaged)

@@ -40,6 +40,12 @@ class Decoder
     pid_t owner;
 };
 
+qv_decoder *
+decoder_of(nb::handle decoder)
+{
+    return decoder.is_none() ? nullptr : nb::cast<Decoder *>(decoder)->get();
+}
+
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 /* What is kept of a source until its last call. */
@@ -95,7 +101,7 @@ Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int d
     o.decoders = decoders;
     o.alone = alone;
     o.queue = 64;
-    o.clip.decoder = decoder_.is_none() ? nullptr : nb::cast<Decoder *>(decoder_)->get();
+    o.clip.decoder = decoder_of(decoder_);
     qv_model *one = model->lend();
     qv_error err = {};
     qv_status status;
@@ -366,10 +372,14 @@ Job::close()
 nb::dict
 Job::progress()
 {
-    nb::dict d;
     model->must_be_ours();
-    if (!job)
-        return d;
+    return job ? progress_of(job) : nb::dict();
+}
+
+nb::dict
+progress_of(qv_job *job)
+{
+    nb::dict d;
     qv_job_progress p;
     qv_job_get_progress(job, &p);
     d["added"] = p.added;

@@ -199,21 +199,15 @@ Model::info()
     return d;
 }
 
-std::string
-Model::made_by(nb::dict options)
+void
+Model::look_at(const std::function<void(const qv_model *)> &look)
 {
-    qv_clip_options clip = {};
-    qv_error err = {};
-    char *text = nullptr;
     must_be_ours();
-    take_clip_options(options, &clip);
     nb::gil_scoped_release released;
     std::lock_guard<std::mutex> lock(busy);
     if (!model)
         fail(QV_ESTATE, "this model was closed");
-    check(qv_cache_made_by(&facts, qv_model_pack_rows(model, 0), &clip, &text, &err), err);
-    const std::unique_ptr<char, decltype(&free)> owned(text, free);
-    return text;
+    look(model);
 }
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
@@ -412,7 +406,6 @@ bind_model(nb::module_ &m)
         .def(nb::init<const std::string &, const std::string &, int, const std::string &, int,
                       uintptr_t, const std::string &, const std::string &>())
         .def("info", &Model::info)
-        .def("made_by", &Model::made_by)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
              nb::arg("grid_thw"), nb::arg("dtype"))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Caches, written here by hand as docs/cache.md has them."""
+import importlib
 import json
 import multiprocessing
 import os
@@ -125,28 +126,128 @@ def test_what_is_written_stays_in_the_process(folder):
     assert [part.read_bytes() for part in sorted(folder.iterdir())] == before
 
 
-def test_a_shuffle_goes_part_by_part(folder, monkeypatch):
-    if "torch" not in sys.modules:
-        data = types.SimpleNamespace(Dataset=object, Sampler=object)
-        for name, module in (("torch", types.ModuleType("torch")), ("torch.utils", types.ModuleType("torch.utils")),
-                             ("torch.utils.data", data)):
+@pytest.fixture
+def data_sets(monkeypatch):
+    """qwenvit.torch, on as much of torch as orders need where that is not installed."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        data = types.ModuleType("torch.utils.data")
+        data.Dataset = data.IterableDataset = data.Sampler = object
+        data.get_worker_info = None
+        fake = types.ModuleType("torch")
+        fake.int64, fake.zeros = None, lambda n, dtype: types.SimpleNamespace(share_memory_=lambda: [0] * n)
+        for name, module in (("torch", fake), ("torch.utils", types.ModuleType("torch.utils")), (data.__name__, data)):
             monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "qwenvit.torch", raising=False)
-    from qwenvit.torch import CacheDataset, PartSampler
-
-    write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
-    dataset = CacheDataset(folder)
-    orders = set()
-    for epoch in range(8):
-        sampler = PartSampler(dataset)
-        sampler.set_epoch(epoch)
-        order = list(sampler)
-        parts = [dataset.cache.part_of(dataset.keys[i]) for i in order]
-        assert sorted(order) == list(range(len(dataset))) == list(range(10))
-        assert sum(a != b for a, b in zip(parts, parts[1:])) == len(set(parts)) - 1 == 3
-        orders.add(tuple(order))
-    assert len(orders) > 1
+    monkeypatch.setattr(qwenvit, "torch", None, raising=False)  # to be put back
+    module = importlib.import_module("qwenvit.torch")
+    monkeypatch.setattr(module, "get_worker_info", lambda: None)
+    yield module
     monkeypatch.delitem(sys.modules, "qwenvit.torch")
+
+
+def changes_of_part(cache, keys):
+    parts = [cache.part_of(key) for key in keys]
+    return sum(a != b for a, b in zip(parts, parts[1:]))
+
+
+@pytest.mark.parametrize("replicas, drop_last", [(1, False), (3, False), (3, True), (4, False), (11, False), (11, True)])
+def test_a_shuffle_goes_part_by_part(folder, data_sets, replicas, drop_last):
+    """Each process as many keys; of ten keys 3 have 12 in all, of which two come twice, or 9."""
+    write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
+    dataset = data_sets.CacheDataset(folder)
+    each, orders = 10 // replicas if drop_last else -(-10 // replicas), set()
+    for epoch in range(8):
+        shares = []
+        for rank in range(replicas):
+            about = {"rank": rank, "num_replicas": replicas} if replicas > 1 else {}
+            sampler = data_sets.PartSampler(dataset, drop_last=drop_last, **about)
+            sampler.set_epoch(epoch)
+            shares.append(list(sampler))
+            assert len(shares[-1]) == len(sampler) == each
+        order = [i for share in shares for i in share]
+        assert set(order) <= set(range(10)) and len(set(order)) == min(10, each * replicas)
+        keys = [dataset.keys[i] for i in order[:10]]
+        parts = dict.fromkeys(dataset.cache.part_of(key) for key in keys)
+        assert not keys or changes_of_part(dataset.cache, keys) == len(parts) - 1
+        orders.add(tuple(parts))
+    assert len(orders) > 1 or each == 0
+
+
+@pytest.mark.parametrize("replicas, workers", [(1, 0), (1, 3), (3, 1), (4, 4)])
+def test_a_stream_gives_each_sample_once(folder, data_sets, monkeypatch, replicas, workers):
+    write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
+    monkeypatch.setattr(data_sets, "_sample", lambda cache, key: key)
+    orders = set()
+    for epoch in range(4):
+        order = []
+        for rank in range(replicas):
+            about = {"rank": rank, "num_replicas": replicas} if replicas > 1 else {}
+            stream, n = data_sets.CacheIterableDataset(folder, **about), len(order)
+            stream.set_epoch(epoch)
+            for i in range(max(workers, 1)):
+                worker = types.SimpleNamespace(id=i, num_workers=workers) if workers else None
+                monkeypatch.setattr(data_sets, "get_worker_info", lambda: worker)
+                order.extend(stream)
+            assert len(order) - n == len(stream)
+        assert sorted(order) == sorted(stream.cache) and changes_of_part(stream.cache, order) == 3
+        orders.add(tuple(key for key in order if key.startswith("k")))  # of one part
+    assert len(orders) > 1
+    monkeypatch.setattr(data_sets, "get_worker_info", lambda: None)
+    in_order = data_sets.CacheIterableDataset(folder, ["twice", "k1", "k0"], shuffle=False)
+    assert list(in_order) == ["twice", "k1", "k0"]  # parts, and in each the keys as they were given
+
+
+def test_data_sets_say_what_is_wrong(folder, data_sets):
+    data = data_sets.CacheDataset(folder)
+    stream, sampler = data_sets.CacheIterableDataset, data_sets.PartSampler
+    for call, words in [(lambda: data_sets.CacheDataset(folder, ["no"]), "'no'; must be in the cache"),
+                        (lambda: data_sets.CacheDataset(folder, "twice"), "must be a list"),
+                        (lambda: data_sets.CacheDataset(3), "folder is 3"), (lambda: sampler([1]), "must be a CacheDataset"),
+                        (lambda: stream(folder, rank=1), "give both"), (lambda: sampler(data, num_replicas=2), "give both"),
+                        (lambda: stream(folder, rank=2, num_replicas=2), "rank is 2; must be a whole number from 0 to 1"),
+                        (lambda: sampler(data, rank=-1, num_replicas=2), "rank is -1"),
+                        (lambda: sampler(data, rank="0", num_replicas=2), "rank is '0'; must be a whole number"),
+                        (lambda: sampler(data).set_epoch(None), "epoch is None"),
+                        (lambda: stream(folder).set_epoch(1.5), "epoch is 1.5")]:
+        with pytest.raises(qwenvit.Error, match=words) as e:
+            call()
+        assert e.value.status == "QV_EINVAL"
+
+
+def test_a_stream_through_torchs_loader(folder):
+    """Workers that stay alive hear of the epoch; both ways of starting them."""
+    torch = pytest.importorskip("torch")
+    from qwenvit.torch import CacheIterableDataset
+
+    stream, orders = CacheIterableDataset(folder), {}
+    for method in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(stream, batch_size=None, num_workers=2, persistent_workers=True,
+                                             multiprocessing_context=method)
+        for epoch in (0, 1, 2):
+            stream.set_epoch(epoch)
+            samples = {sample["key"]: sample for sample in loader}
+            assert samples.keys() == set(stream.cache) and len(loader) == 4
+            orders.setdefault(epoch, []).append(list(samples))
+            assert (samples["twice"]["tokens"] == 5).all() and len(samples["twice"]["deepstack"]) == N_DEEPSTACK
+    assert all(a == b for a, b in orders.values()) and len({tuple(a) for a, _ in orders.values()}) > 1
+
+
+def test_torchs_processes_share_a_data_set(folder, tmp_path):
+    torch = pytest.importorskip("torch")
+    from qwenvit.torch import CacheDataset, CacheIterableDataset, PartSampler
+
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        stream, sampler = CacheIterableDataset(folder), PartSampler(CacheDataset(folder))
+        assert (stream.rank, stream.num_replicas) == (sampler.rank, sampler.num_replicas) == (0, 1)
+        torch.distributed.get_rank, rank = lambda: 1, torch.distributed.get_rank
+        torch.distributed.get_world_size, size = lambda: 2, torch.distributed.get_world_size
+        assert len(CacheIterableDataset(folder)) == 2 and PartSampler(CacheDataset(folder)).rank == 1
+    finally:
+        torch.distributed.get_rank, torch.distributed.get_world_size = rank, size
+        torch.distributed.destroy_process_group()
 
 
 def test_packed(tmp_path):
@@ -178,6 +279,26 @@ def test_a_record_that_says_nonsense_of_its_clip(folder, name, value):
     part = write_part(folder, 3, {"odd": clip_of(6)}, 40, **{name: value})
     words = {"picture": "picture is true or false", "sampled_fps": "sampled_fps is no number above 0|a number is "}[name]
     expect_damaged(folder, part, words)
+
+
+def test_an_entry_shows_its_record(tmp_path):
+    make_format(tmp_path)
+    write_part(tmp_path, 1, {"a": clip_of(1)}, 1, path="b.mp4", bytes=12, picture=False, sampled_fps=2.5,
+               damaged_frames=2, odd=10**30)
+    write_part(tmp_path, 2, {"i": clip_of(2, 1)}, 1, frames=1, picture=True, damaged_frames="many")
+    cache = qwenvit.Cache(tmp_path)
+    a, i = cache["a"], cache["i"]
+    assert a.record == {"key": "a", "path": "b.mp4", "status": "ok", "xxh3": "0123456789abcdef", "bytes": 12,
+                        "picture": False, "sampled_fps": 2.5, "damaged_frames": 2, "odd": str(10**30)}
+    assert (a.damaged_frames, i.damaged_frames) == (2, 0)
+    assert repr(a) == "<qwenvit.Entry 'a': [5, 8] f32, 2 deepstack, a clip of 3 frames at 2.5 fps, 2 damaged>"
+    assert repr(i) == "<qwenvit.Entry 'i': [1, 8] f32, 2 deepstack, an image>"
+    a.record.clear()
+    assert a.record["path"] == "b.mp4", "what is shown is the caller's to change"
+    unread = cache["a"]
+    for part in tmp_path.glob("part-*"):
+        part.unlink()
+    assert "No such file" in repr(unread) and a.damaged_frames == 2
 
 
 def expect_damaged(folder, part, words):
@@ -348,6 +469,51 @@ def test_refresh_leaves_entries_their_parts(tmp_path):
     assert [entry.tokens[0, 0] for entry in again[1:]] == [1, 10]
 
 
+def test_what_is_unpickled_after_parts_were_removed_has_its_own_keys(folder):
+    """As where parts are pruned between the start of a program and that of its workers."""
+    cache = qwenvit.Cache(folder)
+    kept, gone = cache["é"], cache["a/b.mp4"]
+    pickled = pickle.dumps((cache, kept)), pickle.dumps(gone)
+    write_part(folder, 8, {"moved": clip_of(8)}, 50)
+    next(folder.glob("*-0001-*")).unlink()
+    again, entry = pickle.loads(pickled[0])
+    assert entry.tokens[0, 0] == 4 and len(entry) == 7
+    assert {key: e.tokens[0, 0] for key, e in again.items()} == {"twice": 5, "later ok": 3, "é": 4, "moved": 8}
+    with pytest.raises(qwenvit.Error, match="'a/b.mp4' is no longer in it"):
+        pickle.loads(pickled[1])
+    write_part(folder, 9, {"a/b.mp4": clip_of(1)}, 10)
+    assert pickle.loads(pickled[1]).tokens[0, 0] == 1
+
+
+def prune(folder):
+    done = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--out", str(folder), "--prune"],
+                          capture_output=True, text=True, timeout=60)
+    if done.returncode == 2 and "--prune" in done.stderr:
+        pytest.skip("this command does not prune")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cache_that_is_pruned_under_its_readers(folder, data_sets, monkeypatch):
+    cache = qwenvit.Cache(folder)
+    entry, pickled, data = cache["a/b.mp4"], pickle.dumps(cache["a/b.mp4"]), data_sets.CacheDataset(folder)
+    before = set(os.listdir(folder))
+    prune(folder)  # "twice" of the part of "a/b.mp4" does not count
+    assert not before & {name for name in os.listdir(folder) if "-0001-" in name}
+    for one in (entry, cache["a/b.mp4"], pickle.loads(pickled)):
+        assert (one.tokens == 1).all() and (one.deepstack[1] == 3).all() and one.record["path"] == "a/b.mp4"
+        assert one.grid_thw.tolist() == [[1, 2, 2]] and "f32" in repr(one)
+    cache = qwenvit.Cache(folder)
+    entry = cache["a/b.mp4"]
+    write_part(folder, 8, {"a/b.mp4": clip_of(6)}, 60, xxh3="f" * 16)  # the key is done again
+    prune(folder)
+    with pytest.raises(qwenvit.Error) as e:
+        entry.tokens
+    assert e.value.status == "QV_EIO"
+    monkeypatch.setattr(qwenvit._cache.Entry, "torch", lambda self: (self.tokens, self.deepstack))
+    monkeypatch.setattr(data_sets.torch, "tensor", np.array, raising=False)
+    assert (data[data.keys.index("a/b.mp4")]["tokens"] == 6).all()
+
+
 def test_parts_that_were_removed(folder):
     cache = qwenvit.Cache(folder)
     mapped, other = cache["é"], cache["a/b.mp4"]
@@ -462,7 +628,8 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
             with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):
                 cache[key]
         for entry in cache.values():
-            assert entry.is_image in (True, False) and (entry.sampled_fps or 1) > 0
+            assert entry.is_image in (True, False) and (entry.sampled_fps or 1) > 0 and entry.damaged_frames >= 0
+            assert entry.record["key"] == entry.key and repr(entry.key) in repr(entry)
             found = entry.packed().tobytes(), entry.grid_thw.tobytes(), entry.timestamps.tobytes()
             try:
                 entry.verify()
@@ -478,7 +645,9 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
 def test_the_parquet_index_says_where_everything_lies(tmp_path, packed):
     parquet = pytest.importorskip("pyarrow.parquet")
     make_format(tmp_path, packed=packed)
-    write_part(tmp_path, 1, {"a": clip_of(1), "é": clip_of(4, 7)}, 10, ["bad"], packed)
+    write_part(tmp_path, 1, {"é": clip_of(4, 7)}, 10, ["bad"], packed)
+    write_part(tmp_path, 2, {"a": clip_of(1)}, 10, (), packed, path="a.mp4", frames=9, damaged_frames=1, picture=False,
+               sampled_fps=2.5, bytes=1234)
     cache = qwenvit.Cache(tmp_path)
     path = cache.to_parquet_index()
     assert path == str(tmp_path / "index.parquet")
@@ -486,7 +655,11 @@ def test_the_parquet_index_says_where_everything_lies(tmp_path, packed):
     assert set(rows) == {"a", "é", "bad"} and {e.name for e in tmp_path.glob("*.tmp*")} == set()
     bad = rows.pop("bad")
     assert (bad["status"], bad["code"], bad["error"]) == ("failed", "QV_EFORMAT", "no clip")
-    assert bad["part"] is None and bad["tensors"] is None
+    assert bad["part"] is None and bad["tensors"] is None and bad["path"] == "bad" and bad["tokens"] is None
+    a = rows["a"]
+    assert [a[name] for name in ("path", "kind", "tokens", "frames", "damaged_frames", "sampled_fps", "bytes")] == [
+        "a.mp4", "clip", 5, 9, 1, 2.5, 1234]
+    assert (rows["é"]["kind"], rows["é"]["frames"]) == ("clip", 3), "a record that does not say"
     kinds = {"F32": np.float32, "I64": np.int64, "F64": np.float64}
     for key, row in rows.items():
         data, found = (tmp_path / row["part"]).read_bytes(), {}

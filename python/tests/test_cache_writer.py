@@ -2,6 +2,8 @@
 """A cache that Python writes is the one that `qwenvit cache` makes: the same records, the same bits."""
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import contents, read_safetensors
+from conftest import Values, contents, read_safetensors
 
 
 def command(golden, listed, out, *options):
@@ -157,6 +159,12 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
      ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
      ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "fps": True}, "fps is True"),
      ({"path": "a", "start": 2, "end": 1}, '"end" is 1; above "start", 2'),
+     ({"bytes": b"x"}, "row 1: no key; what is in memory"), ({"key": "a", "bytes": b""}, "no bytes"),
+     ({"key": "a", "bytes": 7}, "no path"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
+     ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*bytes"),
+     ({"key": "a", "frames": np.zeros((2, 8, 8, 3), np.uint8), "bytes": b"x"}, "row 1: .*one of"),
+     ({"path": "a", "fps": 10**5000}, "fps is a int; must be"),
+     ({"path": "\ud800"}, "path is .*; must be a"),
      ({"path": "a", "max_frames": 0}, "max_frames is 0"), ({"path": "a", "offset": -1}, "offset is -1"),
      ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
      ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
@@ -170,52 +178,147 @@ def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
 
 
 def test_bad_options_and_calls(model, clip, tmp_path):
-    for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "no option fsp"), ({"part_bytes": -1}, "-1")]:
+    for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "no option fsp"), ({"part_bytes": -1}, "-1"),
+                           ({"tokens": None}, "tokens is None; must be 'bf16' or"),
+                           ({"packed": 1}, "packed is 1; must be True or"),
+                           ({"deepstack": "no"}, "deepstack is 'no'"), ({"retry_failed": None}, "retry_failed is None"),
+                           ({"part_bytes": 1.5}, "part_bytes is 1.5; must be a whole number"),
+                           ({"part_bytes": 1 << 70}, "part_bytes is 118"), ({"part_seconds": float("nan")}, "is nan"),
+                           ({"part_seconds": "5"}, "part_seconds is '5'"), ({"decoders": True}, "decoders is True")]:
         with pytest.raises(qwenvit.Error, match=words):
             qwenvit.CacheWriter(model, tmp_path / "a", **options)
+    for wrong, words in [((None, tmp_path), "model is None"), ((model, None), "folder is None"),
+                         ((model, "a\0b"), "folder is 'a")]:
+        with pytest.raises(qwenvit.Error, match=words):
+            qwenvit.CacheWriter(*wrong)
     with pytest.raises(qwenvit.Error, match="folder"):
         qwenvit.CacheWriter(model, tmp_path / "no" / "where")
     cache = qwenvit.CacheWriter(model, tmp_path / "b")
+    for rows in ("a.mp4", None, 3, {"path": "a.mp4"}):
+        with pytest.raises(qwenvit.Error, match="must be a list"):
+            cache.add(rows)
+    with pytest.raises(qwenvit.Error, match="progress is True; must be a function"):
+        cache.add([clip], progress=True)
     cache.close()
     cache.close()
     with pytest.raises(qwenvit.Error, match="closed"):
         cache.add([clip])
 
 
-def test_a_token_that_f16_lacks_fails_its_clip_alone(model, clip, tmp_path):
-    """The binding's own check: a tower whose tokens are so large is not among the golden ones."""
-    tokens = model.encode(clip)
-    tokens.tokens[0, 0] = 1e5
-    with qwenvit.CacheWriter(model, tmp_path, tokens="f16") as cache:
-        with pytest.raises(qwenvit.Error, match="100000.*f16 does not hold") as e:
-            cache._core.add(qwenvit._core.CacheRow({"path": "k"}), tokens._core)
-        assert e.value.status == "QV_EUNSUPPORTED"
-        assert cache.add([clip])["done"] == 1
-    assert list(qwenvit.Cache(tmp_path)) == [str(clip)]
+def with_large_tokens(golden, folder):
+    """Its first token's first value is about 1e5."""
+    shutil.copytree(golden, folder)
+    weights = folder / "model.safetensors"
+    bits = bytearray(weights.read_bytes())
+    data = 8 + int.from_bytes(bits[:8], "little")
+    at = data + json.loads(bits[8:data])["model.visual.merger.linear_fc2.bias"]["data_offsets"][0]
+    bits[at : at + 2] = b"\xc3\x47"  # bf16
+    weights.write_bytes(bits)
+    return qwenvit.load(folder, backend="cpu", dtype="f32", threads=2)
 
 
-@pytest.mark.parametrize("good", [True, False])
-def test_a_clip_that_is_replaced_is_kept_as_the_one_that_was_read(model, rows, tmp_path, monkeypatch, good):
-    path, newer = tmp_path / "clip", tmp_path / "newer"
-    path.write_bytes(open(rows[0]["path"], "rb").read() if good else b"nonsense")
-    newer.write_bytes(open(rows[1]["path"], "rb").read() + b"x")
-    before, take = os.stat(path), qwenvit.CacheWriter._take
+def test_a_token_that_f16_lacks_is_its_clips_failure(golden, model, clip, tmp_path):
+    with qwenvit.CacheWriter(with_large_tokens(golden, tmp_path / "large"), tmp_path / "a", tokens="f16") as cache:
+        assert cache.add([clip])["failed"] == 1
+        ((key, (code, words)),) = cache.failed.items()
+    assert (key, code) == (str(clip), "QV_EUNSUPPORTED") and re.search(r"99\d+.*f16 does not hold; bf16 does", words)
+    assert qwenvit.Cache(tmp_path / "a").failed == cache.failed
+    with qwenvit.CacheWriter(model, tmp_path / "b", tokens="f16") as cache:
+        assert cache.add([clip])["done"] == 1 and not cache.failed
 
-    def replace_and_take(*args):
-        os.replace(newer, path)
-        take(*args)
 
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        with monkeypatch.context() as patch:
-            patch.setattr(qwenvit.CacheWriter, "_take", replace_and_take)
-            counts = cache.add([path])
-    assert (counts["done"], counts["failed"]) == ((1, 0) if good else (0, 1))
-    record = contents(tmp_path / "cache")[0][str(path)][0]
+def expect_again(model, path, before, cache, **options):
+    """It is kept as the file that was there before, and done again: once."""
+    record = contents(cache)[0][str(path)][0]
     assert (record["bytes"], record["mtime"]) == (before.st_size, before.st_mtime_ns)
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+    for done, there in [(1, 0), (0, 1)]:
+        with qwenvit.CacheWriter(model, cache, **options) as writer:
+            counts = writer.add([path])
+            assert (counts["done"], counts["there"]) == (done, there)
+
+
+def test_a_clip_that_is_replaced_is_kept_as_the_one_that_was_read(model, clip, tmp_path):
+    path, newer, slow = tmp_path / "clip", tmp_path / "newer", {"num_frames": 768, "min_pixels": 90 * 70}
+    shutil.copy(clip, path)
+    newer.write_bytes(clip.read_bytes() + b"x")
+    before, opened = os.stat(path), []
+
+    def replace_when_open():
+        until = time.monotonic() + 30
+        while not opened and time.monotonic() < until:
+            opened.extend(f for f in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{f}") == str(path))
+        os.replace(newer, path)
+
+    thread = threading.Thread(target=replace_when_open)
+    with qwenvit.CacheWriter(model, tmp_path / "cache", **slow) as cache:
+        thread.start()
         assert cache.add([path])["done"] == 1
+    thread.join()
+    assert opened
+    expect_again(model, path, before, tmp_path / "cache", **slow)
+
+
+def test_one_that_cannot_be_read_is_kept_as_it_was_when_it_was_looked_at(model, clip, tmp_path):
+    path, newer = tmp_path / "clip", tmp_path / "newer"
+    path.write_bytes(b"nonsense")
+    newer.write_bytes(b"other nonsense")
+    before = os.stat(path)
     with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        assert cache.add([path])["there"] == 1
+        counts = cache.add([path], progress=lambda _: newer.exists() and os.replace(newer, path))
+    assert counts["failed"] == 1 and not newer.exists()
+    shutil.copy(clip, path)
+    expect_again(model, path, before, tmp_path / "cache")
+
+
+# ---- what is in memory -----------------------------------------------------------------------------
+
+
+def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_path):
+    from PIL import Image
+
+    sources = {"file": {"bytes": bytearray(clip.read_bytes()), "fps": 5}, "frames": {"frames": frames},
+               "image": {"image": frames[0], "max_pixels": 65536}, "one frame": {"frames": frames[:1]},
+               "one image": {"image": frames[0]}, "pil": {"image": Image.fromarray(frames[1])}}
+    rows = [{"key": key, **source} for key, source in sources.items()]
+    with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
+        assert cache.add(rows)["done"] == 6
+    cache = qwenvit.Cache(tmp_path)
+    for key, source in sources.items():
+        entry, tokens = cache[key], model.encode(source)
+        assert Values(entry.packed()) == Values(tokens.packed()) and (entry.grid_thw == tokens.grid_thw).all()
+        assert entry.is_image == tokens.is_image and entry.sampled_fps == tokens.sampled_fps
+        assert re.fullmatch("xxh3:[0-9a-f]{16}", contents(tmp_path)[0][key][0]["path"])
+        entry.verify()
+    assert (cache["one frame"].is_image, cache["one image"].is_image) == (False, True)
+    check = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--out", tmp_path, "--check"], capture_output=True)
+    assert check.returncode == 0, check.stdout
+
+
+def test_the_same_bytes_are_there_and_others_are_done_again(model, clip, frames, tmp_path):
+    rows = [{"key": "file", "bytes": clip.read_bytes()}, {"key": "frames", "frames": frames},
+            {"key": "none", "bytes": b"nonsense"}]
+    for counts in ({"done": 2, "failed": 1}, {"there": 2, "failed_before": 1}):
+        with qwenvit.CacheWriter(model, tmp_path) as cache:
+            assert {k: n for k, n in cache.add(rows).items() if n and k != "tokens"} == counts
+            assert list(cache.failed) == ["none"] * ("failed" in counts)
+    changed = [{"key": "file", "bytes": clip.read_bytes() + b"x"}, {"key": "frames", "frames": frames[::-1].copy()},
+               {"key": "none", "bytes": b"nonsenze"}, {"key": "file 2", "bytes": rows[0]["bytes"], "fps": 3}]
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        assert cache.add(changed)["done"] == 3 and list(cache.failed) == ["none"]
+
+
+def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path):
+    rows, seen = [{"path": str(clip), "key": str(i)} for i in range(40)], []
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        assert cache.add(rows[:3], progress=seen.append)["done"] == 3
+        assert seen and {"added", "done", "failed", "tokens", "seconds", "limit"} <= set(seen[0])
+        for call in (cache.close, lambda: cache.add(rows)):
+            with pytest.raises(qwenvit.Error, match="let that add.. return first"):
+                cache.add(rows[3:4], progress=lambda _: call())
+        with pytest.raises(ZeroDivisionError):
+            cache.add(rows, progress=lambda _: 1 / 0)
+        assert cache.add(rows[3:])["done"] == 37  # and it goes on
+    assert len(qwenvit.Cache(tmp_path)) == 40
 
 
 def test_ctrl_c_is_heard_while_more_clips_wait_than_the_queue_holds(model, clip, tmp_path):

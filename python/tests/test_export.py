@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""A cache as Parquet: the rows of Ray, part by part; skipped where pyarrow is not installed."""
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qwenvit
+from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as parquet  # noqa: E402
+
+from qwenvit._export import main  # noqa: E402
+from qwenvit._rows import SCHEMA, matrices  # noqa: E402
+
+
+def rows_of(out):
+    """{key: row} of all files; none has a key that another has."""
+    rows = [row for path in sorted(out.glob("*.parquet")) for row in parquet.read_table(path).to_pylist()]
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"]: row for row in rows}
+
+
+def expect_same(cache, out):
+    rows = rows_of(out)
+    assert rows.keys() == set(cache)
+    for key, entry in cache.items():
+        row = rows[key]
+        assert list(row) == ["key", *SCHEMA.names] and row["status"] == "ok" and row["dtype"] == cache.dtype
+        for mine, theirs in zip(matrices(row), [entry.tokens, *entry.deepstack], strict=True):
+            assert mine.shape == theirs.shape and mine.tobytes() == np.asarray(theirs).tobytes()
+        assert row["grid_thw"] == entry.grid_thw[0].tolist() and row["timestamps"] == entry.timestamps.tolist()
+        assert row["picture"] == entry.is_image and row["sampled_fps"] == entry.sampled_fps
+        assert row["damaged_frames"] == entry.damaged_frames
+
+
+@pytest.mark.parametrize("dtype, compression", [("bf16", None), ("f16", "zstd"), ("f32", "snappy")])
+def test_rows_have_the_bits_of_the_cache(tmp_path, dtype, compression):
+    number = {"bf16": "u2", "f16": "f2", "f32": "f4"}[dtype]
+    make_format(tmp_path / "cache", dtype=dtype)
+    clips = {k: [m.astype(number) for m in clip_of(i)] for i, k in enumerate("abc")}
+    write_part(tmp_path / "cache", 1, clips, 1, ["bad"], picture=False, sampled_fps=2.5, damaged_frames=2)
+    cache = qwenvit.Cache(tmp_path / "cache")
+    counts = cache.to_parquet(tmp_path / "out", compression=compression)
+    assert counts == {"written": 1, "there": 0, "removed": 0, "keys": 3}
+    expect_same(cache, tmp_path / "out")
+    assert rows_of(tmp_path / "out")["a"]["damaged_frames"] == 2
+
+
+def test_it_goes_on_as_the_cache_does(folder, tmp_path):  # noqa: F811
+    cache, out = qwenvit.Cache(folder), tmp_path / "out"
+    assert cache.to_parquet(out) == {"written": 3, "there": 0, "removed": 0, "keys": 4}
+    expect_same(cache, out)
+    files = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    one = sorted(out.iterdir())[1]
+    one.unlink()  # as if it had been ended before this one
+    seen = []
+    assert cache.to_parquet(out, progress=seen.append) == {"written": 1, "there": 2, "removed": 0, "keys": 4}
+    assert [n["keys"] for n in seen] == [1, 2, 4]
+    assert {p.name for p in out.iterdir() if p.stat().st_mtime_ns == files[p.name]} == files.keys() - {one.name}
+    # "twice" is done again, so that of its part no key counts; of another part one of two does
+    write_part(folder, 9, {"twice": clip_of(8), "a/b.mp4": clip_of(9), "é": clip_of(7)}, 50)
+    cache.refresh()
+    assert cache.to_parquet(out) == {"written": 2, "there": 0, "removed": 2, "keys": 4}
+    expect_same(cache, out)
+
+
+def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
+    cache, out = qwenvit.Cache(folder), tmp_path / "out"
+    cache.to_parquet(out)
+    name, other = next(out.iterdir()), out / "part-of-mine.parquet"
+    parquet.write_table(pa.table({"a": [1]}), other)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(qwenvit.Error, match="part-of-mine.parquet: this is no file of an export") as e:
+        cache.to_parquet(out)
+    assert e.value.status == "QV_EFORMAT" and other.exists()
+    other.unlink()
+    name.write_bytes(b"nonsense")
+    with pytest.raises(qwenvit.Error, match="this is no file of an export; move it away"):
+        cache.to_parquet(out)
+    name.unlink()
+    cache.to_parquet(out)
+    expect_same(cache, out)
+    assert (out / "notes.txt").exists()
+
+
+def test_a_disk_that_is_full_leaves_no_half_file(folder, tmp_path, monkeypatch):  # noqa: F811
+    cache, out = qwenvit.Cache(folder), tmp_path / "out"
+    calls = []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(qwenvit.Error, match="No space left") as e:
+            cache.to_parquet(out)
+    assert e.value.status == "QV_EIO" and len(list(out.iterdir())) == 1
+    assert cache.to_parquet(out)["written"] == 2
+    expect_same(cache, out)
+
+
+def test_wrong_arguments_are_said(folder, tmp_path, monkeypatch):  # noqa: F811
+    cache = qwenvit.Cache(folder)
+    (tmp_path / "file").write_text("")
+    for call, words in [(lambda: cache.to_parquet(None), "folder is None"),
+                        (lambda: cache.to_parquet(tmp_path, compression="zip"), "compression is 'zip'; must be 'zstd'"),
+                        (lambda: cache.to_parquet(tmp_path, progress=True), "progress is True"),
+                        (lambda: cache.to_parquet(tmp_path / "file" / "x"), "file/x: Not a directory"),
+                        (lambda: cache.to_parquet_index(3), "path is 3")]:
+        with pytest.raises(qwenvit.Error, match=words):
+            call()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(qwenvit.Error, match=r"to_parquet\(\) needs pyarrow") as e:
+        cache.to_parquet(tmp_path / "out")
+    assert e.value.status == "QV_EUNSUPPORTED" and not (tmp_path / "out").exists()
+
+
+def test_the_command(folder, tmp_path, capsys):  # noqa: F811
+    def export(*arguments):
+        try:
+            code = main([str(a) for a in arguments])
+        except SystemExit as e:
+            code = e.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    out, index = tmp_path / "out", tmp_path / "index.parquet"
+    done = subprocess.run([sys.executable, "-m", "qwenvit", "export", folder, "-o", out, "--index", index],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "4 keys; 3 files written, 0 were there, 0 removed" in done.stdout, done.stderr
+    expect_same(qwenvit.Cache(folder), out)
+    assert set(parquet.read_table(index)["key"].to_pylist()) == {*qwenvit.Cache(folder), "bad"}
+    (folder / "part-00000-of-00001-host-0004-000000.safetensors").write_bytes(b"cut")
+    code, said, told = export(folder, "-o", out)
+    assert code == 1 and "0 files written, 3 were there" in said and "-0004-" in told
+    for arguments, code, words in [((), 2, "usage"), ((folder,), 2, "-o FOLDER or --index FILE"),
+                                   ((folder, "-o", out, "--compression", "zip"), 2, "zip"),
+                                   ((tmp_path, "-o", out), 3, "this is no cache"),
+                                   ((folder, "-o", folder / "qwenvit-cache.json"), 4, "File exists")]:
+        found, _, told = export(*arguments)
+        assert found == code and words in told, (arguments, found, told)
+
+
+def test_one_that_is_killed_is_gone_on_with(folder, tmp_path):  # noqa: F811
+    """Where it was ended while it wrote a file."""
+    out = tmp_path / "out"
+    code = ("import os, signal, sys, qwenvit\n"
+            "os.fsync = lambda _: os.listdir(sys.argv[2])[1:] and os.kill(os.getpid(), signal.SIGKILL)\n"
+            "qwenvit.Cache(sys.argv[1]).to_parquet(sys.argv[2])")
+    killed = subprocess.run([sys.executable, "-c", code, folder, out], timeout=120)
+    assert killed.returncode == -signal.SIGKILL and len(list(out.glob("*.parquet"))) == 1
+    assert len(list(out.glob("*.tmp"))) == 1
+    cache = qwenvit.Cache(folder)
+    assert cache.to_parquet(out) == {"written": 2, "there": 1, "removed": 0, "keys": 4}
+    expect_same(cache, out)
+    assert not list(out.glob("*.tmp"))
