@@ -6,6 +6,7 @@ import collections.abc
 import json
 import os
 
+from . import _check
 from ._arrays import as_bf16, error, numpy
 from ._core import CacheReader
 from ._adapters import Adapters
@@ -119,7 +120,7 @@ class Cache(collections.abc.Mapping):
     def _open(self, folder, parts=None):
         if numpy() is None:
             raise error("QV_EUNSUPPORTED", "Cache needs numpy")
-        self.folder = os.fspath(folder)
+        self.folder = os.fsdecode(_check.path(folder, "folder"))
         self._take(CacheReader(os.fsencode(self.folder), parts))
         info = self._reader.info()
         self.format = json.loads(info["made_by"])
@@ -214,7 +215,7 @@ class Cache(collections.abc.Mapping):
         columns = {name: text for name in ("key", "status", "code", "error", "part")}
         columns["tensors"] = pyarrow.list_(pyarrow.struct(list(tensor.items())))
         table = pyarrow.Table.from_pylist(list(self._rows()), pyarrow.schema(list(columns.items())))
-        path = os.fspath(path) if path else os.path.join(self.folder, "index.parquet")
+        path = os.fsdecode(_check.path(path, "path")) if path else os.path.join(self.folder, "index.parquet")
         unfinished = f"{path}.{os.getpid()}.tmp"
         try:
             with open(unfinished, "wb") as f:

@@ -4,9 +4,10 @@
 import contextlib
 import os
 
-from . import _core
+from . import _check, _core
 from ._arrays import error
-from ._model import _options
+from ._model import MOST_THREADS, Model
+from ._sources import local_path, options_of
 
 FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "offset", "bytes")
 COUNTS = ("done", "tokens", "failed", "there", "failed_before")
@@ -29,13 +30,17 @@ class CacheWriter:
 
     def __init__(self, model, folder, *, tokens="bf16", deepstack=True, packed=False, retry_failed=False,
                  part_bytes=0, part_seconds=0, decoders=0, **options):
-        self.model, self.folder = model, os.fspath(folder)
-        self._decoders, self._common = decoders, options
-        self._dtype = "bf16" if tokens == "bf16" else "f32"
+        if not isinstance(model, Model):
+            raise _check.wrong("model", model, "what qwenvit.load() gives")
+        self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
+        self._decoders, self._common = _check.whole(decoders, "decoders", 0, MOST_THREADS), options
+        self._dtype = "bf16" if _check.text(tokens, "tokens") == "bf16" else "f32"
         info = model.info
         self._core = _core.CacheWriter(
-            self.folder, model._core.made_by(_options(options)), tokens, info["out_hidden"],
-            info["n_deepstack"] if deepstack else 0, packed, retry_failed, part_bytes, part_seconds,
+            os.fsencode(self.folder), model._core.made_by(options_of(options)), tokens, info["out_hidden"],
+            info["n_deepstack"] if _check.flag(deepstack, "deepstack") else 0, _check.flag(packed, "packed"),
+            _check.flag(retry_failed, "retry_failed"), _check.whole(part_bytes, "part_bytes"),
+            _check.real(part_seconds, "part_seconds"),
         )
         self.damaged = self._core.damaged()
 
@@ -66,13 +71,13 @@ class CacheWriter:
         return state == "wanted"
 
     def _encode(self, rows, counts):
-        sources = [{"path": os.fsdecode(row.path), "key": str(i), **row.options} for i, row in enumerate(rows)]
+        sources = [{"path": os.fsdecode(row.path), **row.options} for row in rows]
         results = self.model.encode(
-            sources, dtype=self._dtype, errors="yield", decoders=self._decoders, **self._common
+            sources, dtype=self._dtype, errors="yield", ordered=False, decoders=self._decoders, **self._common
         )
         with contextlib.closing(results):  # whatever is raised: the model is free again
             for result in results:
-                self._take(rows[int(result.key)], result, counts)
+                self._take(rows[result.index], result, counts)
 
     def _take(self, row, result, counts):
         failure = result if isinstance(result, _core.Error) else None
@@ -109,7 +114,7 @@ class CacheWriter:
 
 def _take_rows(rows):
     taken, seen = [], {}
-    for place, row in enumerate(rows):
+    for place, row in enumerate(_check.items(rows, "rows")):
         try:
             one = _take_row(row)
         except _core.Error as e:
@@ -129,4 +134,6 @@ def _take_row(row):
     row = {k: v for k, v in row.items() if v is not None}
     if "path" not in row:
         raise error("QV_EINVAL", f"no path: {row}")
+    if isinstance(row["path"], (str, bytes, os.PathLike)):
+        row["path"] = local_path(row["path"])
     return _core.CacheRow(row)

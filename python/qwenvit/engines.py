@@ -12,6 +12,7 @@ import os
 import struct
 import warnings
 
+from . import _check
 from ._arrays import error
 
 # the oldest release whose adapter is known, and the one that was tried last
@@ -84,8 +85,9 @@ def save_ec(result, path, hash):
     """Writes PATH/hash/encoder_cache.safetensors, what vLLM's ECExampleConnector reads where path is its
     shared_storage_path and hash the multi_modal_uuid of the request. Whole or not at all; in place of
     what is there. One clip or image. Returns the file's name."""
-    from ._prompt import wrong
+    from ._prompt import as_list, wrong
 
+    (result,) = as_list([result])
     if not isinstance(hash, str) or not hash or hash in (".", "..") or {"/", "\0"} & set(hash):
         raise error("QV_EINVAL", f"hash is {hash!r}; must be the name of a folder")
     _check_deepstack(result)
@@ -96,7 +98,7 @@ def save_ec(result, path, hash):
     described["data_offsets"] = [0, matrix.nbytes]
     header = json.dumps({"ec_cache": described}).encode()
     header += b" " * (-len(header) % 8)
-    folder = os.path.join(os.fspath(path), hash)
+    folder = os.path.join(os.fsdecode(_check.path(path, "path")), hash)
     try:
         os.makedirs(folder, exist_ok=True)
         return _write_whole(os.path.join(folder, "encoder_cache.safetensors"), header, matrix)
@@ -232,11 +234,14 @@ def _clip_fields(items, second_per_grid_ts):
     if family != "qwen2_5_vl":
         return {}
     given = second_per_grid_ts
-    if given is None or isinstance(given, (int, float)):
-        given = [given] * len(items)
+    single = given is None or isinstance(given, (int, float))
+    given = [given] * len(items) if single else _check.items(given, "second_per_grid_ts")
     if len(given) != len(items):
         raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
-    seconds = [item.result.second_per_grid_ts if value is None else value for item, value in zip(items, given)]
+    seconds = [
+        item.result.second_per_grid_ts if value is None else _check.real(value, "second_per_grid_ts")
+        for item, value in zip(items, given)
+    ]
     for item, value in zip(items, seconds):
         if not value:
             raise wrong(

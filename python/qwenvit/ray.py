@@ -151,7 +151,7 @@ class Encoder:
                 continue
             sources.append({"path": row["path"], "key": str(place), **own})
         encoded = self.model.encode(
-            sources, dtype=self.dtype, errors="yield", decoders=_share(), **self.options
+            sources, dtype=self.dtype, errors="yield", ordered=False, decoders=_share(), **self.options
         )
         for result in encoded:
             results[int(result.key)] = result

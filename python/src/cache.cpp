@@ -22,7 +22,7 @@ text_of(nb::bytes bytes, const char *what)
     return text;
 }
 
-static qv_status
+qv_status
 parse_status(const std::string &name)
 {
     for (int i = QV_OK; i < QV_STATUS_MAX && *qv_status_name((qv_status)i); i++)
@@ -157,8 +157,8 @@ make_row(nb::dict fields)
 class CacheWriter
 {
   public:
-    CacheWriter(const std::string &dir, const std::string &made_by, const std::string &tokens,
-                int64_t width, int n_deepstack, bool packed, bool retry_failed, int64_t part_bytes,
+    CacheWriter(nb::bytes dir, const std::string &made_by, const std::string &tokens, int64_t width,
+                int n_deepstack, bool packed, bool retry_failed, int64_t part_bytes,
                 double part_seconds);
     ~CacheWriter();
     std::string compare(CacheRow &of);
@@ -184,11 +184,12 @@ parse_layout_dtype(const std::string &name)
     fail(QV_EINVAL, "tokens is \"%.40s\"; must be \"bf16\", \"f16\" or \"f32\"", name.c_str());
 }
 
-CacheWriter::CacheWriter(const std::string &dir, const std::string &made_by,
-                         const std::string &tokens, int64_t width, int n_deepstack, bool packed,
-                         bool retry_failed, int64_t part_bytes, double part_seconds)
+CacheWriter::CacheWriter(nb::bytes dir_, const std::string &made_by, const std::string &tokens,
+                         int64_t width, int n_deepstack, bool packed, bool retry_failed,
+                         int64_t part_bytes, double part_seconds)
     : owner(getpid())
 {
+    const std::string dir = text_of(dir_, "path");
     qv_cache_writer_options o = {};
     qv_error err = {};
     o.layout.dtype = parse_layout_dtype(tokens);
@@ -334,8 +335,8 @@ bind_cache(nb::module_ &m)
                      [](const CacheRow &r) { return nb::bytes(r.path.data(), r.path.size()); })
         .def_prop_ro("options", &CacheRow::options);
     nb::class_<CacheWriter>(m, "CacheWriter")
-        .def(nb::init<const std::string &, const std::string &, const std::string &, int64_t, int,
-                      bool, bool, int64_t, double>())
+        .def(nb::init<nb::bytes, const std::string &, const std::string &, int64_t, int, bool, bool,
+                      int64_t, double>())
         .def("compare", &CacheWriter::compare)
         .def("add", &CacheWriter::add)
         .def("add_failure", &CacheWriter::add_failure)

@@ -56,8 +56,9 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /* The file that `qwenvit encode` writes. */
 static void
-save(const Tokens &t, const std::string &path, const Pairs &metadata)
+save(const Tokens &t, nb::bytes path_, const Pairs &metadata)
 {
+    const std::string path = text_of(path_, "path");
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens to save: %s", t.key.c_str(), t.error.c_str());
     qv_token_file_options options = {};
@@ -91,6 +92,7 @@ bind_tokens(nb::module_ &m)
 {
     nb::class_<Tokens>(m, "Tokens")
         .def_ro("key", &Tokens::key)
+        .def_ro("index", &Tokens::index)
         .def_ro("n", &Tokens::n)
         .def_ro("width", &Tokens::width)
         .def_ro("n_deepstack", &Tokens::n_deepstack)
