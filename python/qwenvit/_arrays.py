@@ -53,8 +53,9 @@ def no_gradient(x, what):
         raise error("QV_EINVAL", f"{what}: it wants a gradient, which this tower has not; give it .detach()")
 
 
-def shareable(x):
+def shareable(x, what):
     """x as the binding takes it: (array, whether uint16 stands for bf16)."""
+    no_gradient(x, what)
     dtype = getattr(x, "dtype", None)
     if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
         return x.view("uint16"), True

@@ -7,12 +7,15 @@ from operator import index
 from ._arrays import MOST, error
 from ._core import Error
 
-def wrong(name, value, wanted):
+def shown(value):
     try:
-        shown = repr(value)
+        return repr(value)[:80]
     except Exception:  # whatever it is: a number of 5000 digits has none
-        shown = f"a {type(value).__name__}"
-    return error("QV_EINVAL", f"{name} is {shown[:80]}; must be {wanted}")
+        return f"a {type(value).__name__}"
+
+
+def wrong(name, value, wanted):
+    return error("QV_EINVAL", f"{name} is {shown(value)}; must be {wanted}")
 
 
 def whole(value, name, least=0, most=MOST):
@@ -57,9 +60,12 @@ def rows_of(array):
 
 def items(values, name):
     """A list of what an iterable has."""
-    if isinstance(values, (str, bytes, dict)) or not hasattr(type(values), "__iter__"):
-        raise wrong(name, values, "a list")
-    return list(values)
+    try:
+        if not isinstance(values, (str, bytes, dict)):
+            return list(values)
+    except TypeError:
+        pass
+    raise wrong(name, values, "a list")
 
 
 def flag(value, name):
@@ -74,13 +80,17 @@ def one_of(value, name, choices):
     return value
 
 
-def text(value, name):
-    """A text that can be written as UTF-8."""
+def is_text(value):
+    """Whether it can be written as UTF-8, and is not empty."""
     try:
-        if isinstance(value, str) and "\0" not in value and value.encode():
-            return value
+        return isinstance(value, str) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
-        pass
+        return False
+
+
+def text(value, name):
+    if is_text(value):
+        return value
     raise wrong(name, value, "a text that is not empty, without NUL")
 
 
@@ -102,4 +112,7 @@ def optional_path(value, name):
 
 def utf8(value):
     """Any value as a text; what it has besides UTF-8 is written with backslashes."""
-    return str(value).encode(errors="backslashreplace").decode()
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except ValueError:
+        return shown(value)

@@ -122,7 +122,7 @@ def _name(dtype):
     """torch.bfloat16, "bf16", numpy.float32, None..: as the library calls it."""
     if dtype is None:
         return "auto"
-    text = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.").encode(errors="backslashreplace").decode()
+    text = _check.utf8(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
@@ -246,7 +246,7 @@ class Model:
         """
         if is_torch(pixel_values):
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
-        rows, is_bf16 = shareable(pixel_values)
+        rows, is_bf16 = shareable(pixel_values, "pixel_values")
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         core = self._core.forward(rows, is_bf16, grid, _name(dtype))
         return Tokens(core, self.info["model_type"])

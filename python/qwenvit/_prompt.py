@@ -29,7 +29,7 @@ def wrong(result, text, status="QV_EINVAL"):
 def family_of(result, model_type=None):
     name = result.model_type if model_type is None else model_type
     if not isinstance(name, str) or name not in FAMILIES:
-        words = f"model_type is {name!r}; prompts are known of {', '.join(FAMILIES)}"
+        words = f"model_type is {_check.shown(name)}; prompts are known of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")
     return name
 

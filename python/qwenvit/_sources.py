@@ -6,7 +6,7 @@ import sys
 import urllib.parse
 
 from . import _check, _core
-from ._arrays import error, is_torch, no_gradient, shareable
+from ._arrays import error, is_torch, shareable
 
 KINDS = ("path", "bytes", "frames", "image")  # of sources that are a dict
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # what can be said of frames;
@@ -55,7 +55,7 @@ def options_of(options):
     """Those that were said, as the binding takes them; Error for one that there is not, or of another type."""
     options = {k: v for k, v in options.items() if v is not None}
     if "like" in options:
-        options["like"] = _core.parse_like(options["like"])
+        options["like"] = _core.parse_like(_check.text(options["like"], "like"))
     _core.check_options({k: v for k, v in options.items() if k != "timestamps"})
     return options
 
@@ -129,13 +129,13 @@ def _array(frame, name):
     """As the binding takes one: bytes."""
     if _is_pil(frame):
         return _array_of_pil(frame)
-    no_gradient(frame, name)
+    frame, _ = shareable(frame, name)
     dtype = str(getattr(frame, "dtype", "uint8")).removeprefix("torch.")
     if dtype != "uint8":
         convert = ".to(torch.uint8)" if is_torch(frame) else '.astype("uint8")'
         scaled = f". Of values in [0, 1]: (frames * 255).round(){convert}" if "float" in dtype else ""
         raise error("QV_EINVAL", f"{name}: {dtype}; must be bytes from 0 to 255 (uint8){scaled}")
-    return shareable(frame)[0]
+    return frame
 
 
 def _frames(model, frames, is_image, own, common):

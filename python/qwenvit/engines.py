@@ -40,7 +40,7 @@ def to_vllm(
     of a model that has it, a clip without what its family needs.
     """
     _check_version(*VLLM, version)
-    data = {}
+    embeddings, data = _check.flag(embeddings, "embeddings"), {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
@@ -88,8 +88,8 @@ def save_ec(result, path, hash):
     from ._prompt import as_list, wrong
 
     (result,) = as_list([result])
-    if not isinstance(hash, str) or not hash or hash in (".", "..") or {"/", "\0"} & set(hash):
-        raise error("QV_EINVAL", f"hash is {hash!r}; must be the name of a folder")
+    if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
+        raise _check.wrong("hash", hash, "the name of a folder")
     _check_deepstack(result)
     if len(result.grid_thw) != 1:
         raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
@@ -128,6 +128,50 @@ def reject_tokens(model):
         raise error("QV_ESTATE", "this model does not accept tokens")
     del tower.forward
     return model
+
+
+def mm_token_type_ids(input_ids, of):
+    """What models of transformers 5 want beside input_ids: 1 at placeholders of images, 2 at those of clips, else 0.
+
+    input_ids: a tensor or an array, of any shape, or lists of numbers; the result is of its kind. of: who knows the
+    placeholders' ids: the model of transformers, its config, processor or tokenizer, or the checkpoint's folder.
+    Raises Error where it does not.
+    """
+    image, video = _placeholders(of)
+    if hasattr(input_ids, "shape") and hasattr(input_ids, "dtype"):
+        return (input_ids == image) * 1 + (input_ids == video) * 2
+    try:
+        return [
+            mm_token_type_ids(one, of) if hasattr(one, "__len__") else {image: 1, video: 2}.get(_check.whole(one, "id"), 0)
+            for one in _check.items(input_ids, "input_ids")
+        ]
+    except RecursionError:
+        raise _check.wrong("input_ids", input_ids, "ids, or lists of them") from None
+
+
+def _placeholders(of):
+    """(id of an image's, of a clip's)"""
+    from ._prompt import PADS
+
+    names = ("image_token_id", "video_token_id")
+    if isinstance(of, (str, os.PathLike)):
+        file = os.path.join(os.fsdecode(_check.path(of, "of")), "config.json")
+        try:
+            with open(file, encoding="utf-8") as f:
+                found = json.load(f)
+        except (OSError, ValueError) as e:
+            raise error("QV_EIO", f"{file}: {getattr(e, 'strerror', None) or e}") from None
+        pairs = [[found.get(name) for name in names]] if isinstance(found, dict) else []
+    else:
+        tokenizer = getattr(of, "tokenizer", of)
+        pairs = [[getattr(who, name, None) for name in names] for who in (of, getattr(of, "config", None), tokenizer)]
+        if hasattr(tokenizer, "convert_tokens_to_ids"):
+            pairs.append([tokenizer.convert_tokens_to_ids(pad) for pad in PADS.values()])
+    for pair in pairs:
+        if all(isinstance(number, int) for number in pair):
+            return pair
+    raise _check.wrong("of", of, "who knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
+                                 "tokenizer or checkpoint's folder")
 
 
 class _Stored:
@@ -176,7 +220,8 @@ def _check_version(engine, oldest, newest, version):
     version = _installed(engine) if version is None else version
     if version is None:
         return
-    numbers = _numbers(str(version))
+    version = _check.utf8(version)
+    numbers = _numbers(version)
     tried = ".".join(map(str, newest))
     if numbers is None or numbers < oldest:
         raise error(
