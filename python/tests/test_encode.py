@@ -29,6 +29,30 @@ def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
     assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
 
 
+def test_damage_is_told_as_the_command_tells_it(model, golden, tmp_path):
+    from qwenvit import _decoder
+
+    whole, path, out = (str(tmp_path / name) for name in ("whole.mp4", "torn.mp4", "torn.safetensors"))
+    command = _decoder.find("qwenvit")
+    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", whole]) == 0
+    with open(whole, "rb") as f:
+        data = bytearray(f.read())
+    first = data.index(b"mdat")
+    data[first + len(data) // 3 : first + len(data) // 3 + 3000] = bytes(3000)
+    with open(path, "wb") as f:
+        f.write(data)
+    run = subprocess.run([command, "encode", "--model", golden, "--backend", "cpu", path, "-o", out],
+                         capture_output=True, text=True)
+    tokens, pixels = model.encode(path), model.preprocess(path)
+    theirs = json.loads(read_safetensors(out)[1]["preprocessing"])["damaged_frames"]
+    assert tokens.damaged_frames == pixels.damaged_frames == theirs > 0
+    assert f"{tokens.damage}" in run.stderr and tokens.damage in repr(tokens) and pixels.damage == tokens.damage
+    tokens.save(out)
+    assert read_safetensors(out)[1]["damaged_frames"] == str(theirs)
+    good = model.encode(whole)
+    assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
+
+
 def test_a_clip_is_cut_by_seconds(model, clip):
     times = model.encode(clip, fps=100).timestamps
     start, end = times[2], times[6]
