@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -95,6 +96,23 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
     indices = [first.index, *(r.index for r in rest)]
     assert (indices if ordered else sorted(indices)) == list(range(400))
     assert max(len(r) for r in [first, *rest]) == 4000
+
+
+def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
+    """More results come before it is decoded than would wait anywhere: a sink that waited for it would wait for ever."""
+    from qwenvit import _decoder
+
+    command, path = _decoder.find("qwenvit"), str(tmp_path / "long.mp4")
+    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", path]) == 0
+    first = {"path": path, "fps": 25, "min_pixels": 100 * 640 * 480, "max_pixels": 1 << 30}
+    sources = [first, *(of(2, 64) for _ in range(600))]  # of some chunks
+    indices = []
+    thread = threading.Thread(
+        target=lambda: indices.extend(r.index for r in model.encode(sources, min_pixels=1)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for ever"
+    assert indices == list(range(601))
 
 
 def test_files_are_bounded_by_what_files_before_gave(model, clip, monkeypatch):
