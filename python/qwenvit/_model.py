@@ -263,6 +263,7 @@ class Model:
 
         if dtype not in ("f32", "bf16"):
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
+        no_gradient(x, "pixel_values")  # to_dlpack() does not look
         try:
             outs = self._encode_torch(x, grid_thw, dtype, torch)
         except Exception:
@@ -293,7 +294,6 @@ class Model:
 
     def _must_be_rows(self, x, torch):
         """What can be wrong with torch's rows, in its words."""
-        no_gradient(x, "pixel_values")
         dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
         wrong = None
         if x.dtype not in (torch.float32, torch.bfloat16):
@@ -332,7 +332,7 @@ class Model:
 
         progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
         a source that fails, or "yield" its Error in its place, with .key and .index, and go on. decoders: side
-        by side, 0 for one a core. Some 1 GiB of results is computed ahead of who takes them.
+        by side, 0 for one a core. Ahead of who takes them are 1 GiB of sources and results and 64 MiB a decoder.
         """
         source = _given(source, frames)
         one = _sources.is_one(source)

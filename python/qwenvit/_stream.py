@@ -12,7 +12,8 @@ from . import _core
 from ._arrays import error
 from ._sources import describe, key_of, needs_decoder
 
-MOST_AHEAD = 1 << 30  # bytes of sources that were added, and of results, before they are taken
+MOST_AHEAD = 1 << 30  # bytes of sources that were added, and of results, before they are taken;
+FOR_A_DECODER = 64 << 20  # and so many more for each decoder, so that none waits where there are many
 SECONDS = 0.5  # between two lines of progress
 OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")  # all else ends a job
 
@@ -151,10 +152,16 @@ def _take(job, progress):
     progress.show(last=True)
 
 
+def _room(decoders):
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
+
+
 def results(model, sources, how, options):
     """A generator of Tokens, and of Errors where how.errors is "yield"."""
     decoder = _decoder_for(sources)
-    job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, MOST_AHEAD)
+    room = _room(how.decoders)
+    job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room)
     feeder, progress, is_cut = _Feeder(model, job, sources, options), _Progress(how, job), False
     _at_work.add(feeder)
     feeder.start()

@@ -242,3 +242,10 @@ def test_mm_token_type_ids_of_torch():
     config = types.SimpleNamespace(image_token_id=5, video_token_id=6)
     made = engines.mm_token_type_ids(torch.tensor([[1, 5, 6]]), config)
     assert made.dtype == torch.int64 and made.tolist() == [[0, 1, 2]]
+
+
+def test_frames_with_a_rate_go_to_engines(torch, model, frames):
+    timed, bare = model.encode(frames, fps=2), model.encode(frames)
+    assert engines.to_vllm(timed)["video"]["timestamps"] == [[0.25, 1.25]]
+    with pytest.raises(qwenvit.Error, match="a clip without timestamps"):
+        engines.to_vllm(bare)

@@ -80,6 +80,7 @@ def test_sources_that_all_fail_come_before_their_iterator_ends(model):
 def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
     """By adding no more: the first source is long, and its tokens alone are more than may wait."""
     token = 4 * model.info["out_hidden"] * (1 + model.info["n_deepstack"])
+    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
     monkeypatch.setattr(_stream, "MOST_AHEAD", 60 * (token + 300))  # a result of one token, and what is said of it
     taken = []
 
@@ -118,6 +119,7 @@ def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
 def test_files_are_bounded_by_what_files_before_gave(model, clip, monkeypatch):
     one = model.encode(clip)
     bytes_of_one = one.tokens.nbytes * (1 + len(one.deepstack))
+    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
     monkeypatch.setattr(_stream, "MOST_AHEAD", 32 * bytes_of_one)
     taken = []
     many = model.encode(taken.append(i) or str(clip) for i in range(300))

@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 
+import fake_torch
 import qwenvit
 from conftest import GOLDEN, read_safetensors
 
@@ -117,17 +118,23 @@ def test_torch_is_told_its_own_line(model):
 
 
 def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch):
-    """Stood in for, where there is no torch."""
-    tensor = type("Tensor", (), {"requires_grad": True, "dtype": "uint8", "__dlpack__": None})()
-    words = "it wants a gradient, which this tower has not; give it .detach"
-    torch = sys.modules.get("torch")
-    wanting = [tensor] if torch is None else [tensor, torch.zeros(2, 64, 64, 3, requires_grad=True)]
-    for x in wanting:
-        for call in (model.encode, model.preprocess, lambda x: model.encode(frames=[x]),
-                     lambda x: model.forward(x, [[1, 4, 4]])):
-            with pytest.raises(qwenvit.Error, match=words) as e:
-                call(x)
-            assert e.value.status == "QV_EINVAL"
+    fake_torch.install(monkeypatch, "5.23.0")
+    frames = fake_torch.Tensor(np.zeros((2, 64, 64, 3), np.float32), requires_grad=True)
+    rows = fake_torch.Tensor(np.zeros((16, model.info["row_dim"]), np.float32), requires_grad=True)
+    calls = [(model.encode, frames), (model.preprocess, frames), (lambda x: model.encode(frames=[x]), frames),
+             (lambda x: model.forward(x, [[1, 4, 4]]), rows)]
+    for call, x in calls:
+        with pytest.raises(qwenvit.Error, match="it wants a gradient, which this tower has not; give it .detach") as e:
+            call(x)
+        assert e.value.status == "QV_EINVAL"
+
+
+def test_torchs_own_tensors_are_held_to_it_too(model):
+    torch = pytest.importorskip("torch")
+    rows = torch.zeros(16, model.info["row_dim"], requires_grad=True)
+    with pytest.raises(qwenvit.Error, match="wants a gradient"):
+        model.forward(rows, [[1, 4, 4]])
+    assert len(model.forward(rows.detach(), [[1, 4, 4]])[0]) == 4
 
 
 # ---- seconds ---------------------------------------------------------------------------------------
