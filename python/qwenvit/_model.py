@@ -136,8 +136,8 @@ class Tokens(Adapters):
 
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
     int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
-    of the sampled frames, or None; key, index: of encode(), which source, and its place among them. is_image: whether it is one; None of
-    forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
+    of the sampled frames, or None; key, index: of encode(), which source, and its place among them.
+    is_image: whether it is one; None of forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
     that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
     damaged_frames: how many could not be decoded, and are the one before them again; damage: the same in the
     words of the command, "" where there are none.

@@ -138,15 +138,15 @@ def mm_token_type_ids(input_ids, of):
     Raises Error where it does not.
     """
     image, video = _placeholders(of)
-    if hasattr(input_ids, "shape") and hasattr(input_ids, "dtype"):
-        return (input_ids == image) * 1 + (input_ids == video) * 2
-    try:
-        return [
-            mm_token_type_ids(one, of) if hasattr(one, "__len__") else {image: 1, video: 2}.get(_check.whole(one, "id"), 0)
-            for one in _check.items(input_ids, "input_ids")
-        ]
-    except RecursionError:
-        raise _check.wrong("input_ids", input_ids, "ids, or lists of them") from None
+
+    def kinds(ids):
+        if hasattr(ids, "shape") and hasattr(ids, "dtype"):
+            return (ids == image) * 1 + (ids == video) * 2
+        if isinstance(ids, (list, tuple)):
+            return [kinds(one) for one in ids]
+        return {image: 1, video: 2}.get(_check.whole(ids, "an id of input_ids"), 0)
+
+    return kinds(input_ids)
 
 
 def _placeholders(of):

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -127,6 +128,7 @@ class Model
     std::recursive_mutex busy;     /* a handler of a signal may call while a call is under way */
     const char *at_work = nullptr; /* for whom, where calls are refused */
     bool interrupted = false;      /* a handler raised */
+    std::chrono::steady_clock::time_point heard; /* signals were */
     qv_context_info device_facts;
     void must_be_usable() const;
     bool is_interrupted();

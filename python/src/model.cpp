@@ -317,10 +317,15 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
     return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
 }
 
-/* Between two chunks, without the interpreter: its signals' handlers run, and may raise. */
+/* Between two chunks, without the interpreter, for which other threads may wait long: its signals' handlers run
+ * now and then, and may raise. */
 bool
 Model::is_interrupted()
 {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - heard < std::chrono::milliseconds(50))
+        return false;
+    heard = now;
     const nb::gil_scoped_acquire acquired;
     at_work = "in the call that this signal has interrupted";
     interrupted = PyErr_CheckSignals();
@@ -347,6 +352,7 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
         g[0] * g[1] * g[2] > bucket.capacity.rows) {
         qv_tokens to = allocate();
         interrupted = false;
+        heard = std::chrono::steady_clock::now();
         const qv_status status =
             qv_encode(model, input, items.data(), items.size(), &options, &to, &err);
         if (interrupted) {

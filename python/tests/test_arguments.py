@@ -13,8 +13,8 @@ from qwenvit import engines
 NAN = float("nan")
 WRONG = [
     None, True, -1, 0, 3, 10**9, 2**63, -(2**63), 10**30, 10**5000, 1e9, -1e9, 0.5, NAN, float("inf"), 1j,
-    decimal.Decimal("nan"), "", "x", "\ud800", "a\0b", "1" * 10000, b"", b"\xff", [], [None], [1, 2], [[1, 2, 3]], [NAN],
-    {}, {"a": 1}, {1: 2}, {"path": None}, object(), repr, len, Ellipsis, range(3), np.zeros(0), np.zeros((2, 2)),
+    decimal.Decimal("nan"), "", "x", "\ud800", "a\0b", "1" * 10000, b"", b"\xff", [], [None], [1, 2], [[1, 2, 3]],
+    [NAN], {}, {"a": 1}, {1: 2}, {"path": None}, object(), repr, len, Ellipsis, range(3), np.zeros(0), np.zeros((2, 2)),
     np.float32(NAN), np.array("x"), np.array(3), np.zeros((1, 1, 3), np.uint8), [["x"]], {"frames": [3]}, {"bytes": 5},
 ]
 OPTIONS = ["fps", "start", "end", "num_frames", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels",
@@ -91,9 +91,9 @@ def calls(t):
     }
 
 
-NAMES = ["load", "forward", "encode a clip", "encode frames", "encode many", "in a list", "in a list in a list", "a dict",
-         "preprocess", "save", "Model", "prompt", "patch", "unpatch", "Cache", "CacheWriter", "add", "to_parquet_index",
-         "save_ec", "to_vllm", "to_sglang", "to_transformers", "accept_tokens", "mm_token_type_ids"]
+NAMES = ["load", "forward", "encode a clip", "encode frames", "encode many", "in a list", "in a list in a list",
+         "a dict", "preprocess", "save", "Model", "prompt", "patch", "unpatch", "Cache", "CacheWriter", "add",
+         "to_parquet_index", "save_ec", "to_vllm", "to_sglang", "to_transformers", "accept_tokens", "mm_token_type_ids"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,8 +17,8 @@ TOP = os.path.join(os.path.dirname(__file__), "..", "..")
 STUB = os.path.join(os.path.dirname(qwenvit.__file__), "__init__.pyi")
 # names that a page's snippets take for granted, as their text says
 GIVEN = {
-    "python/README.md": "from torch import Tensor\nimport torch\npaths: list[str]\npixel_values: Tensor\ngrid_thw: Tensor\n"
-                        "chat_text: str\nhf_model: object\nPATH: str\nu: qwenvit.Tokens\nimages: list[object]\n",
+    "python/README.md": "import torch\npaths: list[str]\nchat_text: str\nhf_model: object\nPATH: str\n"
+                        "u: qwenvit.Tokens\nimages: list[object]\n",
     "docs/engines.md": "import vllm\nfrom typing import Any\ntext: str\nchat_text: str\nMODEL: str\ntokenizer: Any\n"
                        "engine: Any\nmodel: Any\nprocessor: Any\n",
     "docs/scale.md": "piece: str\n",
