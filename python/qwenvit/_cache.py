@@ -215,7 +215,8 @@ class Cache(collections.abc.Mapping):
         columns = {name: text for name in ("key", "status", "code", "error", "part")}
         columns["tensors"] = pyarrow.list_(pyarrow.struct(list(tensor.items())))
         table = pyarrow.Table.from_pylist(list(self._rows()), pyarrow.schema(list(columns.items())))
-        path = os.fsdecode(_check.path(path, "path")) if path else os.path.join(self.folder, "index.parquet")
+        given = _check.optional_path(path, "path")
+        path = os.fsdecode(given) if given else os.path.join(self.folder, "index.parquet")
         unfinished = f"{path}.{os.getpid()}.tmp"
         try:
             with open(unfinished, "wb") as f:

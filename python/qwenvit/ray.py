@@ -28,6 +28,7 @@ try:
 except ImportError as e:
     ray, Datasource, no_ray = None, object, str(e)
 
+from . import _check
 from ._arrays import as_bf16, error, numpy
 from ._cache import Cache
 from ._cache_writer import COUNTS, FIELDS, CacheWriter
@@ -76,6 +77,8 @@ def _share():
 
 def _load(model, load_options):
     """On the one GPU that Ray lets this actor see, or on its share of the cores."""
+    if load_options is not None and not isinstance(load_options, dict):
+        raise _check.wrong("load_options", load_options, "a dict, of arguments of qwenvit.load")
     return load(model, **{"threads": _share(), **(load_options or {})})
 
 
@@ -119,7 +122,7 @@ class Encoder:
 
     def __init__(self, model, *, dtype="bf16", deepstack=True, load_options=None, **options):
         self.model = _load(model, load_options)
-        self.dtype, self.deepstack, self.options = dtype, deepstack, options
+        self.dtype, self.deepstack, self.options = dtype, _check.flag(deepstack, "deepstack"), options
 
     def __call__(self, batch):
         if not isinstance(batch, pa.Table):
