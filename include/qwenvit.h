@@ -327,7 +327,11 @@ typedef struct qv_plan_options {
     qv_dtype output; /* of tokens: QV_F32 (default) or QV_BF16 */
     qv_layer_hook hook;
     void *hook_user;
-    uint64_t reserved[7];
+    /* Of qv_encode alone, which asks it before every chunk but the first: true ends the call with
+     * QV_ESTATE, once the chunks under way are done. */
+    bool (*stop)(void *user);
+    void *stop_user;
+    uint64_t reserved[5];
 } qv_plan_options;
 
 typedef struct qv_plan_info {
@@ -383,7 +387,7 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
  * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity,
  * those that are larger than a chunk as one alone. Where `options` is NULL or says none it is the
  * device's own, or of what fits into one chunk the smallest bucket that holds all, if that has the same
- * bits. Of `options` also the output dtype and the hook are taken.
+ * bits. Of `options` also the output dtype, the hook and stop are taken.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);

@@ -249,6 +249,58 @@ one_frame_is_two_equal_ones(void **state)
     }
 }
 
+/* Says stop when it was asked so often. */
+struct patience {
+    int asked, most;
+};
+
+static bool
+is_out(void *user)
+{
+    struct patience *p = user;
+    return ++p->asked > p->most;
+}
+
+/* Several items, a clip of several chunks by itself: both in chunks of one frame pair. */
+static void
+a_caller_ends_it_between_chunks(void **state)
+{
+    (void)state;
+    FOR_EACH_RUN(on, type)
+    {
+        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
+        enum { PAIRS = 6 };
+        uint8_t *frames = tiny_frames(&t, 2 * PAIRS, 4, 4, 11);
+        const size_t pair = (size_t)(2 * 16 * t.info.patch_size * t.info.patch_size * 3);
+        qv_item items[PAIRS];
+        for (size_t i = 0; i < PAIRS; i++)
+            items[i] = (qv_item){ .data = frames + i * pair, .grid_thw = { 1, 4, 4 } };
+        struct patience p = { .most = PAIRS };
+        const qv_plan_options options = { .capacity.rows = 16, .stop = is_out, .stop_user = &p };
+        size_t bytes;
+        qv_error err = { 0 };
+        qv_tokens out = tiny_tokens(&t, items, PAIRS, QV_F32, &bytes);
+        float *whole = tiny_encode(&t, QV_INPUT_FRAMES, items, PAIRS, &options, &bytes);
+        assert_int_equal(p.asked, PAIRS - 1); /* never before the first */
+        for (p.most = 0; p.most < 3; p.most++) {
+            p.asked = 0;
+            assert_int_equal(qv_encode(t.model, QV_INPUT_FRAMES, items, PAIRS, &options, &out,
+                                       &err),
+                             QV_ESTATE);
+            assert_non_null(strstr(err.text, "stopped it between two chunks"));
+            assert_int_equal(p.asked, p.most + 1);
+        }
+        p = (struct patience){ .most = PAIRS };
+        float *again = tiny_encode(&t, QV_INPUT_FRAMES, items, PAIRS, &options, &bytes);
+        assert_memory_equal(whole, again, bytes);
+        free(again);
+        free(whole);
+        free(out.tokens);
+        free(frames);
+        tiny_close(&t);
+    }
+}
+
 static void
 several_sizes_through_one_model(void **state)
 {
@@ -454,7 +506,7 @@ wrong_calls_are_refused_with_words(void **state)
           "rows is 8; too few for one segment" },
         { { .input = (qv_input)7 }, "input is 7" },
         { { .output = QV_U8 }, "output is 3" },
-        { { .reserved = { [6] = 1 } }, "reserved" },
+        { { .reserved = { [4] = 1 } }, "reserved" },
     };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
         REFUSED(qv_plan_create(t.model, &plans[i].options, &plan, &err), QV_EINVAL, plans[i].words);
@@ -707,6 +759,7 @@ main(void)
         cmocka_unit_test(chunks_do_not_depend_on_length),
         cmocka_unit_test(a_nan_is_the_worst_distance),
         cmocka_unit_test(one_frame_is_two_equal_ones),
+        cmocka_unit_test(a_caller_ends_it_between_chunks),
         cmocka_unit_test(several_sizes_through_one_model),
         cmocka_unit_test(an_image_larger_than_a_chunk),
         cmocka_unit_test(patches_are_frames_where_pixels_are_exact),

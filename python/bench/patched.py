@@ -71,7 +71,8 @@ class Item(ctypes.Structure):
 class PlanOptions(ctypes.Structure):
     _fields_ = [("rows", ctypes.c_int64), ("segments", ctypes.c_int64), ("segment_rows", ctypes.c_int64),
                 ("windows", ctypes.c_int64), ("input", ctypes.c_int), ("output", ctypes.c_int),
-                ("hook", ctypes.c_void_p), ("hook_user", ctypes.c_void_p), ("reserved", ctypes.c_uint64 * 7)]
+                ("hook", ctypes.c_void_p), ("hook_user", ctypes.c_void_p),
+                ("stop", ctypes.c_void_p), ("stop_user", ctypes.c_void_p), ("reserved", ctypes.c_uint64 * 5)]
 
 
 class CTokens(ctypes.Structure):

@@ -51,9 +51,8 @@ class QwenvitBackend(VisionEncoderBackend):
     def forward_batch(self, items, target_bucket=None):
         """One Qwen3VLImageEncoding for each item, an image or an Entry of the cache."""
         done = dict(enumerate(items))
-        new = [{"image": item, "key": str(i)} for i, item in done.items() if isinstance(item, Image.Image)]
-        for tokens in self.model.encode(new, dtype="bf16") if new else ():
-            done[int(tokens.key)] = tokens
+        new = {i: item for i, item in done.items() if isinstance(item, Image.Image)}
+        done.update(zip(new, self.model.encode(list(new.values()), dtype="bf16") if new else ()))
         return [encoding_of(done[i]) for i in range(len(items))]
 
     def close(self):

@@ -12,9 +12,16 @@
 """
 
 from ._core import Error, version as __version__
-from ._model import Model, Tokens, devices, load
+from ._model import Model, Pixels, Tokens, devices, load
 
-__all__ = ["Cache", "CacheWriter", "Error", "Model", "Tokens", "devices", "load", "patch", "prompt", "unpatch"]
+__all__ = [
+    "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "engines", "load", "patch", "prompt",
+    "unpatch",
+]
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name):  # what needs more modules is loaded when it is asked for

@@ -9,11 +9,9 @@ from ._core import Error
 MOST = 1 << 62  # of a number that the core is given
 
 
-def error(status, text, key=None):
+def error(status, text, key=None, place=None):
     e = Error(text)
-    e.status = status
-    if key is not None:
-        e.key = key
+    e.status, e.key, e.index = status, key, place
     return e
 
 
@@ -49,10 +47,15 @@ def is_torch(x):
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def shareable(x):
+def no_gradient(x, what):
+    """Of torch's tensors: what this tower computes has no gradient."""
+    if getattr(x, "requires_grad", False) is True:
+        raise error("QV_EINVAL", f"{what}: it wants a gradient, which this tower has not; give it .detach()")
+
+
+def shareable(x, what):
     """x as the binding takes it: (array, whether uint16 stands for bf16)."""
-    if is_torch(x):
-        return x.detach(), False
+    no_gradient(x, what)
     dtype = getattr(x, "dtype", None)
     if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
         return x.view("uint16"), True

@@ -5,11 +5,11 @@ import os
 
 from . import _check, _core, _decoder
 from ._arrays import error
-from ._model import KINDS, Model, _describe, _options
+from ._model import MOST_THREADS, Model
+from ._sources import KINDS, describe, local_path, options_of
 
 FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "offset", "bytes")
 COUNTS = ("done", "tokens", "failed", "there", "failed_before")
-MOST_DECODERS = 1024
 
 
 class CacheWriter:
@@ -41,14 +41,14 @@ class CacheWriter:
             "retry_failed": _check.flag(retry_failed, "retry_failed"),
             "part_bytes": _check.whole(part_bytes, "part_bytes"),
             "part_seconds": _check.real(part_seconds, "part_seconds"),
-            "decoders": _check.whole(decoders, "decoders", 0, MOST_DECODERS),
+            "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
         }
         self._options, self._has_decoder = options, True
         try:
             decoder = _decoder.start()
         except _core.Error:  # what is in memory as frames needs none
             decoder, self._has_decoder = None, False
-        self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, _options(options))
+        self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
         self.damaged, self.failed = self._core.damaged(), {}
 
     def add(self, rows, progress=None):
@@ -93,6 +93,8 @@ class CacheWriter:
         data = self._take_memory(row, place) if "path" not in row else None
         if data is None and "path" not in row:
             raise error("QV_EINVAL", f"no path: {row}")
+        if isinstance(row.get("path"), (str, bytes, os.PathLike)):
+            row["path"] = local_path(row["path"])
         if not self._has_decoder and not isinstance(data, _core.Frames):
             _decoder.start()  # says what is missing
         return _core.CacheRow(row, data)
@@ -102,9 +104,9 @@ class CacheWriter:
         kinds = [k for k in KINDS if k in row and (k != "bytes" or not isinstance(row[k], int))]
         if not kinds:
             return None
-        own = {k: row[k] for k in ("max_pixels",) if k in row and kinds != ["bytes"]}
-        source = {k: row.pop(k) for k in kinds}
-        _, data, is_path, _ = _describe(self.model, {**source, **own}, None, place, _options(self._options))
+        own = {k: row[k] for k in ("max_pixels", "fps") if k in row and kinds != ["bytes"]}
+        source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
+        data, is_path, _ = describe(self.model._core, {**source, **own}, place, options_of(self._options))
         if is_path:
             raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
         return data

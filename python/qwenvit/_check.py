@@ -49,7 +49,7 @@ def reals(values, name):
 
 
 def rows_of(array):
-    """Its elements as lists and numbers; of an array of ours too where there is no numpy. TypeError of what has none."""
+    """Its elements as lists and numbers; of an array of ours too where there is no numpy. TypeError if it has none."""
     if hasattr(array, "tolist"):
         return array.tolist() if getattr(array, "ndim", 1) else [array.tolist()]
     try:

@@ -84,7 +84,7 @@ def start():
         if os.getpid() not in _started:
             program = find("qwenvit-decoder")
             with searching():
-                decoder = _core.Decoder(program)
+                decoder = _core.Decoder(os.fsencode(program))
             _started.clear()
             _started[os.getpid()] = decoder
         return _started[os.getpid()]

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: MIT
 """load, Model and Tokens."""
 
-import atexit
 import collections
 import os
+import re
 import sys
-import threading
-import time
 
-from . import _core
-from ._arrays import current_stream, error, integers, is_torch, numpy, shareable, to_numpy
+from . import _check, _core, _sources, _stream
+from ._arrays import current_stream, error, integers, is_torch, no_gradient, numpy, shareable, to_numpy
 from ._adapters import Adapters
 
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
+MOST_THREADS = 1024
 
 
 def _user_cache(name):
@@ -28,7 +27,8 @@ def load(
     """Loads the vision tower of a Hugging Face checkpoint folder.
 
     backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow). dtype: "f32", "bf16", or None for
-    what suits the device. device: its index. threads: of a CPU; 0 for every core. stream: a CUDA stream
+    what suits the device. device: its index; or "cuda:1", "cuda", "cpu".., or a torch.device, which say the
+    backend as well. threads: of a CPU; 0 for every core. stream: a CUDA stream
     (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
     kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
     folder, as the command has it.
@@ -36,24 +36,46 @@ def load(
     Raises Error: no such folder, a family that is not known, no such device; several threads of a CPU in a
     process forked off one that had them.
     """
+    folder = _check.path(path, "path")
+    backend, index = _place(_check.text(backend, "backend"), device)
+    threads = _check.whole(threads, "threads", 0, MOST_THREADS)
+    stream = getattr(stream, "cuda_stream", 0 if stream is None else stream)
+    stream = _check.whole(stream, "stream", 0, (1 << 64) - 1)
+    kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
+    files = _check.optional_path(tune_file, "tune_file"), _check.optional_path(kernels, "kernel_folder")
     _refuse_lost_threads(backend, threads)
-    stream = getattr(stream, "cuda_stream", stream) or 0
     lacking = _lacking(backend)
     if lacking and backend == "cuda":
         raise error("QV_ENODEVICE", lacking)
-    model = Model(
-        _core.Model(
-            os.fspath(path), backend, device, _name(dtype), threads, stream,
-            os.fspath(tune_file) if tune_file else "",
-            _user_cache("kernels") if kernel_folder is None else os.fspath(kernel_folder),
-        ),
-        stream,
-    )
+    model = Model(_core.Model(folder, backend, index, _name(dtype), threads, stream, *files), stream)
     if model.info["backend"] == "cpu" and threads != 1:
         _with_threads.add(os.getpid())
     if lacking:  # the core knows the first of them alone
         model.info["passed_over"] = f"cuda: {lacking}"
     return model
+
+
+def _place(backend, device):
+    """(backend, index) by both arguments of load()."""
+    kind, number = getattr(device, "type", None), getattr(device, "index", None)  # torch's
+    if isinstance(device, str):
+        named = re.fullmatch(r"([a-z]+)(?::([0-9]{1,9}))?", device)
+        kind, number = (named[1], named[2] and int(named[2])) if named else (device, None)
+    elif not isinstance(kind, str):
+        kind, number = None, _check.whole(0 if device is None else device, "device", 0, (1 << 31) - 1)
+    kind = {"mps": "metal"}.get(kind, kind)  # as torch calls it
+    if kind is not None and kind not in BACKENDS:
+        named = ", ".join(map(repr, BACKENDS))
+        raise _check.wrong("device", device, f'an index, a name ({named}, "cuda:1"..) or a torch.device of these')
+    if kind is not None and backend not in ("auto", kind):
+        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: say one of them, or the same")
+    return kind or backend, _current_device(kind) if number is None else number
+
+
+def _current_device(kind):
+    """torch's, of its processes of which each has set its own."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if kind == "cuda" and torch and torch.cuda.is_initialized() else 0
 
 
 _with_threads = set()  # this process, and those it was forked off, if a CPU's threads computed there
@@ -100,8 +122,13 @@ def _name(dtype):
     """torch.bfloat16, "bf16", numpy.float32, None..: as the library calls it."""
     if dtype is None:
         return "auto"
-    text = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
+    text = _check.utf8(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
+
+
+def damage_of(n):
+    """As the command says it."""
+    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
 
 
 class Tokens(Adapters):
@@ -109,9 +136,11 @@ class Tokens(Adapters):
 
     tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
     int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
-    of the sampled frames, or None; key: of encode(), which source. is_image: whether it is one; None of
-    forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
+    of the sampled frames, or None; key, index: of encode(), which source, and its place among them.
+    is_image: whether it is one; None of forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
     that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
+    damaged_frames: how many could not be decoded, and are the one before them again; damage: the same in the
+    words of the command, "" where there are none.
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
     installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
@@ -126,11 +155,13 @@ class Tokens(Adapters):
         return to_numpy(self._core.matrix(i, bf16), bf16)
 
     key = property(lambda self: self._core.key)
+    index = property(lambda self: self._core.index if self._core.key else None)
     dtype = property(lambda self: self._core.dtype)
     is_image = property(lambda self: self._core.is_image if self._core.key else None)
     sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
+    damage = property(lambda self: damage_of(self.damaged_frames))
     tokens = property(lambda self: self._matrix(0))
     grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
 
@@ -148,7 +179,8 @@ class Tokens(Adapters):
 
     def __repr__(self):
         c = self._core
-        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}>"
+        damage = f", {self.damage}" if self.damage else ""
+        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damage}>"
 
     def torch(self):
         """(tokens, deepstack) as tensors on the host, without a copy."""
@@ -169,17 +201,25 @@ class Tokens(Adapters):
         """Writes a safetensors file, whole or not at all, as `qwenvit encode` does: tokens, deepstack.0..,
         grid_thw, timestamps. metadata: texts by name, to be added."""
         texts = {"format": "qwenvit", "qwenvit_version": _core.version, "source": self.key}
+        if self.index is not None:
+            texts["damaged_frames"] = str(self.damaged_frames)
+        if metadata is not None and not isinstance(metadata, dict):
+            raise _check.wrong("metadata", metadata, "a dict of texts")
         texts.update(metadata or {})
-        self._core.save(os.fspath(path), [(str(k), str(v)) for k, v in texts.items()])
+        pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in texts.items()]
+        self._core.save(_check.path(path, "path"), pairs)
 
 
 class Model:
-    """A vision tower on a device: encode() files and frames, forward() patches.
+    """A vision tower on a device: encode() files and frames, forward() patches. load() makes them.
 
-    Any thread may call it; one call runs at a time. In a process that was forked it raises Error.
+    Any thread may call it; one call runs at a time. In a process that was forked it raises Error. As a context
+    manager it is closed at the end.
     """
 
     def __init__(self, core, stream=0):
+        if not isinstance(core, _core.Model):
+            raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
         self._core = core
         self._stream = stream
         self.info = core.info()
@@ -192,6 +232,12 @@ class Model:
         """Frees the device's memory now. Later calls raise Error."""
         self._core.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     # ---- patches -----------------------------------------------------------------------------------
 
     def forward(self, pixel_values, grid_thw, dtype="f32"):
@@ -203,11 +249,11 @@ class Model:
         "f32" or "bf16".
 
         torch's tensors come back as torch's, on the same device, as (tokens, deepstack); all else as
-        Tokens on the host.
+        Tokens on the host. Ctrl-C ends it behind the chunk that is under way.
         """
         if is_torch(pixel_values):
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
-        rows, is_bf16 = shareable(pixel_values)
+        rows, is_bf16 = shareable(pixel_values, "pixel_values")
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         core = self._core.forward(rows, is_bf16, grid, _name(dtype))
         return Tokens(core, self.info["model_type"])
@@ -217,6 +263,7 @@ class Model:
 
         if dtype not in ("f32", "bf16"):
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
+        no_gradient(x, "pixel_values")  # to_dlpack() does not look
         try:
             outs = self._encode_torch(x, grid_thw, dtype, torch)
         except Exception:
@@ -257,37 +304,49 @@ class Model:
             wrong = "not contiguous; make a contiguous copy"
         elif where != "cpu" and (where != "cuda" or backend != "cuda"):
             wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
-        elif x.requires_grad:
-            wrong = "it wants a gradient, which this tower has not; give it .detach()"
         if wrong:
             raise error("QV_EINVAL", f"pixel_values: {wrong}")
 
     # ---- files and frames --------------------------------------------------------------------------
 
-    def encode(self, source, *, dtype="f32", progress=None, errors="raise", decoders=0, **options):
+    def encode(
+        self, source=None, *, frames=None, dtype="f32", progress=None, errors="raise", ordered=True, decoders=0,
+        **options
+    ):
         """Tokens of a clip or image, or a generator of the Tokens of many.
 
-        source: a path; bytes of a file; frames, uint8 [frames, height, width, 3] (or [height, width, 3],
-        an image); a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..} with "key",
-        a text that is not empty, and options of its own. An iterable of these gives a generator: they are
-        decoded side by side and packed into full chunks, and come in the order in which they are done, each
-        with its key (its path, else its place).
+        source: a path, or its file:// URL; bytes of a file, or one that is open; frames, an array of bytes
+        [frames, height, width, 3] or [frames, 3, height, width] (without the first axis: an image), where 4
+        channels are RGBA and 1 is gray; a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..}
+        with "key", a text that is not empty, and options of its own. An iterable of these gives a generator:
+        they are decoded side by side and packed into full chunks, and come in the order of the sources, each
+        with its index there and its key (its path, else its place). ordered=False: as they are done.
+
+        frames: in place of source, a clip as a list of arrays or PIL images, or as one array. In an iterable
+        such a list is a clip too; a flat list is many images. Frames are resized as the model's processor
+        does, and are all taken: they were sampled already. fps, or timestamps, seconds of each: theirs.
 
         options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
         min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), threads,
-        decode_seconds, decode_memory. Frames are resized as the model's processor does, and are all taken:
-        they were sampled already. offset, length: the clip is these bytes of its file.
+        decode_seconds, decode_memory. offset, length: the clip is these bytes of its file.
 
         progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
-        a source that fails, or "yield" its Error, with .key, and go on. decoders: side by side, 0 for one
-        a core.
+        a source that fails, or "yield" its Error in its place, with .key and .index, and go on. decoders: side
+        by side, 0 for one a core. Ahead of who takes them are 1 GiB of sources and results and 64 MiB a decoder.
         """
-        if errors not in ("raise", "yield"):
-            raise error("QV_EINVAL", f"errors is {errors!r}; must be 'raise' or 'yield'")
-        one = _is_one(source)
-        many = _encode(
-            self, [source] if one else source, _name(dtype), progress, errors, decoders, options, one
+        source = _given(source, frames)
+        one = _sources.is_one(source)
+        if progress is not None and not isinstance(progress, bool) and not callable(progress):
+            raise _check.wrong("progress", progress, "True, False or a function")
+        how = _stream.How(
+            _check.one_of(_name(dtype), "dtype", ("f32", "bf16")), progress,
+            _check.one_of(errors, "errors", ("raise", "yield")), _check.flag(ordered, "ordered"),
+            _check.whole(decoders, "decoders", 0, MOST_THREADS), one, 1 if one else _length(source),
         )
+        options = _sources.options_of(options)
+        if not one and "timestamps" in options:
+            raise error("QV_EINVAL", "timestamps are of one clip: say them in its dict, beside frames")
+        many = _stream.results(self, [source] if one else source, how, options)
         if not one:
             return many
         try:
@@ -295,227 +354,60 @@ class Model:
         finally:
             many.close()
 
+    def preprocess(self, source=None, *, frames=None, **options):
+        """(pixel_values, grid_thw) of one clip or image, as transformers' processors make them and forward()
+        takes them: float32 [patches, row_dim] and int64 [1, 3]. source, frames, options: as of encode(). The
+        result has key, is_image, timestamps, sampled_fps, second_per_grid_ts and damaged_frames besides, as of
+        Tokens."""
+        source = _given(source, frames)
+        if not _sources.is_one(source):
+            raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
+        options, key = _sources.options_of(options), _sources.key_of(source, 0)
+        data, is_path, options = _sources.describe(self._core, source, 0, options)
+        decoder = None
+        if not isinstance(data, _core.Frames):
+            from . import _decoder
 
-def _is_one(source):
-    if isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike, dict)):
-        return True
-    return _is_array(source) or _is_pil(source)
+            decoder = _decoder.start()
+        return Pixels(_core.preprocess(self._core, decoder, key, data, is_path, options))
 
-
-def _is_array(x):
-    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
-
-
-def _is_pil(x):
-    image = sys.modules.get("PIL.Image")
-    return image is not None and isinstance(x, image.Image)
-
-
-def _options(options):
-    options = {k: v for k, v in options.items() if v is not None}
-    if "like" in options:
-        options["like"] = _core.parse_like(options["like"])
-    return options
+    def _tokens(self, core):
+        return Tokens(core, self.info["model_type"])
 
 
-def _image_frames(model, image, options):
-    np = numpy()
-    if np is None:
-        raise error("QV_EUNSUPPORTED", "PIL images need numpy")
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        from PIL import Image
+class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
+    """What Model.preprocess() gives."""
 
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    return _frames(model, np.asarray(image.convert("RGB"))[None], True, options)
+    def __new__(cls, core):
+        pixels = super().__new__(cls, to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw()))
+        pixels._tokens = Tokens(core)
+        return pixels
 
+    key = property(lambda self: self._tokens.key)
+    is_image = property(lambda self: self._tokens.is_image)
+    timestamps = property(lambda self: self._tokens.timestamps)
+    sampled_fps = property(lambda self: self._tokens.sampled_fps)
+    second_per_grid_ts = property(lambda self: self._tokens.second_per_grid_ts)
+    damaged_frames = property(lambda self: self._tokens.damaged_frames)
+    damage = property(lambda self: self._tokens.damage)
 
-def _frames(model, frames, is_image, options):
-    known = {"min_pixels", "max_pixels"}
-    if set(options) - known - {"fps", "num_frames", "min_frames", "max_frames"}:
-        raise error("QV_EINVAL", f"of frames only {' and '.join(sorted(known))} can be said")
-    frames, _ = shareable(frames)
-    if getattr(frames, "ndim", 0) == 3:
-        frames, is_image = frames[None], True
-    return model._core.prepare(
-        frames, is_image, options.get("min_pixels", 0), options.get("max_pixels", 0)
-    )
+    def __repr__(self):
+        return f"<qwenvit.Pixels {list(self.pixel_values.shape)}, {self.key!r}>"
 
 
-def _text_of(given, what, place):
-    """A key, or a path as a key: what it has besides UTF-8 is written with backslashes."""
+def _given(source, frames):
+    if (source is None) == (frames is None):
+        raise error("QV_EINVAL", "give a source, or frames=")
+    if frames is not None:
+        return {"frames": frames}
+    if not _sources.is_one(source) and not hasattr(type(source), "__iter__") and not hasattr(source, "__getitem__"):
+        raise _check.wrong("source", source, "a path, bytes, frames, an image, or an iterable of these")
+    return source
+
+
+def _length(sources):
+    """How many there are, where that is known."""
     try:
-        text = os.fsencode(given).decode("utf-8", "backslashreplace")
-    except (TypeError, UnicodeEncodeError):
-        text = ""
-    if not text or "\0" in text:
-        raise error(
-            "QV_EINVAL", f"source {place}: {what} is {given!r}; must be a text that is not empty, without NUL"
-        )
-    return text
-
-
-KINDS = ("path", "bytes", "frames", "image")  # of sources that are a dict
-
-
-def _describe(model, source, key, place, common):
-    """What the binding's Job.add takes of a source: key, path or bytes or frames, is it a path, options."""
-    options, is_image = common, False
-    if isinstance(source, dict):
-        own = {k: v for k, v in source.items() if k != "key"}
-        kinds = [k for k in (*KINDS, "picture") if k in own]  # picture: what image was called in 0.2
-        if len(kinds) != 1:
-            raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
-        source, is_image = own.pop(kinds[0]), kinds[0] in ("image", "picture")
-        options = {**common, **_options(own)}
-        if kinds[0] == "bytes":
-            source = bytes(source)
-        elif kinds[0] == "path":
-            _text_of(source, "path", place)
-            source = os.fsdecode(source)
-    if isinstance(source, (str, os.PathLike)):
-        shown = _text_of(source, "path", place)
-        return shown if key is None else key, os.fsencode(source), True, options
-    key = str(place) if key is None else key
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return key, bytes(source), False, options
-    if _is_pil(source):
-        return key, _image_frames(model, source, options), False, {}
-    if _is_array(source):
-        return key, _frames(model, source, is_image, options), False, {}
-    raise error(
-        "QV_EINVAL",
-        f"source {place}: a {type(source).__name__}; must be a path, bytes, frames or a PIL image",
-    )
-
-
-class _Feeder(threading.Thread):
-    """Adds sources to a job, while results are taken from it.
-
-    The caller's iterator may block for ever, so that nobody waits for this thread while it is in there: `busy` is
-    held in all else, and what follows a source that came too late is nothing. A forked process has not this thread,
-    which may have held `busy`.
-    """
-
-    def __init__(self, model, job, sources, options):
-        super().__init__(name="qwenvit feeder", daemon=True)
-        self.model, self.job, self.sources, self.options = model, job, sources, options
-        self.stop, self.failure, self.process = False, None, os.getpid()
-        self.busy = threading.RLock()  # a generator may be collected, and so end this, in this thread itself
-        self.refused = collections.deque()  # Errors of sources that did not come as far as the job
-
-    def run(self):
-        try:
-            for place, source in enumerate(self.sources):
-                with self.busy:
-                    if self.stop:
-                        return
-                    self.add(place, source)
-        except BaseException as e:
-            self.failure = e
-        with self.busy:
-            if self.stop:
-                return
-            try:
-                self.job.end()
-            except Exception as e:
-                self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
-
-    def add(self, place, source):
-        key = None
-        try:
-            if isinstance(source, dict) and source.get("key") is not None:
-                key = _text_of(source["key"], "key", place)
-            described = _describe(self.model, source, key, place, self.options)
-        except _core.Error as e:
-            e.key = str(place) if key is None else key
-            self.refused.append(e)
-        else:
-            self.job.add(*described)
-
-    def end(self):
-        """Afterwards the job is this caller's alone."""
-        if self.process != os.getpid():
-            return
-        self.stop = True
-        self.job.cancel()
-        with self.busy:
-            pass
-
-
-_at_work = set()  # feeders
-
-
-@atexit.register
-def _end_feeders():
-    """Of generators that were left as they are: the interpreter cannot end under a thread that is in our code."""
-    began = time.monotonic()
-    for feeder in list(_at_work):
-        feeder.end()
-    for feeder in list(_at_work):  # an iterator that wakes up, as one of ours does, ends in order
-        feeder.join(max(0, began + 1 - time.monotonic()))
-
-
-def _needs_decoder(sources):
-    """Of a list: whether a file is among them. Of other iterables nobody knows."""
-    if not isinstance(sources, (list, tuple)):
-        return True
-    return any(
-        isinstance(s, (str, bytes, bytearray, memoryview, os.PathLike))
-        or isinstance(s, dict) and ("path" in s or "bytes" in s)
-        for s in sources
-    )
-
-
-def _show(progress, job, began):
-    if not progress:
-        return
-    p = job.progress()
-    if callable(progress):
-        progress(p)
-    elif sys.stderr.isatty():
-        rate = p["done"] / max(time.monotonic() - began, 1e-9)
-        print(
-            f"\r{p['done']} done, {p['failed']} failed, {rate:.1f} clips/s, {p['tokens']} tokens, "
-            f"limited by {p['limit']} ", end="", file=sys.stderr, flush=True,
-        )
-
-
-def _failures(feeder, errors):
-    while feeder.refused:
-        failure = feeder.refused.popleft()
-        if errors == "raise":
-            raise failure
-        yield failure
-
-
-def _encode(model, sources, dtype, progress, errors, decoders, options, alone):
-    options = _options(options)
-    decoder = None
-    if _needs_decoder(sources):
-        from . import _decoder
-
-        decoder = _decoder.start()
-    job = _core.Job(model._core, decoder, dtype, decoders, alone)
-    feeder = _Feeder(model, job, sources, options)
-    began = time.monotonic()
-    _at_work.add(feeder)
-    feeder.start()
-    try:
-        while (core := job.next()) is not None:
-            _show(progress, job, began)
-            if core.status == "QV_OK":
-                yield Tokens(core, model.info["model_type"])
-            elif not core.cancelled:
-                feeder.refused.append(error(core.status, core.error, core.key))
-            yield from _failures(feeder, errors)
-        feeder.join()
-        yield from _failures(feeder, errors)
-        if feeder.failure:
-            raise feeder.failure
-    finally:
-        feeder.end()
-        _at_work.discard(feeder)
-        job.close()
-        if progress is True and sys.stderr.isatty():
-            print(file=sys.stderr)
+        return len(sources)
+    except TypeError:
+        return None

@@ -7,7 +7,7 @@ import struct
 import sys
 import tempfile
 
-from ._arrays import error
+from ._arrays import error, no_gradient
 from ._model import load
 
 FILE_DTYPES = {"torch.float32": ("F32", "f32"), "torch.bfloat16": ("BF16", "bf16")}
@@ -229,8 +229,9 @@ class _Patch:
 
     def _refuse_call(self, x, kwargs):
         first = next(iter(self.parameters.values()))
-        if self.tower.training or x.requires_grad:
+        if self.tower.training:
             raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
+        no_gradient(x, "pixel_values")
         if first.numel() or first.device != self.device or first.dtype != self.dtype:
             raise error(
                 "QV_ESTATE",

@@ -5,6 +5,7 @@ import collections
 import math
 import re
 
+from . import _check
 from ._arrays import error, integers
 
 START, END = "<|vision_start|>", "<|vision_end|>"
@@ -27,8 +28,8 @@ def wrong(result, text, status="QV_EINVAL"):
 
 def family_of(result, model_type=None):
     name = result.model_type if model_type is None else model_type
-    if name not in FAMILIES:
-        words = f"model_type is {name!r}; prompts are known of {', '.join(FAMILIES)}"
+    if not isinstance(name, str) or name not in FAMILIES:
+        words = f"model_type is {_check.shown(name)}; prompts are known of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")
     return name
 
@@ -52,6 +53,9 @@ def prompt(
     not match.
     """
     is_image = said(is_image, picture)
+    if text is not None and not isinstance(text, str):
+        raise _check.wrong("text", text, "a text, or None")
+    outer = _check.flag(outer, "outer")
     order = []  # (kind, what takes the placeholder's place, whether it has seconds)
     for result in as_list(results, is_image, timestamps):
         with_seconds = FAMILIES[family_of(result, model_type)]
@@ -66,27 +70,23 @@ def said(is_image, picture):
     """is_image=, or picture=, as it was called in 0.2."""
     if is_image is not None and picture is not None:
         raise error("QV_EINVAL", "picture is the old name of is_image: say one of them")
-    return picture if is_image is None else is_image
+    is_image = picture if is_image is None else is_image
+    return is_image if is_image is None else _check.flag(is_image, "is_image")
 
 
 def as_list(results, *of_one):
-    results = [results] if hasattr(results, "grid_thw") else list(results)
+    results = [results] if hasattr(results, "grid_thw") else _check.items(results, "results")
+    for result in results:
+        if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "__len__")):
+            raise _check.wrong("a result", result, "Tokens, or an Entry of a Cache")
     if len(results) != 1 and any(about is not None for about in of_one):
         raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: is_image, timestamps..")
     return results
 
 
-def _lists(array):
-    """Of an array of ours too where there is no numpy."""
-    try:
-        return memoryview(array).tolist()
-    except TypeError:
-        return array.tolist() if hasattr(array, "tolist") else list(array)
-
-
 def items_of(result, is_image=None, timestamps=None):
     """The Items of a result. is_image, timestamps: where it does not know, or to say otherwise."""
-    grids = integers(_lists(result.grid_thw), "grid_thw")
+    grids = integers(_check.rows_of(result.grid_thw), "grid_thw")
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
     if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
@@ -116,7 +116,7 @@ def _kind(is_image, grid, result):
 
 def _pair_seconds(seconds, n_pairs, result):
     """Of each frame pair: the middle of its two frames. The last of an odd number is a pair with itself."""
-    seconds = [float(s) for s in _lists(seconds)]
+    seconds = _check.reals(seconds, "timestamps")
     seconds += seconds[-1:] * (len(seconds) % 2)
     if len(seconds) != 2 * n_pairs:
         raise wrong(result, f"timestamps are of {len(seconds) // 2} frame pairs, grid_thw has {n_pairs}")

@@ -12,6 +12,7 @@ import os
 import struct
 import warnings
 
+from . import _check
 from ._arrays import error
 
 # the oldest release whose adapter is known, and the one that was tried last
@@ -39,7 +40,7 @@ def to_vllm(
     of a model that has it, a clip without what its family needs.
     """
     _check_version(*VLLM, version)
-    data = {}
+    embeddings, data = _check.flag(embeddings, "embeddings"), {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
@@ -84,10 +85,11 @@ def save_ec(result, path, hash):
     """Writes PATH/hash/encoder_cache.safetensors, what vLLM's ECExampleConnector reads where path is its
     shared_storage_path and hash the multi_modal_uuid of the request. Whole or not at all; in place of
     what is there. One clip or image. Returns the file's name."""
-    from ._prompt import wrong
+    from ._prompt import as_list, wrong
 
-    if not isinstance(hash, str) or not hash or hash in (".", "..") or {"/", "\0"} & set(hash):
-        raise error("QV_EINVAL", f"hash is {hash!r}; must be the name of a folder")
+    (result,) = as_list([result])
+    if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
+        raise _check.wrong("hash", hash, "the name of a folder")
     _check_deepstack(result)
     if len(result.grid_thw) != 1:
         raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
@@ -96,7 +98,7 @@ def save_ec(result, path, hash):
     described["data_offsets"] = [0, matrix.nbytes]
     header = json.dumps({"ec_cache": described}).encode()
     header += b" " * (-len(header) % 8)
-    folder = os.path.join(os.fspath(path), hash)
+    folder = os.path.join(os.fsdecode(_check.path(path, "path")), hash)
     try:
         os.makedirs(folder, exist_ok=True)
         return _write_whole(os.path.join(folder, "encoder_cache.safetensors"), header, matrix)
@@ -126,6 +128,50 @@ def reject_tokens(model):
         raise error("QV_ESTATE", "this model does not accept tokens")
     del tower.forward
     return model
+
+
+def mm_token_type_ids(input_ids, of):
+    """What models of transformers 5 want beside input_ids: 1 at placeholders of images, 2 at those of clips, else 0.
+
+    input_ids: a tensor or an array, of any shape, or lists of numbers; the result is of its kind. of: who knows the
+    placeholders' ids: the model of transformers, its config, processor or tokenizer, or the checkpoint's folder.
+    Raises Error where it does not.
+    """
+    image, video = _placeholders(of)
+
+    def kinds(ids):
+        if hasattr(ids, "shape") and hasattr(ids, "dtype"):
+            return (ids == image) * 1 + (ids == video) * 2
+        if isinstance(ids, (list, tuple)):
+            return [kinds(one) for one in ids]
+        return {image: 1, video: 2}.get(_check.whole(ids, "an id of input_ids"), 0)
+
+    return kinds(input_ids)
+
+
+def _placeholders(of):
+    """(id of an image's, of a clip's)"""
+    from ._prompt import PADS
+
+    names = ("image_token_id", "video_token_id")
+    if isinstance(of, (str, os.PathLike)):
+        file = os.path.join(os.fsdecode(_check.path(of, "of")), "config.json")
+        try:
+            with open(file, encoding="utf-8") as f:
+                found = json.load(f)
+        except (OSError, ValueError) as e:
+            raise error("QV_EIO", f"{file}: {getattr(e, 'strerror', None) or e}") from None
+        pairs = [[found.get(name) for name in names]] if isinstance(found, dict) else []
+    else:
+        tokenizer = getattr(of, "tokenizer", of)
+        pairs = [[getattr(who, name, None) for name in names] for who in (of, getattr(of, "config", None), tokenizer)]
+        if hasattr(tokenizer, "convert_tokens_to_ids"):
+            pairs.append([tokenizer.convert_tokens_to_ids(pad) for pad in PADS.values()])
+    for pair in pairs:
+        if all(isinstance(number, int) for number in pair):
+            return pair
+    raise _check.wrong("of", of, "who knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
+                                 "tokenizer or checkpoint's folder")
 
 
 class _Stored:
@@ -174,7 +220,8 @@ def _check_version(engine, oldest, newest, version):
     version = _installed(engine) if version is None else version
     if version is None:
         return
-    numbers = _numbers(str(version))
+    version = _check.utf8(version)
+    numbers = _numbers(version)
     tried = ".".join(map(str, newest))
     if numbers is None or numbers < oldest:
         raise error(
@@ -232,11 +279,14 @@ def _clip_fields(items, second_per_grid_ts):
     if family != "qwen2_5_vl":
         return {}
     given = second_per_grid_ts
-    if given is None or isinstance(given, (int, float)):
-        given = [given] * len(items)
+    single = given is None or isinstance(given, (int, float))
+    given = [given] * len(items) if single else _check.items(given, "second_per_grid_ts")
     if len(given) != len(items):
         raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
-    seconds = [item.result.second_per_grid_ts if value is None else value for item, value in zip(items, given)]
+    seconds = [
+        item.result.second_per_grid_ts if value is None else _check.real(value, "second_per_grid_ts")
+        for item, value in zip(items, given)
+    ]
     for item, value in zip(items, seconds):
         if not value:
             raise wrong(

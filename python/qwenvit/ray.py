@@ -57,6 +57,8 @@ def _share():
 
 def _load(model, load_options):
     """On the one GPU that Ray lets this actor see, or on its share of the cores."""
+    if load_options is not None and not isinstance(load_options, dict):
+        raise _check.wrong("load_options", load_options, "a dict, of arguments of qwenvit.load")
     return load(model, **{"threads": _share(), **(load_options or {})})
 
 
@@ -78,7 +80,7 @@ class Encoder:
 
     def __init__(self, model, *, dtype="bf16", deepstack=True, load_options=None, **options):
         self.model = _load(model, load_options)
-        self.dtype, self.deepstack, self.options = dtype, deepstack, options
+        self.dtype, self.deepstack, self.options = dtype, _check.flag(deepstack, "deepstack"), options
 
     def __call__(self, batch):
         if not isinstance(batch, pa.Table):
@@ -110,7 +112,7 @@ class Encoder:
                 continue
             sources.append({"path": row["path"], "key": str(place), **own})
         encoded = self.model.encode(
-            sources, dtype=self.dtype, errors="yield", decoders=_share(), **self.options
+            sources, dtype=self.dtype, errors="yield", ordered=False, decoders=_share(), **self.options
         )
         for result in encoded:
             results[int(result.key)] = result

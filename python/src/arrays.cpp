@@ -31,21 +31,22 @@ array_dtype(qv_dtype dtype, bool bits)
 }
 
 nb::ndarray<>
-take_array(nb::handle object, const char *what, bool writable)
+take_array(nb::handle object, const char *what)
 {
-    nb::ndarray<> array;
     nb::ndarray<nb::ro> seen;
     if (!nb::ndarray_check(object))
         fail(QV_EINVAL, "%s: a %s is no array; give one with DLPack or a buffer (numpy, torch)",
              what, nb::type_name(object.type()).c_str());
     /* read-only arrays are taken too: nothing here writes to what it was given to read */
-    if (writable ? !nb::try_cast(object, array) : !nb::try_cast(object, seen))
-        fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it %s?", what,
-             nb::type_name(object.type()).c_str(),
-             writable ? "read-only, or of a dtype that DLPack lacks"
-                      : "of a dtype that DLPack lacks");
-    if (!writable)
-        array = nb::ndarray<>(seen);
+    if (!nb::try_cast(object, seen))
+        fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it of a dtype that DLPack lacks?",
+             what, nb::type_name(object.type()).c_str());
+    return nb::ndarray<>(seen);
+}
+
+void
+must_be_contiguous(const nb::ndarray<> &array, const char *what)
+{
     int64_t expected = 1;
     for (size_t i = array.size() ? array.ndim() : 0; i-- > 0;) {
         if (array.shape(i) != 1 && array.stride(i) != expected)
@@ -55,7 +56,6 @@ take_array(nb::handle object, const char *what, bool writable)
                  what, i, (long long)array.stride(i), (long long)expected);
         expected *= (int64_t)array.shape(i);
     }
-    return array;
 }
 
 } // namespace qvpy

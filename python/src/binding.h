@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -24,6 +25,9 @@ namespace qvpy
 {
 
 namespace nb = nanobind;
+
+class Decoder;
+qv_decoder *decoder_of(nb::handle decoder); /* NULL for None */
 
 /* Becomes qwenvit.Error. */
 struct Failure {
@@ -65,6 +69,7 @@ struct Tokens {
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* qv_clip_info's; 0: not of a file */
+    int64_t index = 0;                         /* of a job's sources */
 
     size_t
     matrix_bytes() const
@@ -84,15 +89,17 @@ struct Frames {
     std::vector<uint8_t> data;
     int64_t n = 0, grid_thw[3] = {};
     bool is_image = false;
+    std::vector<double> timestamps; /* [n], or none */
+    double sampled_fps = 0;
 };
 
 /* A device and the weights on it. One call at a time, whatever thread; others wait. */
 class Model
 {
   public:
-    Model(const std::string &dir, const std::string &backend, int device, const std::string &dtype,
-          int threads, uintptr_t stream, const std::string &tune_file,
-          const std::string &kernel_folder);
+    /* Paths are bytes: they may be no UTF-8. */
+    Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
+          int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder);
     ~Model();
     void close();
     nb::dict info();
@@ -104,7 +111,6 @@ class Model
      * [n, out_hidden] of dtype. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
-    Frames *prepare(nb::object frames, bool is_image, int64_t min_pixels, int64_t max_pixels);
     /* Calls, without the interpreter, with the model, which may be at work: to be asked what it is. */
     void look_at(const std::function<void(const qv_model *)> &look);
 
@@ -119,22 +125,27 @@ class Model
     qv_context *context = nullptr;
     qv_model *model = nullptr;
     pid_t owner;
-    std::mutex busy;
-    bool lent = false;
+    std::recursive_mutex busy;     /* a handler of a signal may call while a call is under way */
+    const char *at_work = nullptr; /* for whom, where calls are refused */
+    bool interrupted = false;      /* a handler raised */
+    std::chrono::steady_clock::time_point heard; /* signals were */
     qv_context_info device_facts;
     void must_be_usable() const;
+    bool is_interrupted();
     void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
                 const std::function<qv_tokens()> &allocate);
 };
 
-/* Of the binding's Decoder, or None. */
-qv_decoder *decoder_of(nb::handle decoder);
 nb::dict progress_of(qv_job *job);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
+qv_status parse_status(const std::string &name);
+/* Most threads of any kind that may be asked for. */
+static constexpr int MOST_THREADS = 1024;
 /* Options by the names that encode() gives them. */
 void take_clip_options(nb::dict options, qv_clip_options *o);
 
 void bind_model(nb::module_ &m);
+void bind_frames(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
 void bind_job(nb::module_ &m);
 void bind_cache(nb::module_ &m);
@@ -145,8 +156,10 @@ nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dty
                     nb::handle owner);
 /* What Python's arrays call a dtype of tokens. bits: bf16 as 16-bit integers, for those who know no bf16. */
 nb::dlpack::dtype array_dtype(qv_dtype dtype, bool bits);
-/* Anything with DLPack or a buffer: QV_EINVAL in words where it has none, or is not contiguous. */
-nb::ndarray<> take_array(nb::handle object, const char *what, bool writable);
+/* Anything with DLPack or a buffer: QV_EINVAL in words where it has none. */
+nb::ndarray<> take_array(nb::handle object, const char *what);
+/* The same of an array that is not contiguous. */
+void must_be_contiguous(const nb::ndarray<> &array, const char *what);
 
 } // namespace qvpy
 

@@ -19,6 +19,15 @@ text_of(nb::bytes bytes, const char *what)
     return text;
 }
 
+qv_status
+parse_status(const std::string &name)
+{
+    for (int i = QV_OK; i < QV_STATUS_MAX && *qv_status_name((qv_status)i); i++)
+        if (name == qv_status_name((qv_status)i))
+            return (qv_status)i;
+    fail(QV_EINVAL, "\"%.40s\" is no status", name.c_str());
+}
+
 /* A row: a key, a file or what is in memory, and what the row asks of it alone. */
 struct CacheRow {
     std::string path, key; /* key: as caches write it */
@@ -104,6 +113,8 @@ memory_of(nb::handle data, const std::string &key)
         m.n_bytes = frames.data.size();
         m.item.n_frames = frames.n;
         m.item.is_image = frames.is_image;
+        m.timestamps_s = frames.timestamps.empty() ? nullptr : frames.timestamps.data();
+        m.sampled_fps = frames.sampled_fps;
         memcpy(m.item.grid_thw, frames.grid_thw, sizeof m.item.grid_thw);
     } else {
         m.kind = QV_SOURCE_BYTES;

@@ -4,7 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <map>
 
 #include "binding.h"
 
@@ -17,10 +17,10 @@ namespace qvpy
 class Decoder
 {
   public:
-    explicit Decoder(const std::string &program) : owner(getpid())
+    explicit Decoder(nb::bytes program) : owner(getpid())
     {
         qv_error err = {};
-        check(qv_decoder_start(program.c_str(), &decoder, &err), err);
+        check(qv_decoder_start(text_of(program, "path").c_str(), &decoder, &err), err);
     }
     ~Decoder()
     {
@@ -53,27 +53,80 @@ struct Source {
     std::string bytes;
     std::shared_ptr<Frames> frames;
     std::unique_ptr<Tokens> tokens = std::make_unique<Tokens>();
+    int64_t lent = 0;      /* bytes that it has and, where they are known, its result will have */
+    bool is_known = false; /* whether they are */
 };
 
-static constexpr size_t MOST_WAITING = 16; /* results, before the job waits for Python */
+using Ready = std::map<int64_t, std::unique_ptr<Tokens>>;
 
 /* What the job's threads and Python share. In a process that was forked off these threads are not, though they
- * may hold the lock, or wait: there it is never freed, for to end a condition waits for those who wait for it. */
+ * may hold the lock, or wait: there it is never freed, for to end a condition waits for those who wait for it.
+ *
+ * The sink waits for nobody: where results are in order, the one that Python waits for may come behind those
+ * for which there is no room. It is adding that waits, until what was added and not yet taken has room in `most`
+ * bytes. A file's result has the mean of those before it until it is there; before the first is, a share. */
 struct Results {
     std::mutex lock;
     std::condition_variable changed;
-    std::deque<std::unique_ptr<Tokens>> ready;
-    bool ended = false, cancelled = false;
+    Ready ready; /* by their places where they are in order, else as they came */
+    bool ordered = false, ended = false, cancelled = false;
+    int64_t most = 0, came = 0, turn = 0, refused = 0;
+    int64_t waiting = 0, lent = 0;      /* bytes of results, and of sources under way */
+    int64_t outstanding = 0, files = 0; /* sources not yet taken; files under way */
+    int64_t seen = 0, seen_bytes = 0;   /* results of files, so far */
+
+    bool
+    has_room(const Source &next) const
+    {
+        const int64_t each = seen ? seen_bytes / seen : most / SHARES;
+        const int64_t unknown = files + !next.is_known;
+        return !outstanding || waiting + lent + next.lent + unknown * each <= most;
+    }
+    bool
+    is_next_ready() const
+    {
+        return !ready.empty() && (!ordered || ended || ready.begin()->first == turn);
+    }
+    void
+    count(const Source &source, int sign)
+    {
+        lent += sign * source.lent;
+        files += source.is_known ? 0 : sign;
+    }
+    void put(std::unique_ptr<Tokens> tokens);
+    static constexpr int64_t SHARES = 32;
 };
+
+static int64_t
+result_bytes(const Tokens &t)
+{
+    const size_t matrices = t.data ? (size_t)(1 + t.n_deepstack) * t.matrix_bytes() : 0;
+    return (int64_t)(matrices + t.timestamps.size() * sizeof(double) + t.key.size() +
+                     t.error.size() + sizeof t);
+}
+
+/* Under the lock. */
+void
+Results::put(std::unique_ptr<Tokens> tokens)
+{
+    waiting += result_bytes(*tokens);
+    ready.emplace(ordered ? tokens->index : came++, std::move(tokens));
+}
 
 class Job
 {
   public:
-    Job(nb::object model, nb::object decoder, const std::string &dtype, int decoders, bool alone);
+    /* ordered: results come in the order of their places. most: bytes of what is added ahead. */
+    Job(nb::object model, nb::object decoder, const std::string &dtype, int decoders, bool alone,
+        bool ordered, int64_t most);
     ~Job();
-    void add(const std::string &key, nb::object source, bool is_path, nb::dict options);
+    /* place: 0, 1, .., a source each, which is added or refused. */
+    void add(int64_t place, const std::string &key, nb::object source, bool is_path,
+             nb::dict options);
+    void refuse(int64_t place, const std::string &key, const std::string &status,
+                const std::string &words);
     void end();
-    nb::object next();
+    nb::object next(double seconds);
     void cancel();
     void close();
     nb::dict progress();
@@ -82,22 +135,28 @@ class Job
     nb::object model_object, decoder_object;
     Model *model;
     qv_job *job = nullptr;
+    qv_dtype output;
     pid_t owner;
     std::unique_ptr<Results> results = std::make_unique<Results>();
 
     void must_be_open() const;
+    int64_t bytes_of_result(const int64_t *grid) const;
+    void wait_for_room(const Source &next);
     qv_status take(const qv_job_result *r, qv_error *err);
     static qv_status sink(void *user, const qv_job_result *r, qv_error *err);
 };
 
-Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int decoders, bool alone)
+Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
+         bool ordered, int64_t most)
     : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
-      owner(getpid())
+      output(parse_dtype(dtype, false)), owner(getpid())
 {
     qv_job_options o = {};
+    results->ordered = ordered;
+    results->most = most;
     o.sink = sink;
     o.user = this;
-    o.output = parse_dtype(dtype, false);
+    o.output = output;
     o.decoders = decoders;
     o.alone = alone;
     o.queue = 64;
@@ -172,15 +231,22 @@ Job::take(const qv_job_result *r, qv_error *)
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
         t.has_timestamps = true;
         t.sampled_fps = r->clip->sampled_fps;
-        if (t.sampled_fps > 0)
-            t.pair_seconds = model->facts.temporal_patch_size / t.sampled_fps;
+    } else if (done->frames && !done->frames->timestamps.empty()) {
+        t.timestamps = done->frames->timestamps;
+        t.has_timestamps = true;
+        t.sampled_fps = done->frames->sampled_fps;
     }
+    if (t.sampled_fps > 0)
+        t.pair_seconds = model->facts.temporal_patch_size / t.sampled_fps;
     Results &to = *results;
-    std::unique_lock<std::mutex> hold(to.lock);
-    to.changed.wait(hold,
-                    [&] { return to.cancelled || r->cancelled || to.ready.size() < MOST_WAITING; });
+    std::lock_guard<std::mutex> hold(to.lock);
+    to.count(*done, -1);
+    if (!done->is_known && !t.status) {
+        to.seen++;
+        to.seen_bytes += result_bytes(t);
+    }
     if (!to.cancelled)
-        to.ready.push_back(std::move(source->tokens));
+        to.put(std::move(source->tokens));
     to.changed.notify_all();
     return QV_OK;
 }
@@ -197,57 +263,111 @@ parse_like(nb::handle name)
     return like;
 }
 
+/* Python's own numbers and numpy's; True and False are none. */
+static double
+real_of(const std::string &name, nb::handle value)
+{
+    const double real = PyBool_Check(value.ptr()) ? -1 : PyFloat_AsDouble(value.ptr());
+    if (!PyBool_Check(value.ptr()) && !(real == -1 && PyErr_Occurred()))
+        return real;
+    PyErr_Clear();
+    fail(QV_EINVAL, "%s: a %s; must be a number", name.c_str(),
+         nb::type_name(value.type()).c_str());
+}
+
+static int64_t
+integer_of(const std::string &name, nb::handle value)
+{
+    int overflow = 0;
+    const nb::object whole = nb::steal(PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())
+                                           ? nullptr
+                                           : PyNumber_Index(value.ptr()));
+    const int64_t integer =
+        whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
+    PyErr_Clear();
+    if (!whole.is_valid())
+        fail(QV_EINVAL, "%s: a %s; must be a number without a fraction", name.c_str(),
+             nb::type_name(value.type()).c_str());
+    if (overflow)
+        fail(QV_EINVAL, "%s: a number of more than 64 bits", name.c_str());
+    return integer;
+}
+
 void
 take_clip_options(nb::dict options, qv_clip_options *o)
 {
     const struct {
         const char *name;
+        double *at;
+    } reals[] = { { "fps", &o->fps },
+                  { "start", &o->start_s },
+                  { "end", &o->end_s },
+                  { "decode_seconds", &o->decode_seconds } };
+    int64_t threads = 0, like = 0;
+    const struct {
+        const char *name;
         int64_t *at;
-    } numbers[] = { { "num_frames", &o->num_frames },
-                    { "min_frames", &o->min_frames },
-                    { "max_frames", &o->max_frames },
-                    { "min_pixels", &o->min_pixels },
-                    { "max_pixels", &o->max_pixels },
-                    { "total_pixels", &o->total_pixels },
-                    { "decode_memory", &o->decode_memory },
-                    { "offset", &o->offset },
-                    { "length", &o->length } };
+    } integers[] = { { "num_frames", &o->num_frames },
+                     { "min_frames", &o->min_frames },
+                     { "max_frames", &o->max_frames },
+                     { "min_pixels", &o->min_pixels },
+                     { "max_pixels", &o->max_pixels },
+                     { "total_pixels", &o->total_pixels },
+                     { "decode_memory", &o->decode_memory },
+                     { "offset", &o->offset },
+                     { "length", &o->length },
+                     { "threads", &threads },
+                     { "like", &like } }; /* a number by now: parse_like */
     for (auto [key, value] : options) {
-        const std::string name = nb::cast<std::string>(key);
-        bool known = true;
-        try {
-            if (name == "fps")
-                o->fps = nb::cast<double>(value);
-            else if (name == "start")
-                o->start_s = nb::cast<double>(value);
-            else if (name == "end")
-                o->end_s = nb::cast<double>(value);
-            else if (name == "decode_seconds")
-                o->decode_seconds = nb::cast<double>(value);
-            else if (name == "threads")
-                o->threads = nb::cast<int>(value);
-            else if (name == "like")
-                o->like = (qv_like)nb::cast<int>(value);
-            else {
-                known = false;
-                for (const auto &number : numbers)
-                    if (name == number.name) {
-                        *number.at = nb::cast<int64_t>(value);
-                        known = true;
-                    }
+        const std::string name = nb::str(key).c_str();
+        bool known = false;
+        for (const auto &real : reals)
+            if (name == real.name) {
+                *real.at = real_of(name, value);
+                known = true;
             }
-        } catch (const nb::cast_error &) {
-            fail(QV_EINVAL, "%s: a %s; must be a number", name.c_str(),
-                 nb::type_name(value.type()).c_str());
-        }
+        for (const auto &integer : integers)
+            if (name == integer.name) {
+                *integer.at = integer_of(name, value);
+                known = true;
+            }
         if (!known)
             fail(QV_EINVAL, "there is no option %s", name.c_str());
     }
+    if (threads < 0 || threads > MOST_THREADS)
+        fail(QV_EINVAL, "threads is %lld; 0 to %d", (long long)threads, MOST_THREADS);
+    o->threads = (int)threads;
+    o->like = (qv_like)like;
+}
+
+int64_t
+Job::bytes_of_result(const int64_t *grid) const
+{
+    const qv_model_info &m = model->facts;
+    const int64_t n = grid[0] * grid[1] * grid[2] / (m.merge_size * m.merge_size);
+    return n * m.out_hidden * (1 + m.n_deepstack) * (int64_t)qv_dtype_bytes(output);
+}
+
+/* Without the interpreter. Returns at once where the job is over, or Python wants no more of it. */
+void
+Job::wait_for_room(const Source &next)
+{
+    Results &r = *results;
+    qv_job_progress p = {};
+    std::unique_lock<std::mutex> hold(r.lock);
+    while (!p.ended && !r.cancelled && !r.has_room(next)) {
+        r.changed.wait_for(hold, std::chrono::milliseconds(100));
+        hold.unlock(); /* a job that has lost its device tells of nothing until it is ended */
+        qv_job_get_progress(job, &p);
+        hold.lock();
+    }
+    r.count(next, 1);
+    r.outstanding++;
 }
 
 /* source: a path (is_path), bytes of a file, or Frames. */
 void
-Job::add(const std::string &key, nb::object source, bool is_path, nb::dict options)
+Job::add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
 {
     auto kept = std::make_unique<Source>();
     qv_clip_options clip = {};
@@ -258,18 +378,18 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
     s.key = key.c_str();
     s.user = kept.get();
     s.clip = &clip;
+    kept->tokens->index = place;
     if (nb::isinstance<Frames>(source)) {
-        kept->frames = std::make_shared<Frames>(nb::cast<const Frames &>(source));
+        kept->frames = std::make_shared<Frames>(std::move(nb::cast<Frames &>(source)));
         s.kind = QV_SOURCE_FRAMES;
         s.item.data = kept->frames->data.data();
         s.item.n_frames = kept->frames->n;
         s.item.is_image = kept->frames->is_image;
         memcpy(s.item.grid_thw, kept->frames->grid_thw, sizeof s.item.grid_thw);
+        kept->is_known = true;
+        kept->lent = (int64_t)kept->frames->data.size() + bytes_of_result(s.item.grid_thw);
     } else if (is_path) {
-        nb::bytes text = nb::cast<nb::bytes>(source); /* a path may be no UTF-8 */
-        path.assign(text.c_str(), text.size());
-        if (path.find('\0') != std::string::npos)
-            fail(QV_EINVAL, "a path has a NUL in it");
+        path = text_of(nb::cast<nb::bytes>(source), "path"); /* which may be no UTF-8 */
         s.path = path.c_str();
     } else {
         nb::bytes bytes = nb::cast<nb::bytes>(source);
@@ -279,15 +399,44 @@ Job::add(const std::string &key, nb::object source, bool is_path, nb::dict optio
         s.kind = QV_SOURCE_BYTES;
         s.bytes = kept->bytes.data();
         s.n_bytes = kept->bytes.size();
+        kept->lent = (int64_t)kept->bytes.size();
     }
     qv_error err = {};
     qv_status status;
     {
         nb::gil_scoped_release released;
+        wait_for_room(*kept);
         status = qv_job_add(job, &s, &err);
+        if (status) {
+            std::lock_guard<std::mutex> hold(results->lock);
+            results->count(*kept, -1);
+            results->outstanding--;
+        }
     }
     check(status, err);
     kept.release(); /* take() has it */
+}
+
+/* A source that did not come as far as the job: its place has a failure. */
+void
+Job::refuse(int64_t place, const std::string &key, const std::string &status,
+            const std::string &words)
+{
+    Source none;
+    Tokens &t = *none.tokens;
+    must_be_open();
+    t.index = place;
+    t.key = key;
+    t.status = parse_status(status);
+    t.error = words;
+    none.is_known = true;
+    nb::gil_scoped_release released;
+    wait_for_room(none);
+    std::lock_guard<std::mutex> hold(results->lock);
+    results->refused++;
+    if (!results->cancelled)
+        results->put(std::move(none.tokens));
+    results->changed.notify_all();
 }
 
 /* No more comes. Waits until all is done; next() then ends. */
@@ -307,12 +456,14 @@ Job::end()
     check(status, err);
 }
 
-/* The next result, None at the end. Signals are seen to while it waits. */
+/* The next result, None at the end, False where none comes for so long. Signals are seen to while it waits. */
 nb::object
-Job::next()
+Job::next(double seconds)
 {
     model->must_be_ours();
     Results &from = *results;
+    using clock = std::chrono::steady_clock;
+    const auto until = clock::now() + std::chrono::duration<double>(seconds);
     for (;;) {
         std::unique_ptr<Tokens> one;
         bool over;
@@ -320,11 +471,14 @@ Job::next()
             nb::gil_scoped_release released;
             std::unique_lock<std::mutex> hold(from.lock);
             from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
-                return from.ended || from.cancelled || !from.ready.empty();
+                return from.ended || from.cancelled || from.is_next_ready();
             });
-            if (!from.ready.empty()) {
-                one = std::move(from.ready.front());
-                from.ready.pop_front();
+            if (from.is_next_ready()) {
+                one = std::move(from.ready.begin()->second);
+                from.ready.erase(from.ready.begin());
+                from.turn = one->index + 1;
+                from.waiting -= result_bytes(*one);
+                from.outstanding--;
             }
             over = from.ended || from.cancelled;
         }
@@ -335,6 +489,8 @@ Job::next()
             return nb::none();
         if (PyErr_CheckSignals())
             throw nb::python_error();
+        if (clock::now() >= until)
+            return nb::bool_(false);
     }
 }
 
@@ -370,13 +526,6 @@ Job::close()
 }
 
 nb::dict
-Job::progress()
-{
-    model->must_be_ours();
-    return job ? progress_of(job) : nb::dict();
-}
-
-nb::dict
 progress_of(qv_job *job)
 {
     nb::dict d;
@@ -391,15 +540,34 @@ progress_of(qv_job *job)
     return d;
 }
 
+nb::dict
+Job::progress()
+{
+    model->must_be_ours();
+    if (!job)
+        return nb::dict();
+    nb::dict d = progress_of(job);
+    std::lock_guard<std::mutex> hold(results->lock);
+    for (const char *name : { "added", "done", "failed" })
+        d[name] = nb::cast<int64_t>(d[name]) + results->refused;
+    return d;
+}
+
 void
 bind_job(nb::module_ &m)
 {
     m.def("parse_like", parse_like);
-    nb::class_<Decoder>(m, "Decoder").def(nb::init<const std::string &>());
+    m.def("check_options", [](nb::dict options) {
+        qv_clip_options o = {};
+        take_clip_options(options, &o);
+    });
+    nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
     nb::class_<Job>(m, "Job")
-        .def(nb::init<nb::object, nb::object, const std::string &, int, bool>(), nb::arg("model"),
-             nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"))
+        .def(nb::init<nb::object, nb::object, const std::string &, int, bool, bool, int64_t>(),
+             nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
+             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"))
         .def("add", &Job::add)
+        .def("refuse", &Job::refuse)
         .def("end", &Job::end)
         .def("next", &Job::next)
         .def("cancel", &Job::cancel)

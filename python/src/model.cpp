@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model on a device: loading it, patches to tokens, frames to the size that it takes. */
+/* A model on a device: loading it, patches to tokens. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,11 +37,12 @@ parse_dtype(const std::string &name, bool or_auto)
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-Model::Model(const std::string &dir, const std::string &backend, int device,
-             const std::string &dtype, int threads, uintptr_t stream, const std::string &tune_file,
-             const std::string &kernel_folder)
+Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
+             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_)
     : owner(getpid())
 {
+    const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
+                      kernel_folder = text_of(kernel_folder_, "path");
     qv_context_options c = {};
     qv_model_options o = {};
     qv_error err = {};
@@ -88,10 +89,8 @@ Model::must_be_usable() const
 {
     if (!model)
         fail(QV_ESTATE, "this model was closed");
-    if (lent)
-        fail(QV_ESTATE,
-             "this model is at work for a generator of encode(); take all that comes from "
-             "it, or close() it, first");
+    if (at_work)
+        fail(QV_ESTATE, "this model is at work %s", at_work);
 }
 
 void
@@ -99,7 +98,7 @@ Model::close()
 {
     must_be_ours();
     nb::gil_scoped_release released;
-    std::lock_guard<std::mutex> lock(busy);
+    std::lock_guard<std::recursive_mutex> lock(busy);
     if (model)
         must_be_usable();
     qv_model_free(&model);
@@ -111,17 +110,18 @@ Model::lend()
 {
     must_be_ours();
     nb::gil_scoped_release released;
-    std::lock_guard<std::mutex> lock(busy);
+    std::lock_guard<std::recursive_mutex> lock(busy);
     must_be_usable();
-    lent = true;
+    at_work = "for a generator of encode(); take all that comes from it, or close() it, first";
     return model;
 }
 
 void
 Model::give_back()
 {
-    std::lock_guard<std::mutex> lock(busy);
-    lent = false;
+    nb::gil_scoped_release released; /* who has the lock may wait for the interpreter */
+    std::lock_guard<std::recursive_mutex> lock(busy);
+    at_work = nullptr;
 }
 
 static nb::dict
@@ -204,7 +204,7 @@ Model::look_at(const std::function<void(const qv_model *)> &look)
 {
     must_be_ours();
     nb::gil_scoped_release released;
-    std::lock_guard<std::mutex> lock(busy);
+    std::lock_guard<std::recursive_mutex> lock(busy);
     if (!model)
         fail(QV_ESTATE, "this model was closed");
     look(model);
@@ -271,7 +271,8 @@ static Patches
 take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool u16_is_bf16,
              const std::vector<int64_t> &grid_thw)
 {
-    nb::ndarray<> x = take_array(rows, "pixel_values", false);
+    nb::ndarray<> x = take_array(rows, "pixel_values");
+    must_be_contiguous(x, "pixel_values");
     if (x.ndim() != 2 || (int64_t)x.shape(1) != m.row_dim)
         fail(QV_EINVAL,
              "pixel_values: must be [patches, %lld] for this model; %zu axes, the last of %zu",
@@ -310,6 +311,22 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
     return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
 }
 
+/* Between two chunks, without the interpreter, for which other threads may wait long: its signals' handlers run
+ * now and then, and may raise. */
+bool
+Model::is_interrupted()
+{
+    const auto now = std::chrono::steady_clock::now();
+    if (now - heard < std::chrono::milliseconds(50))
+        return false;
+    heard = now;
+    const nb::gil_scoped_acquire acquired;
+    at_work = "in the call that this signal has interrupted";
+    interrupted = PyErr_CheckSignals();
+    at_work = nullptr;
+    return interrupted;
+}
+
 /* allocate: memory for the tokens, asked for when the device is at work, where that can be. */
 void
 Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
@@ -319,14 +336,24 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     qv_error err = {};
     options.input = bucket.input = input;
     options.output = bucket.output = output;
+    options.stop = [](void *self) { return static_cast<Model *>(self)->is_interrupted(); };
+    options.stop_user = this;
     nb::gil_scoped_release released;
-    std::lock_guard<std::mutex> lock(busy);
+    std::lock_guard<std::recursive_mutex> lock(busy);
     must_be_usable();
     const int64_t *g = items[0].grid_thw;
     if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
         g[0] * g[1] * g[2] > bucket.capacity.rows) {
         qv_tokens to = allocate();
-        check(qv_encode(model, input, items.data(), items.size(), &options, &to, &err), err);
+        interrupted = false;
+        heard = std::chrono::steady_clock::now();
+        const qv_status status =
+            qv_encode(model, input, items.data(), items.size(), &options, &to, &err);
+        if (interrupted) {
+            const nb::gil_scoped_acquire acquired;
+            throw nb::python_error();
+        }
+        check(status, err);
         return;
     }
     qv_plan *plan = nullptr;
@@ -359,58 +386,18 @@ Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::cal
     });
 }
 
-/* ---- frames to the tower's size -------------------------------------------------------------- */
-
-Frames *
-Model::prepare(nb::object object, bool is_image, int64_t min_pixels, int64_t max_pixels)
-{
-    must_be_ours();
-    nb::ndarray<> x = take_array(object, "frames", false);
-    if (x.ndim() != 4 || x.shape(3) != 3 || x.dtype() != nb::dtype<uint8_t>() || !x.size() ||
-        x.device_type() != nb::device::cpu::value)
-        fail(QV_EINVAL,
-             "frames: must be bytes (uint8) [frames, height, width, 3] in the host's memory");
-    qv_preprocess p = is_image ? facts.image : facts.video;
-    p.min_pixels = min_pixels ? min_pixels : p.min_pixels;
-    p.max_pixels = max_pixels ? max_pixels : p.max_pixels;
-    const int64_t n = (int64_t)x.shape(0), h = (int64_t)x.shape(1), w = (int64_t)x.shape(2);
-    if (is_image && n != 1)
-        fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)n);
-    int64_t to_h, to_w;
-    qv_error err = {};
-    nb::gil_scoped_release released;
-    check(qv_smart_resize(is_image ? 0 : n, h, w, &p, &to_h, &to_w, &err), err);
-    auto frames = std::make_unique<Frames>();
-    frames->n = n;
-    frames->is_image = is_image;
-    frames->grid_thw[0] = (n + p.temporal_patch_size - 1) / p.temporal_patch_size;
-    frames->grid_thw[1] = to_h / p.patch_size;
-    frames->grid_thw[2] = to_w / p.patch_size;
-    frames->data.resize((size_t)(n * to_h * to_w * 3));
-    const uint8_t *from = static_cast<const uint8_t *>(x.data());
-    for (int64_t i = 0; i < n; i++)
-        check(qv_resize_bicubic(from + i * h * w * 3, h, w, w * 3,
-                                frames->data.data() + i * to_h * to_w * 3, to_h, to_w, &err),
-              err);
-    return frames.release();
-}
-
 void
 bind_model(nb::module_ &m)
 {
     m.def("look_at_device", &look_at_device);
-    nb::class_<Frames>(m, "Frames").def_prop_ro("grid_thw", [](const Frames &f) {
-        return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
-    });
     nb::class_<Model>(m, "Model")
-        .def(nb::init<const std::string &, const std::string &, int, const std::string &, int,
-                      uintptr_t, const std::string &, const std::string &>())
+        .def(nb::init<nb::bytes, const std::string &, int, const std::string &, int, uintptr_t,
+                      nb::bytes, nb::bytes>())
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
              nb::arg("grid_thw"), nb::arg("dtype"))
-        .def("forward_at", &Model::forward_at)
-        .def("prepare", &Model::prepare, nb::rv_policy::take_ownership);
+        .def("forward_at", &Model::forward_at);
 }
 
 } // namespace qvpy

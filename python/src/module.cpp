@@ -26,12 +26,14 @@ NB_MODULE(_core, m)
     static PyObject *type = PyErr_NewExceptionWithDoc(
         "qwenvit.Error",
         "What failed, in words: the argument, the value found, and what would be right.\n\n"
-        "status: a name as \"QV_EINVAL\" (see qwenvit.h). key: of encode(), which source.",
+        "status: a name as \"QV_EINVAL\" (see qwenvit.h). key: of encode(), which source; index: "
+        "its place among them.",
         nullptr, nullptr);
     if (!type)
         throw nb::python_error();
     m.attr("Error") = nb::handle(type);
     PyObject_SetAttrString(type, "key", Py_None);
+    PyObject_SetAttrString(type, "index", Py_None);
     PyObject_SetAttrString(type, "status", Py_None);
     nb::register_exception_translator([](const std::exception_ptr &p, void *) {
         try {
@@ -48,6 +50,7 @@ NB_MODULE(_core, m)
 #endif
     bind_tokens(m);
     bind_model(m);
+    bind_frames(m);
     bind_job(m);
     bind_cache(m);
     bind_cache_reader(m);

@@ -56,8 +56,9 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /* The file that `qwenvit encode` writes. */
 static void
-save(const Tokens &t, const std::string &path, const Pairs &metadata)
+save(const Tokens &t, nb::bytes path_, const Pairs &metadata)
 {
+    const std::string path = text_of(path_, "path");
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens to save: %s", t.key.c_str(), t.error.c_str());
     qv_token_file_options options = {};
@@ -90,7 +91,8 @@ void
 bind_tokens(nb::module_ &m)
 {
     nb::class_<Tokens>(m, "Tokens")
-        .def_ro("key", &Tokens::key)
+        .def_prop_ro("key", [](const Tokens &t) { return as_text(t.key.c_str()); })
+        .def_ro("index", &Tokens::index)
         .def_ro("n", &Tokens::n)
         .def_ro("width", &Tokens::width)
         .def_ro("n_deepstack", &Tokens::n_deepstack)
@@ -99,7 +101,7 @@ bind_tokens(nb::module_ &m)
         .def_ro("damaged_frames", &Tokens::damaged_frames)
         .def_ro("sampled_fps", &Tokens::sampled_fps)
         .def_ro("pair_seconds", &Tokens::pair_seconds)
-        .def_ro("error", &Tokens::error)
+        .def_prop_ro("error", [](const Tokens &t) { return as_text(t.error.c_str()); })
         .def_prop_ro("status", [](const Tokens &t) { return qv_status_name(t.status); })
         .def_prop_ro("dtype", [](const Tokens &t) { return qv_dtype_name(t.dtype); })
         .def("matrix", [](nb::handle self, int i, bool bits) { return matrix(self, i, bits); })

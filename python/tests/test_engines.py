@@ -217,3 +217,35 @@ def test_a_tower_of_transformers_hands_tokens_on(monkeypatch, version, n_deepsta
             tower(fake_torch.Tensor(wrong), grid_thw=grid)
     engines.reject_tokens(model)
     assert tower(rows, grid) == "its own"
+
+
+def test_mm_token_type_ids(tmp_path):
+    """As transformers' create_mm_token_type_ids has them, by whatever knows the ids."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl", "image_token_id": 5, "video_token_id": 6}')
+    config = types.SimpleNamespace(image_token_id=5, video_token_id=6)
+    tokenizer = types.SimpleNamespace(convert_tokens_to_ids={"<|image_pad|>": 5, "<|video_pad|>": 6}.get)
+    knowing = [str(tmp_path), tmp_path, config, types.SimpleNamespace(config=config), tokenizer,
+               types.SimpleNamespace(tokenizer=tokenizer)]
+    ids, wanted = [[1, 5, 5, 2, 6], [6, 0, 5, 7, 7]], [[0, 1, 1, 0, 2], [2, 0, 1, 0, 0]]
+    for of in knowing:
+        assert engines.mm_token_type_ids(ids, of) == wanted and engines.mm_token_type_ids(ids[0], of) == wanted[0]
+        made = engines.mm_token_type_ids(np.array(ids), of)
+        assert made.tolist() == wanted and made.dtype == np.int64
+    assert engines.mm_token_type_ids([[5], [1, 6]], config) == [[1], [0, 2]]
+    for of in (None, 3, types.SimpleNamespace(image_token_id=5), "none"):
+        with pytest.raises(qwenvit.Error):
+            engines.mm_token_type_ids(ids, of)
+
+
+def test_mm_token_type_ids_of_torch():
+    torch = pytest.importorskip("torch")
+    config = types.SimpleNamespace(image_token_id=5, video_token_id=6)
+    made = engines.mm_token_type_ids(torch.tensor([[1, 5, 6]]), config)
+    assert made.dtype == torch.int64 and made.tolist() == [[0, 1, 2]]
+
+
+def test_frames_with_a_rate_go_to_engines(torch, model, frames):
+    timed, bare = model.encode(frames, fps=2), model.encode(frames)
+    assert engines.to_vllm(timed)["video"]["timestamps"] == [[0.25, 1.25]]
+    with pytest.raises(qwenvit.Error, match="a clip without timestamps"):
+        engines.to_vllm(bare)

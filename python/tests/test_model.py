@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -128,6 +129,71 @@ def test_a_fork_is_told(model, expected):
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_model_is_a_context_manager(golden, expected):
+    with qwenvit.load(golden, device="cpu", threads=1) as model:
+        assert len(model.forward(expected["pixel_values"], expected["grid_thw"])) == 12
+    with pytest.raises(qwenvit.Error, match="closed"):
+        model.forward(expected["pixel_values"], expected["grid_thw"])
+
+
+INTERRUPTED = """
+import os, signal, threading, time, numpy, qwenvit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+m = qwenvit.load({folder!r}, device="cpu", dtype="f32", threads=1)
+x = numpy.random.default_rng(0).random((100 * 3600, m.info["row_dim"]), numpy.float32)
+one = m.forward(x[:3600], [[1, 60, 60]]).tokens
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+began = time.monotonic()
+try:
+    m.forward(x, {grid})
+except KeyboardInterrupt:
+    print(time.monotonic() - began < 2.3)
+print((m.forward(x[:3600], [[1, 60, 60]]).tokens == one).all())
+"""
+
+
+@pytest.mark.parametrize("grid", ["[[100, 60, 60]]", "[[1, 60, 60]] * 100"])
+def test_ctrl_c_ends_a_long_forward(grid):
+    """Of 8 s and more, within a second and the chunk that is under way; the model is as it was."""
+    code = INTERRUPTED.format(folder=os.path.join(GOLDEN, "qwen2_vl"), grid=grid)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout.split()) == (0, ["True", "True"]), run
+
+
+def test_a_signals_handler_does_not_wait_for_the_call_that_it_interrupts():
+    model = qwenvit.load(os.path.join(GOLDEN, "qwen2_vl"), device="cpu", dtype="f32", threads=1)
+    pixels = np.zeros((5 * 3600, model.info["row_dim"]), np.float32)
+    said = []
+
+    def handler(*_):
+        for call in (model.close, lambda: model.forward(pixels[:3600], [[1, 60, 60]])):
+            with pytest.raises(qwenvit.Error, match="in the call that this signal has interrupted") as e:
+                call()
+            said.append(e.value.status)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert len(model.forward(pixels, [[5, 60, 60]])) == 4500
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert said == ["QV_ESTATE"] * 2 and len(model.forward(pixels[:3600], [[1, 60, 60]])) == 900
+
+
+def test_a_folder_whose_name_is_no_utf8(golden, clip, tmp_path):
+    folder = os.path.join(os.fsencode(tmp_path), b"\xff")
+    os.symlink(os.path.abspath(golden), folder)
+    with qwenvit.load(os.fsdecode(folder), device="cpu", threads=1) as model:
+        tokens = model.encode(clip)
+        tokens.save(folder + b".safetensors")
+        tokens.save(tmp_path / "there")
+        with pytest.raises(qwenvit.Error, match="none") as e:
+            model.encode(os.fsdecode(folder + b"/none.mp4"))
+        assert e.value.status == "QV_EIO" and e.value.key.endswith("\\xff/none.mp4")
+    assert read_safetensors(folder + b".safetensors")[0].keys() == read_safetensors(tmp_path / "there")[0].keys()
 
 
 def test_import_is_quick_and_alone():

@@ -150,6 +150,10 @@ def test_calls_that_cannot_be_done_are_refused(version):
                   {"cu_seqlens": grid}):
         with pytest.raises(qwenvit.Error, match=next(iter(asked))):
             tower(pixels, grid, **asked)
+    pixels.requires_grad = True
+    with pytest.raises(qwenvit.Error, match="wants a gradient"):
+        tower(pixels, grid)
+    pixels.requires_grad = False
     tower.training = True
     with pytest.raises(qwenvit.Error, match="training"):
         tower(pixels, grid)

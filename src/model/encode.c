@@ -22,6 +22,7 @@ struct encoder {
     int64_t *first_rows;                  /* [n], of the output */
     struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
     int n_pushed;
+    bool began; /* a chunk was pushed */
 };
 
 static int64_t
@@ -40,12 +41,15 @@ pull(struct encoder *e, qv_error *err)
     return status;
 }
 
-/* n items, whose tokens go to rows of the output. */
+/* n items, whose tokens go to rows of the output. Before every chunk but the first the caller may stop it. */
 static qv_status
 push(struct encoder *e, qv_plan *plan, const qv_item *items, const int64_t *first_rows, size_t n,
      qv_error *err)
 {
     qv_status status = QV_OK;
+    if (e->began && e->options.stop && e->options.stop(e->options.stop_user))
+        return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
+    e->began = true;
     if (e->n_pushed == e->model->ctx->caps.chunks)
         status = pull(e, err);
     if (!status)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""What can be encoded: paths, bytes, open files, arrays and images, as the binding takes them."""
+
+import os
+import sys
+import urllib.parse
+
+from . import _check, _core
+from ._arrays import error, is_torch, shareable
+
+KINDS = ("path", "bytes", "frames", "image")  # of sources that are a dict
+OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # what can be said of frames;
+PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # they were sampled already
+
+
+def _is_bytes(x):
+    return isinstance(x, (bytes, bytearray, memoryview))
+
+
+def _is_file(x):
+    return callable(getattr(x, "read", None))
+
+
+def _is_array(x):
+    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
+
+
+def _is_pil(x):
+    image = sys.modules.get("PIL.Image")
+    return image is not None and isinstance(x, image.Image)
+
+
+def is_one(source):
+    """Whether it is a source, and not an iterable of some."""
+    if isinstance(source, (str, os.PathLike, dict)) or _is_bytes(source):
+        return True
+    return _is_array(source) or _is_pil(source) or _is_file(source)
+
+
+def needs_decoder(sources):
+    """Of a list: whether a file is among them. Of other iterables nobody knows."""
+    if not isinstance(sources, (list, tuple)):
+        return True
+    return any(
+        isinstance(s, (str, os.PathLike)) or _is_bytes(s) or _is_file(s)
+        or isinstance(s, dict) and not {"frames", "image", "picture"} & set(s)
+        for s in sources
+    )
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def options_of(options):
+    """Those that were said, as the binding takes them; Error for one that there is not, or of another type."""
+    options = {k: v for k, v in options.items() if v is not None}
+    if "like" in options:
+        options["like"] = _core.parse_like(_check.text(options["like"], "like"))
+    _core.check_options({k: v for k, v in options.items() if k != "timestamps"})
+    return options
+
+
+def _seconds_of(own, common):
+    """(fps, timestamps) of frames, as they themselves say, else as all do."""
+    for said in (own, common):
+        if said.get("fps") and "timestamps" in said:
+            raise error("QV_EINVAL", "frames: fps and timestamps exclude each other")
+        if said.get("fps") or "timestamps" in said:
+            return said.get("fps", 0), _check.reals(said.get("timestamps", ()), "timestamps")
+    return 0, []
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def _text_of(given, what, place):
+    """A key, or a path as a key: what it has besides UTF-8 is written with backslashes."""
+    try:
+        text = os.fsencode(given).decode("utf-8", "backslashreplace")
+    except (TypeError, UnicodeEncodeError):
+        text = ""
+    if not text or "\0" in text:
+        raise _check.wrong(f"source {place}: {what}", given, "a text that is not empty, without NUL")
+    return text
+
+
+def key_of(source, place):
+    """Its own key, else its path, else its place."""
+    if isinstance(source, dict):
+        if source.get("key") is not None:
+            return _text_of(source["key"], "key", place)
+        if "path" not in source:
+            return str(place)
+        source = source["path"]
+        return _text_of(source, "path", place)
+    return _text_of(source, "path", place) if isinstance(source, (str, os.PathLike)) else str(place)
+
+
+def local_path(path):
+    """The bytes of a path, which may be a file:// URL."""
+    given = _check.path(path, "path")
+    if not given.startswith(b"file://"):
+        return given
+    host, slash, rest = given[len(b"file://") :].partition(b"/")
+    found = urllib.parse.unquote_to_bytes(slash + rest)
+    if host not in (b"", b"localhost") or len(found) < 2 or b"\0" in found:
+        raise _check.wrong("path", path, "a path, or a URL of this machine: file:///folder/clip.mp4")
+    return found
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+def _array_of_pil(image):
+    """Its RGB; where it is transparent, on white."""
+    try:
+        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            from PIL import Image
+
+            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        image = image.convert("RGB")
+        return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
+    except Exception as e:  # a file is read here, by whichever plugin
+        raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None
+
+
+def _array(frame, name):
+    """As the binding takes one: bytes."""
+    if _is_pil(frame):
+        return _array_of_pil(frame)
+    frame, _ = shareable(frame, name)
+    dtype = str(getattr(frame, "dtype", "uint8")).removeprefix("torch.")
+    if dtype != "uint8":
+        convert = ".to(torch.uint8)" if is_torch(frame) else '.astype("uint8")'
+        scaled = f". Of values in [0, 1]: (frames * 255).round(){convert}" if "float" in dtype else ""
+        raise error("QV_EINVAL", f"{name}: {dtype}; must be bytes from 0 to 255 (uint8){scaled}")
+    return frame
+
+
+def _frames(model, frames, is_image, own, common):
+    """frames: an array or a PIL image, or a list of these, which is a clip."""
+    options = {**common, **own}
+    if set(options) - {*OF_FRAMES, *PASSED_OVER}:
+        raise error("QV_EINVAL", f"of frames only {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]} can be said")
+    if isinstance(frames, (list, tuple)):
+        arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
+    else:
+        arrays = [_array(frames, "frames")]
+        is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
+    fps, seconds = (0, []) if is_image else _seconds_of(own, common)
+    pixels = {k: options[k] for k in ("min_pixels", "max_pixels") if k in options}
+    return _core.prepare(model, arrays, is_image, {**pixels, "fps": fps}, seconds)
+
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+def _read(file, place):
+    try:
+        data = file.read()
+    except Exception as e:  # whoever made it
+        raise error("QV_EIO", f"source {place}: a file that cannot be read: {e}") from None
+    if not _is_bytes(data):
+        raise error("QV_EINVAL", f'source {place}: read() gives a {type(data).__name__}; open files with "rb"')
+    return data
+
+
+def _take_dict(source, place):
+    """What it describes, its kind, and its own options."""
+    own = {k: v for k, v in source.items() if k != "key"}
+    kinds = [k for k in (*KINDS, "picture") if k in own]  # picture: what image was called in 0.2
+    if len(kinds) != 1:
+        raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
+    inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
+    if kind == "bytes" and not (_is_bytes(inner) or _is_file(inner)):
+        raise _check.wrong(f"source {place}: bytes", f"a {type(inner).__name__}", "bytes, or a file that is open")
+    if kind == "path":
+        inner = os.fsdecode(inner)
+    return inner, kind, options_of(own)
+
+
+def describe(model, source, place, common):
+    """What the binding takes of a source: bytes of a path or of a file, or Frames; is it a path; options."""
+    kind, own = None, {}
+    if isinstance(source, dict):
+        source, kind, own = _take_dict(source, place)
+    is_path = isinstance(source, (str, os.PathLike))
+    if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
+        if "timestamps" in own or "timestamps" in common:
+            raise error("QV_EINVAL", f"source {place}: timestamps are said of frames; a file has its own")
+        _text_of(source, "path", place) if is_path else None
+        data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
+        return data, is_path, {**common, **own}
+    if _is_array(source) or _is_pil(source) or isinstance(source, (list, tuple)):
+        if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):
+            raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
+        return _frames(model, source, kind == "image", own, common), False, {}
+    raise error(
+        "QV_EINVAL",
+        f"source {place}: a {type(source).__name__}; must be a path, bytes, a file that is open, frames (an array or "
+        "a list of them) or a PIL image",
+    )

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/* Frames as others have them -> RGB of the size that a tower takes -> rows of pixel_values. */
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "binding.h"
+
+extern "C" {
+#include "engine/block_order.h"
+}
+
+namespace qvpy
+{
+
+/* ---- arrays, wherever their axes lie --------------------------------------------------------- */
+
+/* Bytes of n frames, each [height, width, channels], by the steps of their axes. */
+struct View {
+    nb::ndarray<> array;
+    enum { N, H, W, C, AXES };
+    int64_t size[AXES] = { 1, 1, 1, 1 }, step[AXES] = {};
+
+    const uint8_t *
+    at(int64_t i, int64_t y, int64_t x) const
+    {
+        return static_cast<const uint8_t *>(array.data()) + i * step[N] + y * step[H] + x * step[W];
+    }
+    bool
+    is_rgb() const
+    {
+        return size[C] == 3 && step[C] == 1 && step[W] == 3 && step[H] == 3 * size[W];
+    }
+};
+
+static std::string
+shape_text(const nb::ndarray<> &x)
+{
+    std::string text;
+    for (size_t i = 0; i < x.ndim(); i++)
+        text += (i ? ", " : "") + std::to_string(x.shape(i));
+    return "[" + text + "]";
+}
+
+static bool
+are_channels(size_t n)
+{
+    return n == 1 || n == 3 || n == 4;
+}
+
+/* [height, width]; or with channels, 1, 3 or 4 of them, behind these two or before; of clips behind the frames. */
+static View
+view_of(nb::handle object, const std::string &what)
+{
+    View v;
+    v.array = take_array(object, what.c_str());
+    const nb::ndarray<> &x = v.array;
+    const size_t n = x.ndim();
+    const bool behind = n > 2 && are_channels(x.shape(n - 1));
+    const bool before = n > 2 && !behind && are_channels(x.shape(n - 3));
+    if (x.dtype() != nb::dtype<uint8_t>() || !x.size() || n < 2 || n > 4 ||
+        (n > 2 && !behind && !before) || x.device_type() != nb::device::cpu::value)
+        fail(
+            QV_EINVAL,
+            "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
+            "one "
+            "of these frames, of 3 channels, 4 (RGBA) or 1 (gray), in the host's memory; %s came%s",
+            what.c_str(), shape_text(x).c_str(),
+            x.device_type() != nb::device::cpu::value ? ", of a device: give it .cpu()" : "");
+    static const int orders[][4] = { { View::H, View::W },
+                                     { View::H, View::W, View::C },
+                                     { View::C, View::H, View::W },
+                                     { View::N, View::H, View::W, View::C },
+                                     { View::N, View::C, View::H, View::W } };
+    const int *order = orders[n == 2 ? 0 : 2 * n - 5 + (size_t)before];
+    for (size_t i = 0; i < n; i++) {
+        v.size[order[i]] = (int64_t)x.shape(i);
+        v.step[order[i]] = x.stride(i);
+    }
+    return v;
+}
+
+/* What Pillow's alpha_composite makes of a value on white. */
+static uint8_t
+on_white(unsigned value, unsigned alpha)
+{
+    const unsigned sum = value * alpha + 255 * (255 - alpha) + 128;
+    return (uint8_t)((sum + (sum >> 8)) >> 8);
+}
+
+/* Frame i as RGB without gaps: where it lies, or made in `room`. */
+static const uint8_t *
+rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
+{
+    if (v.is_rgb())
+        return v.at(i, 0, 0);
+    const int64_t channels = v.size[View::C], step = v.step[View::C];
+    room.resize((size_t)(v.size[View::H] * v.size[View::W] * 3));
+    uint8_t *to = room.data();
+    for (int64_t y = 0; y < v.size[View::H]; y++)
+        for (int64_t x = 0; x < v.size[View::W]; x++) {
+            const uint8_t *from = v.at(i, y, x);
+            for (int64_t c = 0; c < 3; c++) {
+                const uint8_t value = from[channels == 1 ? 0 : c * step];
+                *to++ = channels == 4 ? on_white(value, from[3 * step]) : value;
+            }
+        }
+    return room.data();
+}
+
+/* ---- frames to the tower's size -------------------------------------------------------------- */
+
+/* seconds: of each frame, or none; fps: of a clip without them, 0 where nobody says it. */
+static void
+take_seconds(Frames &frames, const std::vector<double> &seconds, double fps)
+{
+    if (!seconds.empty() && (int64_t)seconds.size() != frames.n)
+        fail(QV_EINVAL, "timestamps: %zu of them; there are %lld frames", seconds.size(),
+             (long long)frames.n);
+    for (size_t i = 0; i < seconds.size(); i++)
+        if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
+            fail(QV_EINVAL, "timestamps: %g at place %zu; seconds that never fall", seconds[i], i);
+    if (!(fps >= 0 && fps <= 1e6))
+        fail(QV_EINVAL, "frames: fps %g; frames a second, above 0", fps);
+    frames.timestamps = seconds;
+    frames.sampled_fps = fps;
+    const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();
+    if (span > 0)
+        frames.sampled_fps = (double)(frames.n - 1) / span;
+    else if (fps > 0)
+        for (int64_t i = 0; i < frames.n; i++)
+            frames.timestamps.push_back((double)i / fps);
+}
+
+/* arrays: of one size, of a frame or several each; together one clip, or an image. options: min_pixels,
+ * max_pixels, fps. seconds: of each frame, or none. */
+static Frames *
+prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
+        const std::vector<double> &seconds)
+{
+    std::vector<View> views;
+    qv_clip_options o = {};
+    take_clip_options(options, &o);
+    auto frames = std::make_unique<Frames>();
+    for (size_t i = 0; i < arrays.size(); i++) {
+        const std::string name =
+            arrays.size() > 1 ? "frames: frame " + std::to_string(i) : std::string("frames");
+        const View v = view_of(arrays[i], name);
+        const View &first = views.empty() ? v : views[0];
+        if (v.size[View::H] != first.size[View::H] || v.size[View::W] != first.size[View::W])
+            fail(QV_EINVAL, "%s: is %lld high and %lld wide, the first one %lld and %lld",
+                 name.c_str(), (long long)v.size[View::H], (long long)v.size[View::W],
+                 (long long)first.size[View::H], (long long)first.size[View::W]);
+        frames->n += v.size[View::N];
+        views.push_back(v);
+    }
+    if (views.empty())
+        fail(QV_EINVAL, "frames: there are none");
+    if (is_image && frames->n != 1)
+        fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)frames->n);
+    take_seconds(*frames, seconds, o.fps);
+    qv_preprocess p = is_image ? model.facts.image : model.facts.video;
+    p.min_pixels = o.min_pixels ? o.min_pixels : p.min_pixels;
+    p.max_pixels = o.max_pixels ? o.max_pixels : p.max_pixels;
+    if (p.min_pixels < 1 || p.max_pixels < p.min_pixels)
+        fail(QV_EINVAL, "frames: min_pixels %lld, max_pixels %lld; at least 1, and not below it",
+             (long long)p.min_pixels, (long long)p.max_pixels);
+    const int64_t h = views[0].size[View::H], w = views[0].size[View::W];
+    int64_t to_h, to_w, done = 0;
+    qv_error err = {};
+    nb::gil_scoped_release released;
+    check(qv_smart_resize(is_image ? 0 : frames->n, h, w, &p, &to_h, &to_w, &err), err);
+    frames->is_image = is_image;
+    frames->grid_thw[0] = (frames->n + p.temporal_patch_size - 1) / p.temporal_patch_size;
+    frames->grid_thw[1] = to_h / p.patch_size;
+    frames->grid_thw[2] = to_w / p.patch_size;
+    frames->data.resize((size_t)(frames->n * to_h * to_w * 3));
+    std::vector<uint8_t> room;
+    for (const View &v : views)
+        for (int64_t i = 0; i < v.size[View::N]; i++, done++)
+            check(qv_resize_bicubic(rgb_of(v, i, room), h, w, w * 3,
+                                    frames->data.data() + done * to_h * to_w * 3, to_h, to_w, &err),
+                  err);
+    return frames.release();
+}
+
+/* ---- files to frames ------------------------------------------------------------------------- */
+
+struct ClipCloser {
+    void
+    operator()(qv_clip *clip) const
+    {
+        qv_clip_close(&clip);
+    }
+};
+
+/* Reads what is sampled of a clip or image, a frame at a time: Python's signals are heard between two. */
+static void
+read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
+{
+    const size_t frame = (size_t)info.width * (size_t)info.height * 3;
+    frames.n = info.n_frames;
+    frames.is_image = info.is_image;
+    frames.sampled_fps = info.sampled_fps;
+    memcpy(frames.grid_thw, info.grid_thw, sizeof frames.grid_thw);
+    frames.timestamps.resize((size_t)frames.n);
+    frames.data.resize((size_t)frames.n * frame);
+    for (int64_t got, i = 0; i < frames.n; i += got) {
+        qv_error err = {};
+        {
+            nb::gil_scoped_release released;
+            check(qv_clip_read(clip, frames.data.data() + (size_t)i * frame, 1, &got,
+                               &frames.timestamps[(size_t)i], &err),
+                  err);
+        }
+        if (!got)
+            fail(QV_EFORMAT, "the clip ended before its last sampled frame");
+        if (PyErr_CheckSignals())
+            throw nb::python_error();
+    }
+}
+
+/* source: a path, or bytes of a file, which `name` names in error texts. */
+static int64_t
+open_and_read(const Model &model, nb::handle decoder, const std::string &name, nb::bytes source,
+              bool is_path, nb::dict options, Frames &frames)
+{
+    const std::string path = is_path ? text_of(source, "path") : name;
+    qv_clip_options o = {};
+    qv_clip_info info;
+    qv_clip *clip = nullptr;
+    qv_error err = {};
+    take_clip_options(options, &o);
+    o.decoder = decoder_of(decoder);
+    if (!is_path) {
+        o.bytes = source.c_str();
+        o.n_bytes = source.size();
+    }
+    {
+        nb::gil_scoped_release released;
+        check(qv_clip_open(path.c_str(), &model.facts.image, &model.facts.video, &o, &clip, &err),
+              err);
+    }
+    const std::unique_ptr<qv_clip, ClipCloser> owned(clip);
+    qv_clip_get_info(clip, &info);
+    read_clip(clip, info, frames);
+    return qv_clip_damaged(clip);
+}
+
+/* ---- frames to rows -------------------------------------------------------------------------- */
+
+/* As torchvision normalises bytes that transformers did not rescale before: (u - 255 mean) / (255 std), each
+ * in f32. */
+struct Norm {
+    float shift[3], scale[3];
+    explicit Norm(const qv_preprocess &p)
+    {
+        for (int c = 0; c < 3; c++) {
+            shift[c] = (float)p.mean[c] * 255.0f;
+            scale[c] = (float)p.std[c] * 255.0f;
+        }
+    }
+};
+
+/* One patch: [channels, frames of a pair, patch, patch]. frames: of the pair, each [height, width, 3], at the
+ * patch's first pixel. */
+static float *
+put_patch(float *row, const uint8_t *const *frames, int temporal, int64_t patch, int64_t width,
+          const Norm &norm)
+{
+    for (int c = 0; c < 3; c++)
+        for (int t = 0; t < temporal; t++)
+            for (int64_t y = 0; y < patch; y++)
+                for (int64_t x = 0; x < patch; x++)
+                    *row++ =
+                        ((float)frames[t][(y * width + x) * 3 + c] - norm.shift[c]) / norm.scale[c];
+    return row;
+}
+
+static void
+put_rows(const Frames &f, const qv_preprocess &p, float *rows)
+{
+    const int64_t gh = f.grid_thw[1], gw = f.grid_thw[2], patch = p.patch_size, width = gw * patch;
+    const Norm norm(p);
+    std::vector<qv_coords> coords((size_t)(gh * gw));
+    std::vector<const uint8_t *> pair((size_t)p.temporal_patch_size);
+    qv_block_coords(gh, gw, p.merge_size, 0, 0, coords.data());
+    for (int64_t t = 0; t < f.grid_thw[0]; t++)
+        for (const qv_coords &at : coords) {
+            for (int i = 0; i < p.temporal_patch_size; i++) {
+                const int64_t wanted = t * p.temporal_patch_size + i;
+                const int64_t frame = wanted < f.n ? wanted : f.n - 1; /* paired with itself */
+                pair[(size_t)i] =
+                    f.data.data() + ((frame * gh + at.row) * patch * width + at.col * patch) * 3;
+            }
+            rows = put_patch(rows, pair.data(), p.temporal_patch_size, patch, width, norm);
+        }
+}
+
+/* pixel_values [patches, row_dim] in f32, with what else is known of the source, as Tokens. source: Frames, a
+ * path or bytes. */
+static Tokens *
+preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::object source,
+           bool is_path, nb::dict options)
+{
+    auto made = std::make_unique<Tokens>();
+    Frames read, *frames = &read;
+    model.must_be_ours();
+    if (nb::isinstance<Frames>(source))
+        frames = nb::cast<Frames *>(source);
+    else
+        made->damaged_frames =
+            open_and_read(model, decoder, key, nb::cast<nb::bytes>(source), is_path, options, read);
+    const qv_preprocess &p = frames->is_image ? model.facts.image : model.facts.video;
+    const int64_t *g = frames->grid_thw;
+    made->key = key;
+    made->is_image = frames->is_image;
+    made->grid_thw.assign(g, g + 3);
+    made->n = g[0] * g[1] * g[2];
+    made->width = model.facts.row_dim;
+    made->timestamps = frames->timestamps;
+    made->has_timestamps = !frames->timestamps.empty();
+    made->sampled_fps = frames->sampled_fps;
+    if (frames->sampled_fps > 0)
+        made->pair_seconds = p.temporal_patch_size / frames->sampled_fps;
+    made->data.reset(new char[made->matrix_bytes()]);
+    const nb::gil_scoped_release released;
+    put_rows(*frames, p, reinterpret_cast<float *>(made->data.get()));
+    return made.release();
+}
+
+void
+bind_frames(nb::module_ &m)
+{
+    nb::class_<Frames>(m, "Frames").def_prop_ro("grid_thw", [](const Frames &f) {
+        return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
+    });
+    m.def("prepare", prepare, nb::rv_policy::take_ownership);
+    m.def("preprocess", preprocess, nb::arg("model"), nb::arg("decoder").none(), nb::arg("key"),
+          nb::arg("source"), nb::arg("is_path"), nb::arg("options"), nb::rv_policy::take_ownership);
+}
+
+} // namespace qvpy

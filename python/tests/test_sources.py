@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: MIT
+"""Clips and images in every form in which people have them, and devices by every name."""
+import io
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import fake_torch
+import qwenvit
+from conftest import GOLDEN, read_safetensors
+
+FAMILIES = sorted(os.listdir(GOLDEN))
+RGBA = np.random.default_rng(2).integers(0, 256, (70, 90, 4), dtype=np.uint8)
+
+
+def same(result, other):
+    return result.is_image == other.is_image and (result.tokens == other.tokens).all()
+
+
+def tensors(frames):
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(frames)
+
+
+def images(frames):
+    image = pytest.importorskip("PIL.Image")
+    return [image.fromarray(f) for f in frames]
+
+
+CLIPS = {
+    "[n, 3, h, w]": lambda f: np.ascontiguousarray(f.transpose(0, 3, 1, 2)),
+    "transposed": lambda f: np.asfortranarray(f),
+    "every second": lambda f: np.repeat(f, 2, axis=0)[::2],
+    "backwards": lambda f: f[::-1].copy()[::-1],
+    "read-only": lambda f: np.frombuffer(f.tobytes(), np.uint8).reshape(f.shape),
+    "torch": tensors,
+    "torch, permuted": lambda f: tensors(f).permute(0, 3, 1, 2),
+    "torch, [n, 3, h, w]": lambda f: tensors(f).permute(0, 3, 1, 2).contiguous(),
+    "a list": list,
+    "a list of [3, h, w]": lambda f: [np.ascontiguousarray(one.transpose(2, 0, 1)) for one in f],
+    "a list of stacks": lambda f: [f[:1], f[1:]],
+    "a tuple of tensors": lambda f: tuple(tensors(f)),
+    "a list of PIL images": images,
+    "opaque": lambda f: np.concatenate([f, np.full((*f.shape[:3], 1), 255, np.uint8)], axis=3),
+}
+
+
+@pytest.mark.parametrize("form", CLIPS)
+def test_a_clip_in_every_form_is_the_same(model, frames, form):
+    clip, plain = CLIPS[form](frames), model.encode(frames)
+    assert same(model.encode(frames=clip), plain) and not plain.is_image
+    assert all(same(r, plain) for r in model.encode([clip, {"frames": clip}]))
+
+
+@pytest.mark.parametrize("form", ["[h, w, 3]", "[3, h, w]", "[1, h, w, 3]", "a list of one"])
+def test_an_image_in_every_form(model, frames, form):
+    one = frames[0]
+    made = {"[h, w, 3]": one, "[3, h, w]": one.transpose(2, 0, 1), "[1, h, w, 3]": {"image": one[None]},
+            "a list of one": {"image": images(frames)[0]}}[form]
+    assert same(model.encode(made), model.encode({"image": one})) and model.encode(made).is_image
+
+
+def test_a_flat_list_is_many_images_and_a_list_in_it_a_clip(model, frames):
+    pictures = images(frames)
+    many = list(model.encode([*pictures, pictures]))
+    assert [r.is_image for r in many] == [True] * len(frames) + [False]
+    assert same(many[-1], model.encode(frames)) and same(many[0], model.encode(frames[0]))
+    assert [r.is_image for r in model.encode(list(frames))] == [True] * len(frames)
+
+
+def test_gray_and_transparent_arrays_are_what_pil_images_are(model):
+    image = pytest.importorskip("PIL.Image")
+    gray = RGBA[:, :, 0].copy()
+    assert same(model.encode(RGBA), model.encode(image.fromarray(RGBA)))
+    assert same(model.encode(RGBA.transpose(2, 0, 1)), model.encode(RGBA))
+    for made in (gray, gray[..., None], gray[None], np.stack([gray] * 3, axis=2)):
+        assert same(model.encode(made), model.encode(image.fromarray(gray)))
+    clip = np.stack([gray, gray])
+    assert same(model.encode(frames=list(clip)), model.encode(clip[..., None]))
+
+
+def test_a_transparent_value_on_white_is_pillows(model):
+    """Every value with every alpha, at the tower's size, so that nothing is resized."""
+    image = pytest.importorskip("PIL.Image")
+    value, alpha = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
+    table = np.stack([value, value, value, alpha], axis=2)
+    options = {"min_pixels": 1, "max_pixels": 256 * 256}
+    ours, theirs = (model.preprocess(m, **options).pixel_values for m in (table, image.fromarray(table)))
+    assert (ours == theirs).all()
+
+
+@pytest.mark.parametrize(
+    "frames, words",
+    [
+        (np.zeros((2, 64, 64, 3), np.float32), r'float32; must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
+        (np.zeros((2, 64, 64, 3), np.int16), "int16; must be bytes from 0 to 255"),
+        ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1: is 64 high and 60 wide"),
+        ([np.zeros((64, 64, 3), np.uint8), "a.png"], "frame 1: a str is no array"),
+        ([], "there are none"),
+        (np.zeros((2, 64, 64, 5), np.uint8), r"\[2, 64, 64, 5\] came"),
+        (3, "an? int"),
+    ],
+)
+def test_frames_that_are_none(model, frames, words):
+    with pytest.raises(qwenvit.Error, match=words) as e:
+        model.encode(frames=frames)
+    assert e.value.status == "QV_EINVAL"
+
+
+def test_torch_is_told_its_own_line(model):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(qwenvit.Error, match=r"\(frames \* 255\).round\(\).to\(torch.uint8\)"):
+        model.encode(torch.zeros(2, 64, 64, 3))
+    model.encode((torch.rand(2, 64, 64, 3) * 255).round().to(torch.uint8))
+
+
+def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch):
+    fake_torch.install(monkeypatch, "5.23.0")
+    frames = fake_torch.Tensor(np.zeros((2, 64, 64, 3), np.float32), requires_grad=True)
+    rows = fake_torch.Tensor(np.zeros((16, model.info["row_dim"]), np.float32), requires_grad=True)
+    calls = [(model.encode, frames), (model.preprocess, frames), (lambda x: model.encode(frames=[x]), frames),
+             (lambda x: model.forward(x, [[1, 4, 4]]), rows)]
+    for call, x in calls:
+        with pytest.raises(qwenvit.Error, match="it wants a gradient, which this tower has not; give it .detach") as e:
+            call(x)
+        assert e.value.status == "QV_EINVAL"
+
+
+def test_torchs_own_tensors_are_held_to_it_too(model):
+    torch = pytest.importorskip("torch")
+    rows = torch.zeros(16, model.info["row_dim"], requires_grad=True)
+    with pytest.raises(qwenvit.Error, match="wants a gradient"):
+        model.forward(rows, [[1, 4, 4]])
+    assert len(model.forward(rows.detach(), [[1, 4, 4]])[0]) == 4
+
+
+# ---- seconds ---------------------------------------------------------------------------------------
+
+
+def test_frames_have_seconds_if_somebody_says_them(model, frames):
+    by_rate = model.encode(frames, fps=2)
+    assert by_rate.timestamps.tolist() == [0, 0.5, 1, 1.5]
+    assert (by_rate.sampled_fps, by_rate.second_per_grid_ts) == (2, 1)
+    assert "<0.2 seconds>" in qwenvit.prompt(by_rate) and "<1.2 seconds>" in qwenvit.prompt(by_rate)
+    own = {"frames": frames, "timestamps": np.array([3, 4, 5, 7.5])}
+    odd, rated, bare = model.encode([own, frames, {"image": frames[0]}], fps=4)
+    assert odd.timestamps.tolist() == [3, 4, 5, 7.5] and odd.sampled_fps == 3 / 4.5
+    assert rated.sampled_fps == 4 and (bare.timestamps, bare.sampled_fps) == (None, None)
+    assert model.encode(frames, timestamps=[1, 1, 1, 1]).sampled_fps is None
+    assert model.encode(frames).timestamps is None
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"timestamps": [0, 1]}, "timestamps: 2 of them; there are 4 frames"),
+        ({"timestamps": [0, 1, 2, float("nan")]}, "must be finite numbers"),
+        ({"timestamps": "0123"}, "must be finite numbers"),
+        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at place 2; seconds that never fall"),
+        ({"timestamps": [0, 1, 2, 3], "fps": 1}, "exclude each other"),
+        ({"fps": -1}, "fps -1"),
+        ({"fps": float("nan")}, "fps nan"),
+        ({"fps": "2"}, "fps: a str; must be a number"),
+    ],
+)
+def test_seconds_that_are_none(model, frames, options, words):
+    with pytest.raises(qwenvit.Error, match=words):
+        model.encode(frames, **options)
+
+
+def test_seconds_of_others(model, frames, clip):
+    for source, options in ((str(clip), {"timestamps": [0]}), ({"path": clip, "timestamps": [0]}, {})):
+        with pytest.raises(qwenvit.Error, match="timestamps are said of frames"):
+            model.encode(source, **options)
+    with pytest.raises(qwenvit.Error, match="say them in its dict"):
+        model.encode([frames], timestamps=[0, 1, 2, 3])
+
+
+# ---- files -----------------------------------------------------------------------------------------
+
+
+def test_files_that_are_open(model, clip):
+    plain = model.encode(clip)
+    with open(clip, "rb") as f:
+        assert same(model.encode(f), plain)
+    data = clip.read_bytes()
+    for source in (io.BytesIO(data), {"bytes": io.BytesIO(data)}, memoryview(data), bytearray(data)):
+        assert same(model.encode(source), plain)
+    many = list(model.encode([io.BytesIO(data), str(clip), io.BytesIO(data)]))
+    assert all(same(r, plain) for r in many) and [r.key for r in many] == ["0", str(clip), "2"]
+
+
+class Broken:
+    def read(self):
+        raise RuntimeError("the network is gone")
+
+
+@pytest.mark.parametrize(
+    "file, words, status",
+    [(io.StringIO("text"), 'read.. gives a str; open files with "rb"', "QV_EINVAL"),
+     (io.BytesIO(b""), "no bytes", "QV_EINVAL"), (Broken(), "the network is gone", "QV_EIO")],
+)
+def test_files_that_cannot_be_read(model, file, words, status):
+    with pytest.raises(qwenvit.Error, match=words) as e:
+        model.encode(file)
+    assert e.value.status == status
+
+
+def test_urls_of_files(model, clip, tmp_path):
+    odd = tmp_path / "a b%20é#?.gif"
+    odd.write_bytes(clip.read_bytes())
+    plain = model.encode(odd)
+    for url in (odd.as_uri(), odd.as_uri().replace("file://", "file://localhost"), f"file://{clip}"):
+        assert same(model.encode(url), plain) and model.encode({"path": url}).key == url
+    for url in ("file://elsewhere/a.mp4", "file://", "file:///", "file:///a%00b"):
+        with pytest.raises(qwenvit.Error, match="file:///folder/clip.mp4"):
+            model.encode(url)
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+        assert cache.add([odd.as_uri()])["done"] == 1
+    assert list(qwenvit.Cache(tmp_path / "cache")) == [str(odd)]
+
+
+# ---- pixel_values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preprocess_gives_what_transformers_processor_gives(family):
+    """To the bit."""
+    folder = os.path.join(GOLDEN, family)
+    expected = read_safetensors(os.path.join(folder, "expected.safetensors"))[0]
+    frames = expected["frames"]
+    with qwenvit.load(folder, device="cpu", dtype="f32", threads=1) as model:
+        pixels, grid = model.preprocess(frames, min_pixels=1, max_pixels=frames.size)
+        assert (grid[0] == expected["grid_thw"][0]).all() and pixels.dtype == np.float32
+        assert (pixels == expected["pixel_values"][: len(pixels)]).all()
+
+
+def test_preprocess_is_what_encode_does(model, clip, frames):
+    sources = [(str(clip), {"fps": 5}), (frames[:3], {"fps": 1}), (clip.read_bytes(), {"end": 0.5}), (frames[0], {})]
+    for source, options in sources:
+        made, tokens = model.preprocess(source, **options), model.encode(source, **options)
+        forward = model.forward(*made)
+        assert (made.grid_thw == tokens.grid_thw).all() and np.allclose(forward.tokens, tokens.tokens, atol=1e-4)
+        assert (made.key, made.is_image, made.sampled_fps) == (tokens.key, tokens.is_image, tokens.sampled_fps)
+        assert made.second_per_grid_ts == tokens.second_per_grid_ts and made.damaged_frames == 0
+        assert np.array_equal(made.timestamps, tokens.timestamps)
+    assert "Pixels [" in repr(made)
+    with pytest.raises(qwenvit.Error, match="none.mp4"):
+        model.preprocess("none.mp4")
+    with pytest.raises(qwenvit.Error, match="one source"):
+        model.preprocess([frames])
+
+
+# ---- devices ---------------------------------------------------------------------------------------
+
+
+def torchs(kind, index=None):
+    return types.SimpleNamespace(type=kind, index=index)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", torchs("cpu"), 0, None, np.int64(0)])
+def test_devices_by_name(golden, device):
+    backend = {} if isinstance(device, str) or hasattr(device, "type") else {"backend": "cpu"}
+    with qwenvit.load(golden, device=device, threads=1, **backend) as model:
+        assert model.info["backend"] == "cpu"
+    assert qwenvit.load(golden, "cpu", device=device, threads=1).info["backend"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "device, place",
+    [("cuda:1", ("cuda", 1)), ("cuda", ("cuda", 0)), (torchs("cuda", 3), ("cuda", 3)), ("mps", ("metal", 0)),
+     (2, ("auto", 2)), (torchs("mps", 0), ("metal", 0))],
+)
+def test_what_a_name_means(device, place):
+    from qwenvit._model import _place
+
+    assert _place("auto", device) == place
+
+
+@pytest.mark.parametrize(
+    "backend, device, words",
+    [
+        ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': say one of them, or the same"),
+        ("cuda", torchs("cpu"), "say one of them, or the same"),
+        ("auto", "gpu", "device is 'gpu'; must be an index"),
+        ("auto", "auto", "must be an index"),
+        ("auto", "cuda:", "must be an index"),
+        ("auto", torchs("xpu"), "must be an index"),
+        ("auto", -1, "device is -1; must be a whole number from 0"),
+        ("auto", 1.5, "device is 1.5"),
+        ("auto", True, "device is True"),
+        ("cpu", "cpu:7", "device"),
+    ],
+)
+def test_devices_that_are_none(golden, backend, device, words):
+    with pytest.raises(qwenvit.Error, match=words):
+        qwenvit.load(golden, backend, device=device)
+
+
+def test_torchs_current_device_is_meant_by_cuda_alone(monkeypatch):
+    from qwenvit._model import _place
+
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 5)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert _place("auto", "cuda") == ("cuda", 5) and _place("auto", "cuda:1") == ("cuda", 1)
+    assert _place("cuda", 0) == ("cuda", 0)
