@@ -112,6 +112,30 @@ find_colour(bool is_image, enum AVCodecID codec)
     return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
 }
 
+/* In words, why no frame came. */
+static qv_status
+fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
+{
+    const qvm_source *s = &r->source;
+    const char *why = qvm_why_unread(s);
+    const bool spoke = atomic_load(&s->has_words) == 2;
+    unsigned width, height;
+    if (why)
+        return qv_fail(err, QV_EFORMAT, "%s", why);
+    if (!s->errors)
+        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
+    if (spoke && sscanf(s->words, "Picture size %ux%u", &width, &height) == 2)
+        return qv_fail(err, QV_EFORMAT, "frames of %ux%u; at most 16384x16384 pixels are read",
+                       width, height);
+    return qv_fail(err, QV_EFORMAT,
+                   info->is_image ? "the '%s' image cannot be decoded: %s%s"
+                                  : "no frame of the '%s' video can be decoded: %s%s",
+                   info->codec,
+                   spoke ? "FFmpeg's decoder says: "
+                         : "it is damaged, or of a kind that this FFmpeg lacks",
+                   spoke ? s->words : "");
+}
+
 /* Reads what the file says about itself and its first frame. */
 static qv_status
 look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
@@ -129,13 +153,11 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     status = next_frame(r, &got, err);
     if (status)
         return status;
-    if (!got && !r->source.errors)
-        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
     if (!got)
-        return qv_fail(err, QV_EFORMAT,
-                       "no frame of the '%s' video can be decoded (%lld failures; frames above "
-                       "16384x16384 pixels are refused)",
-                       info->codec, (long long)r->source.errors);
+        return fail_unread(r, info, err);
+    const AVPixFmtDescriptor *pixels = av_pix_fmt_desc_get(r->last->format);
+    if (info->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
+        return qv_fail(err, QV_EFORMAT, "%s", QVM_FLOATS);
 
     info->source_frames = 1;
     if (!info->is_image) {

@@ -489,12 +489,12 @@ static void
 test_bombs(void **state)
 {
     (void)state;
-    static const char no_frame[] = "frames above 16384x16384 pixels are refused";
+    static const char too_large[] = "; at most 16384x16384 pixels are read";
     static const expected bombs[] = {
-        { .name = "huge.png", .error = no_frame },
-        { .name = "huge-png.mp4", .error = no_frame },
-        { .name = "huge-jpeg.avi", .error = no_frame },
-        { .name = "huge-raw.mov", .error = no_frame },
+        { .name = "huge.png", .error = too_large },
+        { .name = "huge-png.mp4", .error = too_large },
+        { .name = "huge-jpeg.avi", .error = too_large },
+        { .name = "huge-raw.mov", .error = too_large },
         { .name = "huge-entry.mp4", .frames = 4 }, /* the frames themselves are small */
         { .name = "millions.mp4", .error = "frames or more; at most 4194304 are read" },
         { .name = "too-many.mp4", .error = "what the container says of itself" },
