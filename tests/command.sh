@@ -6,6 +6,7 @@ set -eu
 qwenvit=$1 golden=$2 work=$3
 model=$golden/qwen3_vl
 . "$(dirname "$0")/expect.sh"
+tools=$(cd "$(dirname "$0")/../tools" && pwd)
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 # an image and a clip, made by the command's own libraries (a PPM is an image FFmpeg reads)
@@ -403,6 +404,14 @@ spans = [e for e in events if e["ph"] == "X"]
 assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
+fi
+if command -v python3 > /dev/null; then # what plot.py and tables.py say of files that are none
+    echo '{"a": 1}' > other.jsonl
+    for wrong in 'nobody.jsonl: No such file' 'other.jsonl:1: no bench' 'p.png: no text' '/dev/null: no records'; do
+        expect 1 "$wrong" env PYTHONPATH="$tools" PYTHONDONTWRITEBYTECODE=1 python3 -c \
+            'import measured, sys; measured.read_records(sys.argv[1:])' "${wrong%%:*}"
+        grep -qF 'records are wanted, as `qwenvit bench tower' err.txt || fail "$wrong: not what is wanted"
+    done
 fi
 expect 2 'say what to time' "$qwenvit" bench
 expect 2 '--model DIR is required' "$qwenvit" bench tower

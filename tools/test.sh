@@ -35,7 +35,7 @@ check() {
 build() {
     preset=$1; shift
     say "Building $preset"
-    cmake --preset "$preset" -G Ninja && cmake --build --preset "$preset" "$@"
+    cmake --preset "$preset" && cmake --build --preset "$preset" "$@"
 }
 # run PRESET [ctest options]: ctest, and its counts
 run() {
@@ -64,7 +64,7 @@ if [ -n "$gpu" ]; then
     command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
     check build cuda
     model=build/cuda/tower-m # of real size, random weights: 0.8 GB
     [ -e $model/config.json ] ||
@@ -141,7 +141,7 @@ check build metal-dev
 run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
 if command -v nvcc > /dev/null; then
     # the oldest, the one that was measured, the newest: all take a minute more
-    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES='80;90;120'
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     check build cuda
     run cuda -L absent # what a machine without a GPU can say
 else
