@@ -71,6 +71,8 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
 {
     bool first = !b->told_bytes;
     qv_status status = bench_measure_roofline(b, dtype, err);
+    if (!b->parts_done)
+        b->parts_began_s = tool_seconds();
     if (status || !bench_talks(b))
         return status;
     if (first) {
