@@ -103,6 +103,8 @@ wheel() (
         PYTHONPATH=build/python/site QV_FAULTY_DECODER=$PWD/build/release/tests/faulty_decoder \
             python -m pytest -q -p no:cacheprovider python/tests
 )
+# README's first lines, and the snippets of every page behind them: the wheel's build folder is there already
+snippets() { python3 tests/snippets.py build/python/snippets; }
 # Python itself is not built with the sanitizer, so that comes first, with the library whose exceptions
 # it watches; Python's own memory is never all given back
 wheel_asan() (
@@ -151,6 +153,9 @@ fi
 if [ -e build/deps/python/done-1 ]; then
     say 'The wheel'
     check wheel
+    say "The pages' snippets"
+    check snippets
+    sed -n '/, [0-9]*: not run: /p; $p' build/check.log
 else
     say 'The wheel: tools/deps.sh tests has not been run here, skipped'
 fi
