@@ -166,7 +166,8 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
         return;
     e->code = tool_fail(status, err);
     e->n_failed++;
-    tool_record_failure(e->o, output->clip, output->key, status, err->text);
+    if (e->n > 1 || e->o->list) /* of a lone one the exit code tells */
+        tool_record_failure(e->o, output->clip, output->key, status, err->text);
 }
 
 static void
