@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decodes a file: what it is, then the frames that are asked for, upright, in RGB and resized. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "media.h"
@@ -112,6 +113,19 @@ find_colour(bool is_image, enum AVCodecID codec)
     return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
 }
 
+/* "Picture size 65535x65535 is invalid", or exceeds what is asked for: FFmpeg's words where it refuses a size. */
+static bool
+find_refused_size(const char *words, unsigned long size[2])
+{
+    static const char begin[] = "Picture size ";
+    char *end = NULL;
+    if (strncmp(words, begin, sizeof begin - 1) != 0)
+        return false;
+    size[0] = strtoul(words + sizeof begin - 1, &end, 10);
+    size[1] = *end == 'x' ? strtoul(end + 1, NULL, 10) : 0;
+    return size[0] && size[1];
+}
+
 /* In words, why no frame came. */
 static qv_status
 fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
@@ -119,14 +133,14 @@ fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
     const qvm_source *s = &r->source;
     const char *why = qvm_why_unread(s);
     const bool spoke = atomic_load(&s->has_words) == 2;
-    unsigned width, height;
+    unsigned long size[2];
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    if (spoke && sscanf(s->words, "Picture size %ux%u", &width, &height) == 2)
-        return qv_fail(err, QV_EFORMAT, "frames of %ux%u; at most 16384x16384 pixels are read",
-                       width, height);
+    if (spoke && find_refused_size(s->words, size))
+        return qv_fail(err, QV_EFORMAT, "frames of %lux%lu; at most 16384x16384 pixels are read",
+                       size[0], size[1]);
     return qv_fail(err, QV_EFORMAT,
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
