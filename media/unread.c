@@ -17,7 +17,18 @@ struct view {
     uint8_t head[HEAD];
 };
 
-static const char cut[] = "it is cut short: the file ends before the image does";
+enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF };
+
+static const char *const words[] = {
+    [CUT] = "it is cut short: the file ends before the image does",
+    [ANIMATED] =
+        "it is an animated WebP, of which this FFmpeg decodes no frame; a still WebP, or the "
+        "animation as GIF, APNG or a clip, can be read",
+    [FLOATS] = QVM_FLOATS,
+    [HEIF] =
+        "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
+        "(heif-convert IMAGE.heic IMAGE.jpg)",
+};
 
 static size_t
 read_at(const struct view *v, int64_t at, uint8_t *to, size_t n)
@@ -42,7 +53,7 @@ number(const uint8_t *p, int bytes, bool big)
 /* ---- formats --------------------------------------------------------------------------------- */
 
 /* A chunk is its length, its name, so many bytes and a checksum; the last one is IEND. */
-static const char *
+static enum reason
 look_at_png(const struct view *v)
 {
     enum { MOST_CHUNKS = 100000 };
@@ -50,65 +61,63 @@ look_at_png(const struct view *v)
     int64_t at = 8;
     for (int i = 0; i < MOST_CHUNKS; i++) {
         if (read_at(v, at, chunk, sizeof chunk) < sizeof chunk)
-            return cut;
+            return CUT;
         at += 12 + (int64_t)number(chunk, 4, true);
         if (at > v->size)
-            return cut;
+            return CUT;
         if (!memcmp(chunk + 4, "IEND", 4))
-            return NULL;
+            return NOT_SEEN;
     }
-    return NULL;
+    return NOT_SEEN;
 }
 
-static const char *
+static enum reason
 look_at_webp(const struct view *v)
 {
     if (!memcmp(v->head + 12, "VP8X", 4) && v->head[20] & 2)
-        return "it is an animated WebP, of which this FFmpeg decodes no frame; a still WebP, or "
-               "the "
-               "animation as GIF, APNG or a clip, can be read";
-    return 8 + (int64_t)number(v->head + 4, 4, false) > v->size ? cut : NULL;
+        return ANIMATED;
+    return 8 + (int64_t)number(v->head + 4, 4, false) > v->size ? CUT : NOT_SEEN;
 }
 
-static const char *
+static enum reason
 look_at_bmp(const struct view *v)
 {
-    return (int64_t)number(v->head + 2, 4, false) > v->size ? cut : NULL;
+    return (int64_t)number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
 }
 
-static const char *
+static enum reason
 look_at_gif(const struct view *v)
 {
     uint8_t last = 0;
-    return read_at(v, v->size - 1, &last, 1) && last != ';' ? cut : NULL;
+    return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
 }
 
 /* The first image's entries of 12 bytes: a tag, a type, how many values, and these or where they are.
  * What samples are is tag 339, a value of 16 bits for each channel. */
-static const char *
+static enum reason
 look_at_tiff(const struct view *v)
 {
-    enum { FORMAT = 339, FLOATS = 3 };
+    enum { FORMAT = 339, IS_FLOAT = 3 };
     const bool big = *v->head == 'M';
     const int64_t at = number(v->head + 4, 4, big);
     uint8_t b[12];
     if (read_at(v, at, b, 2) < 2)
-        return cut;
+        return CUT;
     const int n = (int)number(b, 2, big);
     for (int i = 0; i < n; i++) {
         if (read_at(v, at + 2 + 12 * (int64_t)i, b, sizeof b) < sizeof b)
-            return cut;
+            return CUT;
         if (number(b, 2, big) != FORMAT)
             continue;
         if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
-            return cut;
-        return number(b + 8, 2, big) != FLOATS ? NULL : QVM_FLOATS;
+            return CUT;
+        return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
     }
-    return NULL;
+    return NOT_SEEN;
 }
 
 /* Images in the container of MP4; what AVIF has in it FFmpeg has read for longer. */
-static const char *
+static enum reason
 look_at_heif(const struct view *v)
 {
     static const char brands[][5] = {
@@ -117,16 +126,14 @@ look_at_heif(const struct view *v)
     const bool avif = !memcmp(v->head + 16, "avif", 4) || !memcmp(v->head + 20, "avif", 4);
     for (size_t i = 0; i < sizeof brands / sizeof *brands && !avif; i++)
         if (!memcmp(v->head + 8, brands[i], 4))
-            return "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it "
-                   "can "
-                   "be read (heif-convert IMAGE.heic IMAGE.jpg)";
-    return NULL;
+            return HEIF;
+    return NOT_SEEN;
 }
 
 static const struct {
     int at, n;
     const char *magic;
-    const char *(*look)(const struct view *v);
+    enum reason (*look)(const struct view *v);
 } formats[] = {
     { 0, 8, "\x89PNG\r\n\x1a\n", look_at_png },
     { 8, 4, "WEBP", look_at_webp },
@@ -149,6 +156,6 @@ qvm_why_unread(const qvm_source *source)
     read_at(&v, 0, v.head, sizeof v.head);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (!memcmp(v.head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
-            return formats[i].look(&v);
+            return words[formats[i].look(&v)];
     return NULL;
 }
