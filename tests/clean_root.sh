@@ -5,9 +5,12 @@
 # Usage: sh tests/clean_root.sh [bookworm|trixie|noble]
 # PIP_* and proxies of the environment are handed on, and the files that QV_ROOT_FILES names (certificates of a proxy).
 set -eu
-suite=${1:-bookworm} mirror=http://deb.debian.org/debian components=main
+suite=${1:-bookworm} mirror=http://deb.debian.org/debian components=main script=
 cd "$(dirname "$0")/.."
-[ "$suite" != noble ] || { mirror=http://archive.ubuntu.com/ubuntu components=main,universe; }
+if [ "$suite" = noble ]; then # which Debian 12's debootstrap does not know: it is made as jammy is
+    mirror=http://archive.ubuntu.com/ubuntu components=main,universe
+    script=/usr/share/debootstrap/scripts/jammy
+fi
 [ "$(id -u)" = 0 ] && command -v debootstrap > /dev/null || {
     echo 'clean_root.sh: it wants root and debootstrap (apt-get install debootstrap)' >&2
     exit 4
@@ -15,7 +18,7 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 root=$work/root
 trap 'umount "$root/proc" 2> /dev/null || true; rm -rf --one-file-system "$work"' EXIT
-debootstrap --variant=minbase --components=$components "$suite" "$root" "$mirror" > "$work/log" 2>&1 ||
+debootstrap --variant=minbase --components=$components "$suite" "$root" "$mirror" $script > "$work/log" 2>&1 ||
     { tail "$work/log"; exit 4; }
 mount -t proc none "$root/proc"
 for file in /etc/resolv.conf ${QV_ROOT_FILES:-}; do
