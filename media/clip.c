@@ -74,6 +74,19 @@ mtime_ns(const struct stat *st)
 }
 
 static qv_status
+fail_to_open(const char *path, int code, qv_error *err)
+{
+    return strstr(path, "://") && code == ENOENT
+               ? qv_fail(
+                     err, QV_EIO,
+                     "%s: this is an address, and only files of this machine are read: download "
+                     "it first (curl -LO .., aws s3 cp .. .), or name it in a folder where its "
+                     "storage is mounted",
+                     path)
+               : qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(code));
+}
+
+static qv_status
 open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
 {
     const char *path = clip->path;
@@ -81,13 +94,13 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     if (o->bytes)
         return open_bytes(clip, o->bytes, o->n_bytes, err);
     if (stat(path, &info))
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+        return fail_to_open(path, errno, err);
     if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     clip->far.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (clip->far.session.clip < 0 ||
         fstat(clip->far.session.clip, &info)) /* it may be another by now */
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+        return fail_to_open(path, errno, err);
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     if (info.st_size == 0)

@@ -51,4 +51,27 @@ qvm_is_interlaced(const AVFrame *frame)
 }
 
 #endif
+
+/* Since 7.1 HEIF's images of tiles are opened, a stream a tile. */
+#if LIBAVFORMAT_VERSION_MAJOR >= 61
+
+static inline bool
+qvm_is_tiled(const AVFormatContext *format)
+{
+    for (unsigned i = 0; i < format->nb_stream_groups; i++)
+        if (format->stream_groups[i]->type == AV_STREAM_GROUP_PARAMS_TILE_GRID)
+            return true;
+    return false;
+}
+
+#else
+
+static inline bool
+qvm_is_tiled(const AVFormatContext *format)
+{
+    (void)format;
+    return false;
+}
+
+#endif
 #endif

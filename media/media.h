@@ -212,12 +212,20 @@ typedef struct qvm_source {
     atomic_int complaints;  /* errors that the decoder has logged, from any of its threads */
     int heard;
     atomic_bool recovers; /* decoding began at a recovery point */
+    atomic_int has_words; /* 2: the first of them stands in words, 1: it is being written */
+    char words[128];
 } qvm_source;
 
 /* Keeps FFmpeg from printing, once per process. */
 void qvm_quiet(void);
 /* Has the usual decoders make their tables, which processes that are forked off then have. */
 void qvm_warm_up(void);
+
+/* Of images: other programs take 0 to 1, or 0 to 255, for black to white. */
+#define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
+
+/* unread.c: why nothing of the file can be decoded, in words; NULL where its bytes do not tell. */
+const char *qvm_why_unread(const qvm_source *source);
 
 /* Opens a file's first video stream. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);

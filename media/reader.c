@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decodes a file: what it is, then the frames that are asked for, upright, in RGB and resized. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "media.h"
@@ -105,21 +106,59 @@ read_packets(qvm_reader *r, int64_t *n, qv_error *err)
     return qvm_source_open(&r->source, r->fd, r->watch, err);
 }
 
+/* "Picture size 65535x65535 is invalid", or exceeds what is asked for: FFmpeg's words where it refuses a size. */
+static bool
+find_refused_size(const char *words, unsigned long size[2])
+{
+    static const char begin[] = "Picture size ";
+    char *end = NULL;
+    if (strncmp(words, begin, sizeof begin - 1) != 0)
+        return false;
+    size[0] = strtoul(words + sizeof begin - 1, &end, 10);
+    size[1] = *end == 'x' ? strtoul(end + 1, NULL, 10) : 0;
+    return size[0] && size[1];
+}
+
+/* In words, why no frame came. */
+static qv_status
+fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
+{
+    const qvm_source *s = &r->source;
+    const char *why = qvm_why_unread(s);
+    const bool spoke = atomic_load(&s->has_words) == 2;
+    unsigned long size[2];
+    if (why)
+        return qv_fail(err, QV_EFORMAT, "%s", why);
+    if (!s->errors)
+        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
+    if (spoke && find_refused_size(s->words, size))
+        return qv_fail(err, QV_EFORMAT, "frames of %lux%lu; at most 16384x16384 pixels are read",
+                       size[0], size[1]);
+    return qv_fail(err, QV_EFORMAT,
+                   info->is_image ? "the '%s' image cannot be decoded: %s%s"
+                                  : "no frame of the '%s' video can be decoded: %s%s",
+                   info->codec,
+                   spoke ? "FFmpeg's decoder says: "
+                         : "it is damaged, or of a kind that this FFmpeg lacks",
+                   spoke ? s->words : "");
+}
+
 static qv_status
 read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
 {
     bool got;
     qv_status status = qvm_source_open_decoder(&r->source, r->single ? 1 : r->threads, err);
-    if (!status)
-        status = next_frame(r, &got, err);
-    if (status || got)
+    if (status)
         return status;
-    if (!r->source.errors)
-        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    return qv_fail(err, QV_EFORMAT,
-                   "no frame of the '%s' video can be decoded (%lld failures; frames above "
-                   "16384x16384 pixels are refused)",
-                   info->codec, (long long)r->source.errors);
+    status = next_frame(r, &got, err);
+    if (status)
+        return status;
+    if (!got)
+        return fail_unread(r, info, err);
+    const AVPixFmtDescriptor *pixels = av_pix_fmt_desc_get(r->last->format);
+    if (info->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
+        return qv_fail(err, QV_EFORMAT, "%s", QVM_FLOATS);
+    return QV_OK;
 }
 
 /* The number of frames: of packets, where these tell, else as many as can be decoded. */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ffmpeg_compat.h"
 #include "media.h"
 
 #define IO_BYTES 65536
@@ -35,22 +36,40 @@ choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
  * at which decoding began these are the pictures from before it, to which nothing behind it refers. */
 static const char forgets[] = "mmco: unref short failure";
 
+/* Keeps the first complaint, without the end of its line. */
+static void
+keep_words(qvm_source *source, const char *format, va_list args)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&source->has_words, &none, 1))
+        return;
+    vsnprintf(source->words, sizeof source->words, format, args);
+    source->words[strcspn(source->words, "\r\n")] = 0;
+    atomic_store(&source->has_words, 2);
+}
+
 /* Says nothing, but counts errors: most decoders conceal damage and tell of it only here, the
- * H.264 decoder at times with this one message alone. */
+ * H.264 decoder at times with this one message alone. What refuses a size speaks in a decoder's name. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
-    (void)args;
     const bool serious = level <= AV_LOG_ERROR || !strncmp(format, "concealing", 10);
-    if (!serious || !who || *(const AVClass *const *)who != avcodec_get_class())
+    if (!serious || !who || !*(const AVClass *const *)who)
         return;
-    const AVCodecContext *codec = who;
+    const int parent_at = (*(const AVClass *const *)who)->parent_log_context_offset;
+    const void *speaker =
+        parent_at ? *(void *const *)(const void *)((const char *)who + parent_at) : who;
+    if (!speaker || *(const AVClass *const *)speaker != avcodec_get_class())
+        return;
+    const AVCodecContext *codec = speaker;
     if (codec->get_format != choose_format)
         return;
     qvm_source *source = codec->opaque;
     if (atomic_load(&source->recovers) && !strncmp(format, forgets, sizeof forgets - 1))
         return;
-    atomic_fetch_add(&source->complaints, 1);
+    keep_words(source, format, args);
+    if (speaker == who)
+        atomic_fetch_add(&source->complaints, 1);
 }
 
 static void
@@ -252,6 +271,11 @@ choose_stream(qvm_source *source, qv_error *err)
         else
             stream->discard = AVDISCARD_ALL;
     }
+    if (qvm_is_tiled(format))
+        return qv_fail(
+            err, QV_EFORMAT,
+            "an image of tiles (HEIC, AVIF), which are not put together here; as JPEG or "
+            "PNG it can be read");
     if (!source->stream)
         return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
                        format->nb_streams, format->iformat->name,
@@ -320,6 +344,9 @@ qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *er
         status = probe_streams(source, err);
     if (!status)
         status = choose_stream(source, err);
+    const char *why = status == QV_EFORMAT ? qvm_why_unread(source) : NULL;
+    if (why)
+        status = qv_fail(err, status, "%s", why);
     if (!status) {
         source->packet = av_packet_alloc();
         source->parameters = av_packet_alloc();

@@ -44,7 +44,11 @@ small='--min-pixels 16384 --max-pixels 65536' # what is tested is the cache
 cache="$qwenvit cache --model $golden/qwen3_vl --backend ref --quiet $small"
 
 # ---- made, and made again
-expect 1 '11 done' $cache --list list.txt --out first
+expect 1 '"done":11' ${cache%--quiet*} $small --list list.txt --out first --json
+head -n 1 out.txt | grep -q '^{"progress":{"total":12,"done":0,' &&
+    grep -q '^{"key":"missing.mp4","status":"failed","code":"QV_EIO","error":"missing.mp4: cannot be' out.txt ||
+    fail 'no record of progress, or of a clip that failed'
+expect 0 '11 ok, 1 failed' "$qwenvit" info first
 expect 1 '0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before' $cache --list list.txt --out first
 expect 0 '0 done, 0 tokens, 0 failed; 11 were there' $cache --list good.txt --out first
 [ "$(ls first | wc -l)" = 2 ] || fail 'nothing to do, and something was added'
@@ -132,10 +136,13 @@ for signal in TERM HUP; do
     [ -z "$(ls -A long_$signal | grep tmp || true)" ] || fail 'a temporary file stays'
     expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out long_$signal --check --quiet
 done
-mkdir encoded_long
 ended TERM 143 'encoded_long/p?.ppm.safetensors' "$qwenvit" encode --list long.txt --model "$golden/qwen3_vl" \
-    --backend ref --quiet -o encoded_long $slow
+    --backend ref --json -o encoded_long $slow
+done=$(find encoded_long -type f | wc -l)
 [ -z "$(ls -A encoded_long | grep '\.tmp\.' || true)" ] || fail 'encode: a temporary file stays'
+grep -q "interrupted: $done of 1202 clips are done, 0 failed, $((1202 - done)) were not done" err.txt &&
+    grep -q "^{\"job\":{\"clips\":$done,.*\"not_done\":$((1202 - done)),\"interrupted\":true," out.txt ||
+    fail 'encode: it is not said what was done'
 
 # ---- two runs of one shard at once
 $cache --list good.txt --out twice > one.txt 2>&1 & first=$!

@@ -27,7 +27,7 @@ refused nothing.mp4 'no frame'
 refused no-moov.mp4 'opening the container failed'
 refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
 refused too-thin.mkv 'an aspect ratio of at most 200'
-refused huge.png 'frames above 16384x16384 pixels are refused'
+refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
 refused hls.mp4 'not' # read, or a clip
 refused concat.mp4 "the content is 'concat', which is not read"
 

@@ -6,6 +6,7 @@ set -eu
 qwenvit=$1 golden=$2 work=$3
 model=$golden/qwen3_vl
 . "$(dirname "$0")/expect.sh"
+tools=$(cd "$(dirname "$0")/../tools" && pwd)
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 # an image and a clip, made by the command's own libraries (a PPM is an image FFmpeg reads)
@@ -56,7 +57,18 @@ mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
 expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
     "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
 [ ! -e many/same.ppm.safetensors ] || fail 'of two of one name the first was written'
-expect 2 'must be an existing folder' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o none
+expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o grey.ppm
+expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o made/new
+[ -s made/new/grey.ppm.safetensors ] && [ -s made/new/other.ppm.safetensors ] || fail 'no folder was made'
+# what is no file and no folder, in words of its own
+for url in s3://bucket/clip.mp4 https://host/clip.mp4; do
+    expect 3 "$url: this is an address, and only files of this machine are read" "$qwenvit" info $url
+done
+expect 3 'hf download Qwen/Qwen3-VL-2B-Instruct --local-dir' "$qwenvit" info Qwen/Qwen3-VL-2B-Instruct
+expect 3 'hf download Qwen/Qwen2.5-VL --local-dir' "$qwenvit" encode grey.ppm --model Qwen/Qwen2.5-VL -o no
+expect 3 'hf download ORG/Qwen3-VL --local-dir' "$qwenvit" encode grey.ppm --model Qwen3-VL -o no
+expect 3 'hf download ORG/NAME --local-dir' "$qwenvit" encode grey.ppm --model /no/such -o no
+expect 3 'nobody/clip.mp4: cannot be opened' "$qwenvit" info nobody/clip.mp4
 expect 2 'exclude each other' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many --fps 1 \
     --num-frames 4
 # names are bytes: in the output and in JSON those that are not UTF-8 are %XX
@@ -166,8 +178,13 @@ grey.ppm
 {"path":"listed","key":"folder"}
 END
 expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --json
-grep -q '"job":{"clips":5,"failed":2,.*"limit":"[a-z]*",.*"stages":{"decode_s":' out.txt ||
-    fail 'no record of the job'
+grep -q '"job":{"clips":5,"failed":2,.*"limit":"[a-z]*",.*"not_done":0,"interrupted":false,"stages":{"decode_s":' \
+    out.txt || fail 'no record of the job'
+# a record of each clip, those that failed in words; of progress at the beginning at least
+[ "$(grep -c '^{"clip":' out.txt)" = 5 ] && head -n 1 out.txt | grep -q '^{"progress":{"total":5,"done":' &&
+    grep -q '^{"clip":"motion.mp4","key":"deep/er/motion","status":"ok","output":' out.txt &&
+    grep -q '^{"clip":"listed","key":"folder","status":"failed","code":"QV_EIO","error":"listed: not a regular' \
+        out.txt || fail 'no record of each clip, or none of progress'
 [ "$(cd listed && find . -type f | LC_ALL=C sort | tr '\n' ' ')" = \
     './deep/er/motion.safetensors ./grey.ppm.safetensors ./other.safetensors ' ] || fail 'other files'
 mkdir again && expect 1 '2 of 5 clips failed' sh -c '"$@" < list.txt' - "$qwenvit" encode --list - \
@@ -243,12 +260,25 @@ refused '{"path":"a","end":0}' '"end" must be a number above 0'
 refused '{"path":"a","start":2,"end":2.0}' '"end" is 2; above "start", 2'
 refused '{"path":"a","key":"b/../../c"}' 'key "b/../../c": a file is to be named by it'
 refused '{"path":"a","key":"b/"}' 'key "b/": a file is to be named by it'
+refused '# clips' '"# clips" is a comment, which a list does not have'
+refused '#a' '"#a" is a comment, which a list does not have: take it out (a file of this name is {"path": "#a"})'
+refused [ '"[" begins a JSON array: write an object a line'
 refused __a 'key "__a": one must not begin with "__"'
 refused 'a\000b' 'a NUL byte, number 2 of the line'
+for header in path Path,key 'image\tcaption'; do
+    printf "$header\ngrey.ppm\n" > wrong.txt
+    expect 3 "names a table's columns: write a path a line" "$qwenvit" encode --list wrong.txt \
+        --model /nonexistent -o listed
+done
 [ -z "$(ls listed)" ] || fail 'work was done for a list that is wrong'
+# lists of editors on Windows, blank lines, a name that begins with # as JSON
+cp grey.ppm '#grey.ppm'
+printf '\357\273\277grey.ppm\r\n  \r\n  {"path": "#grey.ppm"}\r\n' > odd.txt
+expect 0 'tokens' "$qwenvit" encode --list odd.txt --model "$model" -o odd
+[ "$(cd odd && echo *)" = '#grey.ppm.safetensors grey.ppm.safetensors' ] || fail 'lines of an odd list'
 expect 3 'nolist.txt: cannot be opened' "$qwenvit" encode --list nolist.txt --model "$model" -o listed
 expect 2 'exclude each other' "$qwenvit" encode --list list.txt grey.ppm --model "$model" -o listed
-expect 2 'must be an existing folder' "$qwenvit" encode --list list.txt --model "$model" -o none
+expect 3 'cannot be made: File exists' "$qwenvit" encode --list list.txt --model /nonexistent -o grey.ppm
 expect 2 'it runs on one device' "$qwenvit" info "$model" --device 0,1
 expect 2 '--device is "x"' "$qwenvit" encode grey.ppm --model "$model" -o many --device x
 expect 4 'device 1000' "$qwenvit" encode grey.ppm --model "$model" -o many --device 0,1000
@@ -375,6 +405,14 @@ spans = [e for e in events if e["ph"] == "X"]
 assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
+fi
+if command -v python3 > /dev/null; then # what plot.py and tables.py say of files that are none
+    echo '{"a": 1}' > other.jsonl
+    for wrong in 'nobody.jsonl: No such file' 'other.jsonl:1: no bench' 'p.png: no text' '/dev/null: no records'; do
+        expect 1 "$wrong" env PYTHONPATH="$tools" PYTHONDONTWRITEBYTECODE=1 python3 -c \
+            'import measured, sys; measured.read_records(sys.argv[1:])' "${wrong%%:*}"
+        grep -qF 'records are wanted, as `qwenvit bench tower' err.txt || fail "$wrong: not what is wanted"
+    done
 fi
 expect 2 'say what to time' "$qwenvit" bench
 expect 2 '--model DIR is required' "$qwenvit" bench tower

@@ -65,6 +65,22 @@ uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)" \
 alone shared cmake
 alone static cmake
 
+# lacks COMPONENT WORDS: what CMake says where it is asked for
+mkdir lacking
+lacks() {
+    printf 'cmake_minimum_required(VERSION 3.22)\nproject(lacking C)\nfind_package(qwenvit REQUIRED COMPONENTS %s)\n' \
+        "$1" > lacking/CMakeLists.txt
+    ! cmake -S lacking -B lacking/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > said.txt 2>&1 ||
+        fail "a component $1 was found"
+    tr -s ' \n' ' ' < said.txt | grep -qF "this qwenvit has no component $1: $2" || { cat said.txt; fail "no word of $1"; }
+}
+lacks decoders 'there are media, job, cache, fill and static'
+shared=$(find "$prefix" -name qwenvit-shared.cmake)
+cp "$shared" shared.cmake
+sed 's/qwenvit::fill/qwenvit::gone/' shared.cmake > "$shared"
+lacks fill 'it was built without QV_MEDIA or QV_XXHASH'
+cp shared.cmake "$shared"
+
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}

@@ -642,6 +642,56 @@ huge_png(clip_bytes *file)
     }
 }
 
+/* ---- images that cannot be read ---------------------------------------------------------------- */
+
+static void
+cut_half(clip_bytes *file)
+{
+    file->n /= 2;
+}
+
+/* Its header promises 4 KiB. */
+static clip_bytes
+make_cut_webp(void)
+{
+    return copy_bytes("RIFF\0\x10\0\0WEBPVP8L\x20\0\0\0\x2f", 21);
+}
+
+static clip_bytes
+make_animated_webp(void)
+{
+    return copy_bytes(
+        "RIFF\x24\0\0\0WEBPVP8X\x0a\0\0\0\2\0\0\0\x5f\0\0\x3f\0\0ANIM\6\0\0\0\0\0\0\0\0\0", 44);
+}
+
+static clip_bytes
+make_heic(void)
+{
+    return copy_bytes("\0\0\0\x18"
+                      "ftypheic\0\0\0\0mif1heic\0\0\0\x0cmeta\0\0\0\0",
+                      36);
+}
+
+/* 2 x 2 pixels of one float each. */
+static clip_bytes
+make_float_tiff(void)
+{
+    enum { ENTRIES = 10, DATA = 8 + 2 + 12 * ENTRIES + 4, BYTES = DATA + 16 };
+    static const uint16_t entries[ENTRIES][2] = { { 256, 2 }, { 257, 2 }, { 258, 32 },
+                                                  { 259, 1 }, { 262, 1 }, { 273, DATA },
+                                                  { 277, 1 }, { 278, 2 }, { 279, 16 },
+                                                  { 339, 3 } };
+    uint8_t file[BYTES] = { 'M', 'M', 0, '*', 0, 0, 0, 8, 0, ENTRIES };
+    for (int i = 0; i < ENTRIES; i++) {
+        uint8_t *entry = file + 10 + 12 * i;
+        put16(entry, entries[i][0]);
+        put16(entry + 2, 3); /* 16 bits */
+        put32(entry + 4, 1);
+        put16(entry + 8, entries[i][1]);
+    }
+    return copy_bytes(file, sizeof file);
+}
+
 static void
 huge_jpeg(clip_bytes *file)
 {
@@ -827,6 +877,21 @@ static const recipe recipes[] = {
       .muxer = "image2pipe",
       .encoder = "png",
       .looks = { KIND(RGB24, false) } },
+    { .name = "cut.png",
+      .frames = 1,
+      .muxer = "image2pipe",
+      .encoder = "png",
+      .looks = { KIND(RGB24, false) },
+      .edit = cut_half },
+    { .name = "cut.gif",
+      .frames = 1,
+      .encoder = "gif",
+      .looks = { KIND(GRAY8, false) },
+      .edit = cut_half },
+    { .name = "cut.webp", .make = make_cut_webp },
+    { .name = "animated.webp", .make = make_animated_webp },
+    { .name = "float.tiff", .make = make_float_tiff },
+    { .name = "image.heic", .make = make_heic },
     { .name = "nothing.mp4", .frames = 0, .muxer_options = "movflags=empty_moov+frag_keyframe" },
     { .name = "nothing.avi", .frames = 0 },
     { .name = "one.mp4", .frames = 1 },

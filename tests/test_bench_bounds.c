@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What `qwenvit bench job` believes: a job that is quicker than one of its stages alone is no record. */
+/* What `qwenvit bench` believes: a job that is quicker than one of its stages alone is no record, and times that
+ * scatter are not to be trusted; and how long it says that it takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 
 #include "bench/job_bounds.h"
+#include "bench/outlook.h"
 
 /* Times of 2000 clips on a GPU, in which writing alone came out slower than in the job. */
 static const double times[BENCH_JOB_WAYS] = {
@@ -54,12 +56,36 @@ the_slowest_stage_is_named(void **state)
     assert_true(bench_job_bounds_of(times, BENCH_JOB_DECODE).sum_ms == 0);
 }
 
+static void
+what_scatters_is_told(void **state)
+{
+    (void)state;
+    assert_true(bench_scatter(10, 14.9) == 0);
+    assert_true(bench_scatter(10, 31) == 3.1);
+    assert_true(bench_scatter(0.001, 0.01) == 0); /* the clock's own */
+    assert_true(bench_scatter(0, 0) == 0);
+}
+
+/* A short run is repeated until there is something to see, a long one not for ever. */
+static void
+how_long_it_takes(void **state)
+{
+    (void)state;
+    const double ms[] = { 1, 100, 8000 };
+    assert_true(bench_rest_s(ms, 1, 7) == 0.21);
+    assert_true(bench_rest_s(ms, 2, 10) == 1.3);
+    assert_true(bench_rest_s(ms + 2, 1, 7) == 18);
+    assert_true(bench_rest_s(ms + 2, 1, 1) == 8);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stage_alone_is_a_bound),
         cmocka_unit_test(the_slowest_stage_is_named),
+        cmocka_unit_test(what_scatters_is_told),
+        cmocka_unit_test(how_long_it_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@ sh tools/deps.sh
 say() { printf '\n== %s\n' "$*"; }
 
 say 'Building (build/release)'
-[ -e build/release/build.ninja ] || cmake --preset release -G Ninja > /dev/null
+[ -e build/release/build.ninja ] || cmake --preset release > /dev/null
 cmake --build build/release --target qwenvit_command > build/demo.log || { cat build/demo.log; exit 4; }
 qwenvit=build/release/qwenvit
 out=build/demo

@@ -3,6 +3,7 @@
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin: only what is missing.
 # oneDNN comes from the distribution if that is 3.1 or newer, else from PyPI's wheels, unpacked
 # below build/deps. Safe to run again; says nothing if there is nothing to do.
+# deps.sh python: and what Python's environments (venv) and extensions need.
 # deps.sh tests: and what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for the
 # Metal emulator), a compiler for ARM, what checks sources and makes packages.
 set -eu
@@ -51,13 +52,19 @@ if [ "${1:-}" = tests ]; then
 fi
 
 # ---- Python: what builds the wheel, and what its tests need ----
+# need_python: a Python that makes environments and builds extensions
+need_python() {
+    python3 -c 'import ensurepip, sysconfig, os; open(sysconfig.get_path("include") + "/Python.h")' \
+        2>/dev/null || install python3-venv python3-dev
+}
+[ "${1:-}" != python ] || need_python
 python_ok() { [ -e "$deps/python/done-2" ]; }
 if [ "${1:-}" = tests ] && ! python_ok; then
-    if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    if command -v python3 > /dev/null &&
+        ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         say "Python 3.10 or newer is needed for the wheel: its tests are skipped"
     else
-        python3 -c 'import ensurepip, sysconfig, os; open(sysconfig.get_path("include") + "/Python.h")' \
-            2>/dev/null || install python3-venv python3-dev
+        need_python
         say "getting what builds and tests the wheel from PyPI into $deps/python"
         mkdir -p "$deps"
         rm -rf "$deps/python"

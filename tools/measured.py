@@ -24,24 +24,38 @@ def load(root, pattern):
             yield json.load(f)
 
 
+WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
+
+
+def read_text(path, wanted=WANTED):
+    """Of a file; one that cannot be read is an error that says what is wanted."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise SystemExit(f"{path}: {why}; {wanted}") from None
+
+
 def read_records(paths):
     """The records of some files. A line that is no JSON is an error that names it."""
     records = []
     for path in paths:
-        with open(path, encoding="utf-8") as f:
-            for i, line in enumerate(f, 1):
-                if not line.strip():
-                    continue
-                try:
-                    records.append(json.loads(line))
-                except ValueError as error:
-                    raise SystemExit(f"{path}:{i}: {error}") from None
-                missing = [k for k in ("bench", "case", "way", "dtype", "median_ms", "machine")
-                           if k not in records[-1]]
-                if missing:
-                    raise SystemExit(f"{path}:{i}: no {', '.join(missing)}")
-                if "failed" in records[-1]:  # words, and no time
-                    records.pop()
+        for i, line in enumerate(read_text(path).splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise SystemExit(f"{path}:{i}: {error}; {WANTED}") from None
+            missing = [k for k in ("bench", "case", "way", "dtype", "median_ms", "machine")
+                       if not isinstance(record, dict) or k not in record]
+            if missing:
+                raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
+            if "failed" not in record:  # words, and no time
+                records.append(record)
+    if not records:
+        raise SystemExit(f"{', '.join(paths)}: no records; {WANTED}")
     return latest(records)
 
 

@@ -22,7 +22,11 @@ import math
 import os
 import re
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError as error:
+    raise SystemExit(f"plot.py: {error}: it draws with matplotlib and Pillow "
+                     "(python3 -m pip install matplotlib pillow)") from None
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -405,8 +409,11 @@ def fill(records, path):
 
 def job(path, out):
     """What the decoders, devices and sinks of `qwenvit encode --trace FILE` did when."""
-    with open(path, encoding="utf-8") as f:
-        events = json.load(f)["traceEvents"]
+    wanted = "trace events are wanted, as `qwenvit encode --list .. --trace FILE` writes them"
+    try:
+        events = json.loads(measured.read_text(path, wanted))["traceEvents"]
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"{path}: no trace; {wanted}") from None
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     spans = [e for e in events if e["ph"] == "X"]
     if not spans:

@@ -140,6 +140,7 @@ def plots(root, kind):
 
 def measurements_page(root, records):
     parts = ["<!-- made by tools/tables.py: edits are lost -->\n# Measurements",
+             "<!-- page: not run: minutes each, and beside torch -->",
              "Made by `tools/docs.sh` from the files in `docs/measurements`. Compare times within "
              "a row: machines and days differ."]
     for heading, what, command, make, kind in PAGE:

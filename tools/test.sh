@@ -35,7 +35,7 @@ check() {
 build() {
     preset=$1; shift
     say "Building $preset"
-    cmake --preset "$preset" -G Ninja && cmake --build --preset "$preset" "$@"
+    cmake --preset "$preset" && cmake --build --preset "$preset" "$@"
 }
 # run PRESET [ctest options]: ctest, and its counts
 run() {
@@ -64,7 +64,7 @@ if [ -n "$gpu" ]; then
     command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
     check build cuda
     model=build/cuda/tower-m # of real size, random weights: 0.8 GB
     [ -e $model/config.json ] ||
@@ -104,6 +104,8 @@ wheel() (
         PYTHONPATH=build/python/site QV_FAULTY_DECODER=$PWD/build/release/tests/faulty_decoder \
             python -m pytest -q -p no:cacheprovider python/tests
 )
+# README's first lines, and the snippets of every page behind them: the wheel's build folder is there already
+snippets() { python3 tests/snippets.py build/python/snippets; }
 # Python itself is not built with the sanitizer, so that comes first, with the library whose exceptions
 # it watches; Python's own memory is never all given back
 wheel_asan() (
@@ -142,7 +144,7 @@ check build metal-dev
 run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
 if command -v nvcc > /dev/null; then
     # the oldest, the one that was measured, the newest: all take a minute more
-    check cmake --preset cuda -G Ninja -DQV_CUDA_ARCHITECTURES='80;90;120'
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     check build cuda
     run cuda -L absent # what a machine without a GPU can say
 else
@@ -152,6 +154,9 @@ fi
 if [ -e build/deps/python/done-2 ]; then
     say 'The wheel'
     check wheel
+    say "The pages' snippets"
+    check snippets
+    sed -n '/, [0-9]*: not run: /p; $p' build/check.log
 else
     say 'The wheel: tools/deps.sh tests has not been run here, skipped'
 fi

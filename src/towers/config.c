@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "error.h"
 #include "files/json.h"
@@ -370,6 +371,19 @@ qv_config_pixels_are_exact(const struct qv_config *c)
     return exact;
 }
 
+/* Whoever names no folder may have meant what a hub calls a model. */
+static qv_status
+fail_without_folder(const char *dir, qv_error *err)
+{
+    const char *slash = strchr(dir, '/');
+    const bool deep =
+        slash == dir || *dir == '.' || (slash && strchr(slash + 1, '/')) || strchr(dir, ':');
+    return qv_fail(err, QV_EIO,
+                   "%s: there is no such folder; a checkpoint's is needed, with config.json and "
+                   "weights (of a model on the Hugging Face hub: hf download %s%s --local-dir DIR)",
+                   qv_path_tail(dir), deep || slash ? "" : "ORG/", deep ? "ORG/NAME" : dir);
+}
+
 qv_status
 qv_config_read(const char *dir, struct qv_config *out, qv_error *err)
 {
@@ -379,7 +393,10 @@ qv_config_read(const char *dir, struct qv_config *out, qv_error *err)
 
     struct qv_config c = { 0 };
     json_t *root = NULL;
+    struct stat there;
     qv_status s = qv_json_read(path, QV_JSON_MAX_CONFIG, &root, err);
+    if (s == QV_EIO && stat(dir, &there))
+        s = fail_without_folder(dir, err);
     if (!s) {
         const struct qv_json_object top = { root, path, "", false };
         s = read_vision(&top, &c, err);

@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "error.h"
 #include "files/json.h"
+#include "outlook.h"
 
 /* ---- a bench --------------------------------------------------------------------------------- */
 
@@ -44,9 +45,21 @@ tell_raised_roofline(const struct bench *b)
         printf("the roofline that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
 }
 
+static void
+tell_scatter(const struct bench *b)
+{
+    if (b->scattered && !b->o->quiet)
+        fprintf(stderr,
+                "bench %s: %lld of %lld times are not to be relied on: their p90 is up to %.1f "
+                "times the "
+                "median, so something else took this machine's time\n",
+                b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
+}
+
 void
 bench_close(struct bench *b)
 {
+    tell_scatter(b);
     if (bench_talks(b))
         tell_raised_roofline(b);
     tool_close_context(&b->ctx, &b->info);
@@ -57,6 +70,8 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
 {
     bool first = !b->told_bytes;
     qv_status status = bench_measure_roofline(b, dtype, err);
+    if (!b->parts_done)
+        b->parts_began_s = qv_seconds();
     if (status || !bench_talks(b))
         return status;
     if (first) {
@@ -105,18 +120,51 @@ bench_base_name(const char *path, char *name, size_t size)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-enum { MOST_SAMPLES = 1000, LEAST_MS_A_REPEAT = 30, MOST_MS = 10000 };
+enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* long enough to say so */
 
 struct samples {
     double ms[MOST_SAMPLES], spent_ms; /* spent: by the host's clock */
+    double first_ms;                   /* the warming up */
     int64_t n;
 };
+
+/* 75 s; 4 min */
+static const char *
+duration(double seconds, char text[32])
+{
+    snprintf(text, 32, seconds < 100 ? "%.0f s" : "%.0f min",
+             seconds < 100 ? seconds : seconds / 60);
+    return text;
+}
+
+void
+bench_expect(struct bench *b, int64_t parts)
+{
+    b->parts = parts;
+    b->parts_done = 0;
+    b->parts_began_s = qv_seconds();
+}
+
+void
+bench_part_done(struct bench *b)
+{
+    const double now_s = qv_seconds(), every_s = 10;
+    char text[32];
+    b->parts_done++;
+    const double left_s =
+        (now_s - b->parts_began_s) / (double)b->parts_done * (double)(b->parts - b->parts_done);
+    if (b->o->quiet || left_s < LONG_S || (b->parts_done > 1 && now_s - b->told_s < every_s))
+        return;
+    b->told_s = now_s;
+    fprintf(stderr, "bench %s: %lld of %lld timed, about %s to go\n", b->name,
+            (long long)b->parts_done, (long long)b->parts, duration(left_s, text));
+}
 
 static bool
 enough(const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->spent_ms >= MOST_MS ||
-           (s->n >= repeats && s->spent_ms >= (double)(LEAST_MS_A_REPEAT * repeats));
+    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS ||
+           (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
 /* The first run only warms up, unless it alone uses up the time for all of them. */
@@ -126,7 +174,8 @@ sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
     double began = qv_seconds(), ms = -1;
     qv_status status = run->work(run->user, &ms, err);
     double spent_ms = (qv_seconds() - began) * 1e3;
-    if (!status && (!warm_up || spent_ms >= MOST_MS)) {
+    s->first_ms = warm_up ? spent_ms : s->first_ms;
+    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS)) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
     }
@@ -141,6 +190,18 @@ times_of(struct samples *s)
                                  .repeats = s->n };
 }
 
+static void
+tell_duration(const struct bench *b, const struct samples *s, int n, int64_t repeats)
+{
+    char text[32];
+    double seconds = 0;
+    for (int i = 0; i < n; i++)
+        seconds += s[i].n ? 0 : bench_rest_s(&s[i].first_ms, 1, repeats);
+    if (seconds >= LONG_S && !b->o->quiet)
+        fprintf(stderr, "bench %s: what comes next takes about %s\n", b->name,
+                duration(seconds, text));
+}
+
 qv_status
 bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
 {
@@ -151,6 +212,8 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
     qv_status status = QV_OK;
     for (int i = 0; i < n && !status; i++)
         status = sample(&runs[i], &samples[i], true, err);
+    if (!status)
+        tell_duration(b, samples, n, repeats);
     for (bool more = true; more && !status;) {
         more = false;
         for (int i = 0; i < n && !status; i++)
@@ -229,8 +292,12 @@ record_json(const struct bench *b, const struct bench_record *r)
 }
 
 qv_status
-bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err)
+bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
 {
+    const double scatter = r->computed ? 0 : bench_scatter(r->times.median_ms, r->times.p90_ms);
+    b->timed += !r->computed;
+    b->scattered += scatter > 0;
+    b->most_scatter = scatter > b->most_scatter ? scatter : b->most_scatter;
     qv_status status = b->o->json ? tool_emit_json(b->o, record_json(b, r), err) : QV_OK;
     json_decref(r->extras);
     return status;

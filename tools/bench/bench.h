@@ -20,9 +20,13 @@ struct bench {
     double told_flops[QV_F16 + 1], told_bytes; /* the roofline as it was printed */
     bool bf16_left_out;                        /* the device has no GEMMs of it, which was said */
     char group[256];                           /* the table that is being printed */
+    int64_t parts, parts_done;                 /* of a list, and: */
+    double parts_began_s, told_s;              /* when its first began; its rest was told */
+    int64_t timed, scattered; /* records; those whose p90 is far above the median, */
+    double most_scatter;      /* up to so many medians */
 };
 
-/* Opens the device of the options. */
+/* Opens the device of the options; closing it says whether times scattered. */
 qv_status bench_open(struct bench *b, const struct tool_options *o, const char *name,
                      qv_error *err);
 void bench_close(struct bench *b);
@@ -30,6 +34,11 @@ bool bench_talks(const struct bench *b); /* prints tables: stdout is not used fo
 
 /* Measures the roofline of a dtype and says what computes, how well, and `about` what follows. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
+
+/* A list of so many parts is begun, and one of them is done: says how long the rest takes, after the first
+ * and now and then. */
+void bench_expect(struct bench *b, int64_t parts);
+void bench_part_done(struct bench *b);
 
 /* The dtypes to run in, *n of them: --dtype, or f32 and, where the device has GEMMs of it, bf16; where it
  * has none, that is said once. */
@@ -49,7 +58,8 @@ struct bench_run {
     struct bench_times times; /* out */
 };
 /* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
- * up, then --repeats runs, more if they are short, fewer if they take many seconds. */
+ * up, then --repeats runs, more if they are short, fewer if they take many seconds. Says before it begins how
+ * long it takes, where that is long. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
 struct bench_record {
@@ -71,7 +81,7 @@ void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
  * faster than the roofline raises it: what was seen once the device can do. */
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* The JSON record alone, where one is wanted. */
-qv_status bench_emit(const struct bench *b, const struct bench_record *r, qv_error *err);
+qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
 /* The least time that the roofline allows, as a share of the time. Bytes that moved faster than memory
  * moves them came from a cache and set no bound: then it is that of the FLOPs alone. */
 double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,

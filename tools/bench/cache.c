@@ -302,6 +302,7 @@ bench_cache(const struct tool_options *o)
         s = run_all(&c, &err);
     qv_cache_close(&c.cache);
     tool_devices_close(&c.devices);
+    bench_close(&c.b);
     free(c.list);
     free(c.folder);
     return s ? tool_fail(s, &err) : TOOL_DONE;

@@ -218,7 +218,20 @@ run_line(void *user, char *line, qv_error *err)
         if (!status)
             status = run_ways(b, line, &desc, err);
     }
+    bench_part_done(b);
     return status;
+}
+
+/* Of a list: lines that describe something. */
+static int64_t
+count_lines(const char *list)
+{
+    int64_t n = 0;
+    for (; *list; list += list[strcspn(list, "\n")] ? strcspn(list, "\n") + 1 : strlen(list)) {
+        const char first = list[strspn(list, " \t\r")];
+        n += first && first != '\n' && first != '#';
+    }
+    return n;
 }
 
 static qv_status
@@ -256,6 +269,8 @@ bench_conv3d(const struct tool_options *o)
     qv_status status = bench_open(&b, o, "conv3d", &err);
     if (!status)
         status = o->shapes ? bench_read_list(o->shapes, &list, &err) : built_in_list(&list, &err);
+    if (!status)
+        bench_expect(&b, count_lines(list));
     if (!status)
         status =
             bench_read_lines(o->shapes ? o->shapes : "built-in shapes", list, run_line, &b, &err);

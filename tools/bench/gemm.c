@@ -156,6 +156,16 @@ streamed_bytes(const struct gemm_bench *g)
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
+/* How many of the row counts are wanted. */
+static int
+count_rows(const struct gemm_bench *g)
+{
+    int n = 0;
+    while (n < N_ROW_COUNTS && (!g->b.o->rows || row_counts[n] <= g->b.o->rows))
+        n++;
+    return n;
+}
+
 static qv_status
 run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
@@ -167,8 +177,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
                                   g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
-    int64_t most = g->b.o->rows ? g->b.o->rows : row_counts[N_ROW_COUNTS - 1];
-    for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= most && !status; i++) {
+    for (int i = 0; i < count_rows(g) && !status; i++) {
         struct bench_ops ops;
         struct bench_times times;
         status = open_rows(g, row_counts[i], dtype, &ops, err);
@@ -178,6 +187,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
         if (!status)
             status = report_rows(g, row_counts[i], dtype, &ops, times, err);
         bench_ops_close(&ops);
+        bench_part_done(&g->b);
     }
     g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
     if (!status && g->worst_step > 0 && bench_talks(&g->b))
@@ -230,6 +240,7 @@ bench_gemm(const struct tool_options *o)
             { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
             { "merger fc2", c.out_hidden, wide, QV_ACT_NONE, false },
         };
+        bench_expect(&g.b, (int64_t)(sizeof projections / sizeof *projections) * count_rows(&g));
         for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
             g.p = &projections[i];
             status = run_projection(&g, dtype, &err);

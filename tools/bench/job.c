@@ -134,6 +134,7 @@ close_all(struct job_bench *j)
     free(j->made);
     free(j->list_file);
     bench_close_folder(&j->work);
+    bench_close(&j->b);
 }
 
 /* ---- what it came to ------------------------------------------------------------------------- */

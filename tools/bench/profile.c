@@ -321,7 +321,7 @@ print_layers(const struct profile *p)
 }
 
 static qv_status
-emit_steps(const struct profile *p, qv_error *err)
+emit_steps(struct profile *p, qv_error *err)
 {
     qv_status status = QV_OK;
     for (size_t i = 0; i < p->n && !status; i++) {

@@ -174,8 +174,7 @@ close_all(struct start_bench *t)
 /* ---- what it came to ------------------------------------------------------------------------- */
 
 static qv_status
-report(const struct start_bench *t, const struct start_way *w, struct bench_times times,
-       qv_error *err)
+report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
 {
     char model[100], clip[100], work[210];
     bench_base_name(t->b.o->model, model, sizeof model);

@@ -12,6 +12,12 @@ tool_cache(const struct tool_options *o)
 }
 
 int
+tool_cache_status(const struct tool_options *o)
+{
+    return tool_cache(o);
+}
+
+int
 tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
                   struct tool_cache_times *times)
 {

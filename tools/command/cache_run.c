@@ -2,7 +2,6 @@
 /* qwenvit cache, making one: a list is filled into a folder (qwenvit_fill.h); signals end that. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "cache.h"
@@ -22,26 +21,15 @@ struct run {
     pthread_mutex_t lock; /* of messages */
 };
 
-/* ---- signals --------------------------------------------------------------------------------- */
-
-static volatile sig_atomic_t caught;
-
-static void
-on_signal(int number)
-{
-    caught = number; /* a second one ends the process at once: SA_RESETHAND */
-}
-
 /* ---- the fill -------------------------------------------------------------------------------- */
 
 static void
 tell_failure(void *user, const char *key, qv_status status, const char *words)
 {
     struct run *r = user;
-    (void)key;
-    (void)status;
     pthread_mutex_lock(&r->lock);
     tool_complain("%s", words);
+    tool_record_failure(r->o, NULL, key, status, words);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -52,7 +40,7 @@ go_on(void *user, qv_job *job)
     pthread_mutex_lock(&r->lock);
     tool_job_progress_show(&r->progress, job);
     pthread_mutex_unlock(&r->lock);
-    return !caught;
+    return !tool_signals_caught();
 }
 
 /* The lines that the cache lacks. */
@@ -102,9 +90,9 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
                   tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
                   (json_int_t)n->tokens, "failed", (json_int_t)n->failed, "there",
                   (json_int_t)n->there, "failed_before", (json_int_t)n->failed_before,
-                  "interrupted", caught != 0, "list_s", r->times.list_s, "look_s", r->times.look_s,
-                  "job_s", r->times.job_s, "peak_bytes", (json_int_t)tool_peak_bytes(), "version",
-                  qv_version(), "commit", QV_COMMIT);
+                  "interrupted", tool_signals_caught() != 0, "list_s", r->times.list_s, "look_s",
+                  r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
+                  (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT);
     return j ? tool_emit_json(r->o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
 }
 
@@ -121,7 +109,7 @@ static int
 run_fill(struct run *r, qv_error *err)
 {
     qv_cache_fill_counts n;
-    tool_job_progress_begin(&r->progress, r->n_wanted, r->o->quiet);
+    tool_job_progress_begin(&r->progress, r->n_wanted, r->o);
     qv_status s = qv_cache_fill_end(r->fill, r->devices->models, r->devices->n, err);
     tool_job_progress_end();
     qv_cache_fill_get_counts(r->fill, &n);
@@ -169,13 +157,11 @@ tool_cache_run(const struct tool_options *o)
 {
     struct tool_devices devices = { .n = 0 };
     struct tool_cache_times times;
-    tool_catch_ends(on_signal);
+    tool_signals_defer();
     const int code = tool_cache_run_on(o, &devices, &times);
     tool_devices_close(&devices);
-    if (caught) { /* as a shell's loop wants to see it */
+    if (tool_signals_caught())
         tool_complain("interrupted: what was done is sealed; run it again to go on");
-        signal(caught, SIG_DFL);
-        raise(caught);
-    }
+    tool_signals_obey();
     return code;
 }

@@ -4,16 +4,20 @@
  * work; here is which clips go to which files, on which devices, and what it came to (sink.c).
  */
 #define _DEFAULT_SOURCE
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "encode.h"
 #include "error.h"
+#include "files/atomic_file.h"
+#include "files/json.h"
 #include "files/utf8.h"
 #include "list.h"
 
-enum { SINKS = 4 };
+enum { SINKS = 4, QUEUE = 512 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -83,10 +87,7 @@ check_names(const struct tool_output *outputs, size_t n, qv_error *err)
 static qv_status
 name_arguments(const struct tool_options *o, struct tool_output *outputs, qv_error *err)
 {
-    bool folder = tool_is_folder(o->output), ok = true;
-    if (o->n_arguments > 1 && !folder)
-        return qv_fail(err, QV_EINVAL, "%s: with several clips, -o must be an existing folder",
-                       o->output);
+    bool folder = o->n_arguments > 1 || tool_is_folder(o->output), ok = true;
     for (size_t i = 0; i < o->n_arguments && ok; i++) {
         outputs[i].clip = o->arguments[i];
         outputs[i].path = name_output(o->output, folder, o->arguments[i]);
@@ -112,6 +113,23 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
             status = qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
     return status;
+}
+
+/* OUT of several clips is a folder, which is made where there is none. */
+static qv_status
+make_output_folder(const char *folder, qv_error *err)
+{
+    char *inside = qv_path_join(folder, "");
+    if (!inside)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
+    qv_make_folders(inside);
+    free(inside);
+    if (tool_is_folder(folder))
+        return QV_OK;
+    mkdir(folder, 0777);
+    return qv_fail(err, QV_EIO,
+                   "%s: of several clips, or of a list, -o is a folder, and it cannot be made: %s",
+                   folder, strerror(errno));
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -164,6 +182,7 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .output = tool_output_dtype(e),
                                      .decoders = one ? 1 : 0,
                                      .sinks = one ? 1 : SINKS,
+                                     .queue = QUEUE,
                                      .chunk_rows = o->chunk_rows,
                                      .alone = one,
                                      .keep_frames = o->drawing,
@@ -172,13 +191,38 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     return qv_job_open(d->models, d->n, &options, &e->job, err);
 }
 
+/* Shows progress until fewer than `most` of those that were added are not done: qv_job_add then does not
+ * wait, and a signal is heard within a moment. False where the job has ended, or is ended by one. */
+static bool
+wait_for_job(struct tool_encoder *e, size_t added, int64_t most)
+{
+    const struct timespec moment = { .tv_nsec = 10000000 };
+    qv_job_progress p;
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        tool_job_progress_show(&e->progress, e->job);
+        pthread_mutex_unlock(&e->lock);
+        qv_job_get_progress(e->job, &p);
+        if (tool_signals_caught())
+            qv_job_cancel(e->job);
+        if (tool_signals_caught() || p.ended)
+            return false;
+        if ((int64_t)added - p.done < most)
+            return true;
+        nanosleep(&moment, NULL);
+    }
+}
+
 static qv_status
 run_job(struct tool_encoder *e, qv_error *err)
 {
+    const bool many = e->n > 1 || e->o->list;
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
-    tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o->quiet);
-    for (size_t i = 0; i < e->n && !status; i++) {
+    tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o);
+    if (e->defers)
+        tool_signals_defer();
+    for (size_t i = 0; i < e->n && !status && (!many || wait_for_job(e, i, QUEUE)); i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options =
             output->entry ? qv_row_options(output->entry->own, &e->o->clip) : e->o->clip;
@@ -187,13 +231,15 @@ run_job(struct tool_encoder *e, qv_error *err)
         };
         status = qv_job_add(e->job, &source, err);
     }
+    if (many && !status)
+        wait_for_job(e, e->n, 1);
     qv_error ended = { 0 };
     qv_status end = qv_job_end(e->job, &ended);
     e->job_s = qv_seconds() - began_s;
     tool_job_progress_end();
     if (end && !status)
         *err = ended;
-    if (!status && !end && e->o->json && (e->n != 1 || e->o->list))
+    if (!status && !end && e->o->json && many)
         return tool_report_job(e, err);
     return status ? status : end;
 }
@@ -230,6 +276,9 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     qv_job_close(&e->job);
     tool_trace_close(&e->trace);
     pthread_mutex_destroy(&e->lock);
+    if (!code && tool_signals_caught())
+        tool_complain("interrupted: %zu of %zu clips are done, %zu failed, %zu were not done",
+                      e->n_done, e->n, e->n_failed, e->n - e->n_done - e->n_failed);
     if (code || !e->n_failed)
         return code;
     if (e->n == 1 && !e->o->list)
@@ -243,11 +292,10 @@ static int
 check_usage(const struct tool_options *o)
 {
     const char *wrong =
-        !o->n_arguments && !o->list             ? "no clip given"
-        : o->n_arguments && o->list             ? "clips and --list exclude each other"
-        : !o->model                             ? "--model DIR is required"
-        : !o->output                            ? "-o OUT is required"
-        : o->list && !tool_is_folder(o->output) ? "with --list, -o must be an existing folder"
+        !o->n_arguments && !o->list                     ? "no clip given"
+        : o->n_arguments && o->list                     ? "clips and --list exclude each other"
+        : !o->model                                     ? "--model DIR is required"
+        : !o->output                                    ? "-o OUT is required"
         : o->drawing && (o->list || o->n_arguments > 1) ? "--drawing goes with one clip"
         : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
             ? "--start and --end go with clips; lines of --list have their own"
@@ -275,9 +323,12 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
-    if (!status && !devices->n)
+    const bool many = o->list || n > 1, own = !devices->n; /* a bench's are open */
+    if (!status && many)
+        status = make_output_folder(o->output, &err);
+    if (!status && own)
         status = tool_devices_open(o, devices, &err);
-    struct tool_encoder e = { .o = o, .outputs = outputs, .n = n };
+    struct tool_encoder e = { .o = o, .outputs = outputs, .n = n, .defers = own && many };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     *job_s = e.job_s;
     free_outputs(outputs, n);
@@ -294,5 +345,6 @@ tool_encode(const struct tool_options *o)
     if (!code)
         code = tool_encode_on(o, &devices, &job_s);
     tool_devices_close(&devices);
+    tool_signals_obey();
     return code;
 }

@@ -32,13 +32,14 @@ struct tool_encoder {
     qv_context_info context;
     qv_model_info model;
     pthread_mutex_t lock; /* messages and results of several sinks, and: */
-    size_t n_failed;
+    size_t n_done, n_failed;
     int code; /* of the last that failed */
     qv_job *job;
     struct tool_job_progress progress;
     struct tool_progress bar; /* of one clip by itself */
     struct tool_trace *trace; /* NULL: none */
     double job_s;
+    bool defers; /* a signal ends it in good order */
 };
 
 struct tool_devices {

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit info: what a checkpoint or a clip is, and what encoding it costs. */
 #define _POSIX_C_SOURCE 200809L
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "cache.h"
+#include "error.h"
 #include "files/json.h"
 #include "model/inspect.h"
 #include "qwenvit_job.h"
@@ -489,6 +493,44 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     return QV_OK;
 }
 
+/* ---- what a path is -------------------------------------------------------------------------- */
+
+/* ORG/NAME, as a hub calls models: of nothing that is here, and no file's name by its ending. */
+static bool
+is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/'), *dot = strrchr(path, '.');
+    const bool ending =
+        dot && dot > slash &&
+        strspn(dot + 1, "abcdefghijklmnopqrstuvwxyz0123456789") == strlen(dot + 1) &&
+        !isdigit((unsigned char)dot[1]);
+    return slash && slash > path && *path != '.' && slash[1] && !strchr(slash + 1, '/') &&
+           !ending && access(path, F_OK);
+}
+
+static bool
+is_cache(const char *dir)
+{
+    char *path = qv_path_join(dir, "qwenvit-cache.json");
+    const bool is = path && !access(path, F_OK);
+    free(path);
+    return is;
+}
+
+/* An exit code, told. */
+static int
+show(struct scene *s, const char *path)
+{
+    qv_error err = { 0 };
+    struct tool_options status = *s->o;
+    status.out = path;
+    if (is_cache(path))
+        return tool_cache_status(&status);
+    const bool model = tool_is_folder(path) || is_hub_name(path);
+    const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
+    return failed ? tool_fail(failed, &err) : TOOL_DONE;
+}
+
 int
 tool_info(const struct tool_options *o)
 {
@@ -510,10 +552,8 @@ tool_info(const struct tool_options *o)
     if (status)
         code = tool_fail(status, &err);
     for (size_t i = 0; i < n; i++) {
-        const char *path = o->arguments[i];
-        status = tool_is_folder(path) ? show_model(&s, path, &err) : show_clip(&s, path, &err);
-        if (status)
-            code = tool_fail(status, &err);
+        const int one = show(&s, o->arguments[i]);
+        code = one ? one : code;
     }
     if (code && n > 1) /* a part of the work */
         code = TOOL_FAILED;

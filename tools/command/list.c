@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "error.h"
+#include "files/json.h"
 #include "files/utf8.h"
 #include "tool.h"
 
@@ -140,15 +142,52 @@ read_json(const struct place *p, const char *text, size_t n, struct tool_list *l
     return status;
 }
 
+/* Whether a line is the names of a table's columns, one of which would be the path's. */
+static bool
+is_header(const char *text)
+{
+    static const char *const names[] = { "path",  "file",  "filename", "file_name",
+                                         "video", "image", "clip" };
+    bool found = false;
+    for (size_t n; *text; text += n + (text[n] != 0)) {
+        n = strcspn(text, ",;\t");
+        if (strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ \"") < n)
+            return false;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            found = found || (strlen(names[i]) == n && !strncasecmp(text, names[i], n));
+    }
+    return found;
+}
+
+/* What people write into lists of other kinds. A file may have such a name, so that nothing is passed
+ * over; as JSON the name can be given. NULL: it is no such thing. */
+static const char *
+find_foreign(const struct place *p, const char *text)
+{
+    if (*text == '#')
+        return "is a comment, which a list does not have: take it out";
+    if (!strcmp(text, "[") || !strncmp(text, "[{", 2) || !strncmp(text, "[\"", 2))
+        return "begins a JSON array: write an object a line, without brackets and commas around";
+    return p->line == 1 && is_header(text) ? "names a table's columns: write a path a line, or an "
+                                             "object a line, {\"path\": .., "
+                                             "\"key\": ..}"
+                                           : NULL;
+}
+
 static qv_status
 read_line(const struct place *p, const char *text, size_t n, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
+    char quoted[QV_QUOTE_SIZE];
     const qv_row line = { .path = text };
+    const char *foreign = find_foreign(p, text);
     if (memchr(text, 0, n))
         return BAD(p, QV_EFORMAT, "a NUL byte, number %zu of the line", strlen(text) + 1);
-    return *text == '{' ? read_json(p, text, n, list, entry, err)
-                        : keep_line(p, &line, list, entry, err);
+    if (foreign)
+        return BAD(p, QV_EFORMAT, "%s %s (a file of this name is {\"path\": %s})",
+                   qv_json_quote(text, quoted), foreign, quoted);
+    return text[strspn(text, " \t")] == '{' ? read_json(p, text, n, list, entry, err)
+                                            : keep_line(p, &line, list, entry, err);
 }
 
 /* ---- all lines ------------------------------------------------------------------------------- */
@@ -180,10 +219,15 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
         p.line++;
         if (n && text[n - 1] == '\n')
             text[--n] = 0;
-        if (!n)
+        if (n && text[n - 1] == '\r') /* as editors on Windows end lines, */
+            text[--n] = 0;
+        const int mark =
+            p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* and begin files */
+        const char *line = text + mark;
+        if (strspn(line, " \t") == (size_t)(n - mark))
             continue;
         struct tool_entry *entry = add_entry(list);
-        status = entry ? read_line(&p, text, (size_t)n, list, entry, err)
+        status = entry ? read_line(&p, line, (size_t)(n - mark), list, entry, err)
                        : BAD(&p, QV_ENOMEM, "no memory for %zu lines", list->n);
     }
     if (!status && ferror(from))

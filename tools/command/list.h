@@ -22,8 +22,8 @@ struct tool_list {
 };
 
 /*
- * Reads all of FILE, "-" for standard input; empty lines are nothing. QV_EFORMAT, with the line's number,
- * for a line that is neither a path nor such an object, a field that is not known or of another kind, an
+ * Reads all of FILE, "-" for standard input; lines that are empty or blank are nothing. QV_EFORMAT, with the
+ * line's number, for a line that is neither a path nor such an object, one that begins with "#", a header, a field that is not known or of another kind, an
  * end that is not above start, a key twice, a NUL, a key that begins with "__"; QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);

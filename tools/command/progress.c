@@ -10,11 +10,62 @@
 #include "error.h"
 
 void
-tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool quiet)
+tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct tool_options *o)
 {
     *p = (struct tool_job_progress){
-        .total = total, .shown_s = qv_seconds(), .quiet = quiet, .terminal = isatty(2)
+        .o = o, .total = total, .shown_s = qv_seconds(), .terminal = isatty(2)
     };
+}
+
+/* That a record of this kind is lost harms nobody: the last one tells of a file that cannot be written. */
+static void
+emit_record(const struct tool_options *o, json_t *record)
+{
+    qv_error err;
+    if (record)
+        tool_emit_json(o, record, &err);
+}
+
+void
+tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
+                    qv_status status, const char *words)
+{
+    if (!o->json)
+        return;
+    json_t *j = json_object();
+    int missing = clip ? json_object_set_new(j, "clip", tool_json_text(clip)) : 0;
+    missing |= key ? json_object_set_new(j, "key", tool_json_text(key)) : 0;
+    missing |= json_object_update_new(j, json_pack("{s:s, s:s, s:o}", "status", "failed", "code",
+                                                   qv_status_name(status), "error",
+                                                   tool_json_text(words)));
+    if (missing) {
+        json_decref(j);
+        j = NULL;
+    }
+    emit_record(o, j);
+}
+
+static double
+seconds_left(const struct tool_job_progress *p, const qv_job_progress *j)
+{
+    return (double)(p->total - j->done) * j->elapsed_s / (double)j->done;
+}
+
+/* The first at once: it has the total. */
+static void
+record_progress(struct tool_job_progress *p, const qv_job_progress *j, double now_s)
+{
+    if (!p->o->json || p->o->quiet || (p->recorded_s > 0 && now_s - p->recorded_s < 10))
+        return;
+    p->recorded_s = now_s;
+    const double s = j->elapsed_s + 1e-9;
+    json_t *left = j->done ? json_real(seconds_left(p, j)) : json_null();
+    emit_record(p->o,
+                json_pack("{s:{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:s}}", "progress", "total",
+                          (json_int_t)p->total, "done", (json_int_t)j->done, "failed",
+                          (json_int_t)j->failed, "tokens", (json_int_t)j->tokens, "seconds",
+                          j->elapsed_s, "clips_per_s", (double)j->done / s, "tokens_per_s",
+                          (double)j->tokens / s, "seconds_left", left, "limit", j->limit));
 }
 
 /* 3:05, or 2:03:05 */
@@ -33,11 +84,12 @@ void
 tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
 {
     const double now_s = qv_seconds();
-    if (p->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
-        return;
-    p->shown_s = now_s;
     qv_job_progress j;
     qv_job_get_progress(job, &j);
+    record_progress(p, &j, now_s);
+    if (p->o->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
+        return;
+    p->shown_s = now_s;
     char text[256], left[32], failed[48] = "";
     const double rate = (double)j.done / (j.elapsed_s + 1e-9);
     if (j.failed)
@@ -46,7 +98,7 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
              "%lld/%lld clips%s, %.1f clips/s, %.0f tokens/s, %s left, limited by %s",
              (long long)j.done, (long long)p->total, failed, rate,
              (double)j.tokens / (j.elapsed_s + 1e-9),
-             j.done ? time_text((double)(p->total - j.done) / rate, left) : "?", j.limit);
+             j.done ? time_text(seconds_left(p, &j), left) : "?", j.limit);
     tool_bar_show(text, p->terminal);
 }
 
@@ -76,7 +128,12 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
                                p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
                                p.decoders, "devices", p.devices, "sinks", p.sinks);
     json_t *record = json_object();
-    if (json_object_set_new(j, "stages", stages) | json_object_set_new(record, "job", j)) {
+    const bool interrupted = tool_signals_caught() != 0;
+    if (json_object_update_new(j, json_pack("{s:I, s:b}", "not_done",
+                                            (json_int_t)((int64_t)e->n - (int64_t)e->n_done -
+                                                         (int64_t)e->n_failed),
+                                            "interrupted", interrupted)) |
+        json_object_set_new(j, "stages", stages) | json_object_set_new(record, "job", j)) {
         json_decref(record);
         return qv_fail(err, QV_ENOMEM, "no memory for a job's result");
     }

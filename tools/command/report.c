@@ -44,8 +44,10 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
 {
     const int64_t *g = r->grid_thw;
     json_t *j = json_object();
-    int missing = json_object_set_new(j, "clip", tool_json_text(output->clip)) |
-                  json_object_set_new(j, "output", tool_json_text(output->path));
+    int missing = json_object_set_new(j, "clip", tool_json_text(output->clip));
+    missing |= output->key ? json_object_set_new(j, "key", tool_json_text(output->key)) : 0;
+    missing |= json_object_set_new(j, "status", json_string("ok")) |
+               json_object_set_new(j, "output", tool_json_text(output->path));
     missing |= json_object_update_new(
         j,
         json_pack("{s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:I, s:s, s:I}", "decoder",

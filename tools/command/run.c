@@ -64,13 +64,21 @@ start_decoder(const struct tool *tool, struct tool_options *o)
 /* ---- signals --------------------------------------------------------------------------------- */
 
 static pid_t self; /* a forked child has the handler too, and must not remove our files */
+static volatile sig_atomic_t is_deferred, caught;
+
+static bool catch_signal(int number);
 
 /* Removes unfinished files and ends the process by the same signal, so that a shell's loop sees
- * it. */
+ * it. Where somebody waits for the first one, it is left to them. */
 static void
 on_signal(int number)
 {
     static const char text[] = "\nqwenvit: interrupted: unfinished output was removed\n";
+    if (getpid() == self && is_deferred && !caught && number != SIGPIPE) {
+        caught = number;
+        catch_signal(number);
+        return;
+    }
     if (getpid() == self && qv_atomic_files_remove()) {
         size_t from = tool_bar_is_shown() ? 0 : 1;
         ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
@@ -79,21 +87,45 @@ on_signal(int number)
     raise(number); /* SA_RESETHAND removed the handler: this ends the process on return */
 }
 
-static void
-catch_one(int number, void (*handler)(int))
+static bool
+catch_signal(int number)
 {
-    struct sigaction action = { .sa_handler = handler, .sa_flags = (int)SA_RESETHAND }, before;
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
     sigemptyset(&action.sa_mask);
-    if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
-        sigaction(number, &action, NULL);
+    return !sigaction(number, &action, NULL);
+}
+
+static void
+catch_signals(void)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+    struct sigaction before;
+    self = getpid();
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+            catch_signal(numbers[i]);
+    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
 }
 
 void
-tool_catch_ends(void (*handler)(int))
+tool_signals_defer(void)
 {
-    catch_one(SIGINT, handler);
-    catch_one(SIGTERM, handler);
-    catch_one(SIGHUP, handler);
+    is_deferred = 1;
+}
+
+int
+tool_signals_caught(void)
+{
+    return caught;
+}
+
+void
+tool_signals_obey(void)
+{
+    if (caught) { /* as a shell's loop wants to see it */
+        signal(caught, SIG_DFL);
+        raise(caught);
+    }
 }
 
 /* Printed text may still be in the buffer, so an error of writing it can show up only here. */
@@ -159,10 +191,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     if (tool->program)
         return become(tool, argv);
-    self = getpid();
-    tool_catch_ends(on_signal);
-    catch_one(SIGPIPE, on_signal);
-    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+    catch_signals();
     struct tool_options o;
     bool help = false;
     int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);

@@ -159,21 +159,22 @@ finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_j
 /* What is wrong with one of several clips is told and counted; what ends them all is told at the end,
  * once. */
 static void
-lose(struct tool_encoder *e, qv_status status, const qv_error *err)
+lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
+     const qv_error *err)
 {
     if (tool_exit_code(status) == TOOL_DEVICE)
         return;
     e->code = tool_fail(status, err);
     e->n_failed++;
+    if (e->n > 1 || e->o->list) /* of a lone one the exit code tells */
+        tool_record_failure(e->o, output->clip, output->key, status, err->text);
 }
 
 static void
 show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r)
 {
-    if (e->n > 1 || !r->clip) {
-        tool_job_progress_show(&e->progress, e->job);
+    if (e->n > 1 || !r->clip)
         return;
-    }
     if (!e->bar.label)
         tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
     if (r->n_tokens)
@@ -187,14 +188,12 @@ settle(struct tool_encoder *e, struct tool_output *output, const qv_job_result *
        qv_error *err)
 {
     pthread_mutex_lock(&e->lock);
-    if (e->n == 1)
-        show_progress(e, output, r);
+    show_progress(e, output, r);
     if (!status && r->last)
         status = tool_report(e, output, r, err);
     if (status && r->last && !r->cancelled)
-        lose(e, status, err);
-    if (e->n > 1) /* behind what was told, which would be overwritten */
-        show_progress(e, output, r);
+        lose(e, output, status, err);
+    e->n_done += !status && r->last;
     pthread_mutex_unlock(&e->lock);
     if (status || r->last)
         tool_output_close(output);

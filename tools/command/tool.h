@@ -94,8 +94,12 @@ struct tool_program {
 };
 /* Runs what the command line names; the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
-/* Handles once the signals that ask a program to end, but those that nohup has it ignore. */
-void tool_catch_ends(void (*handler)(int));
+
+/* The first SIGINT, SIGTERM or SIGHUP from now on does not end the process: what runs asks for it several
+ * times a second, ends in good order, and obeys. A second one ends it at once. */
+void tool_signals_defer(void);
+int tool_signals_caught(void); /* its number; 0: none came */
+void tool_signals_obey(void);  /* ends the process by the one that was caught, if one was */
 
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
@@ -142,16 +146,22 @@ void tool_bar_end(void);
 /* Whether a bar waits for the end of its line. Safe in a signal's handler. */
 bool tool_bar_is_shown(void);
 
-/* The same for a job: one line of what is done, how fast, and what limits. */
+/* The same for a job: one line of what is done, how fast, and what limits; with --json a record now and
+ * then. */
 struct tool_job_progress {
-    double shown_s;
-    int64_t total; /* sources; 0: not known yet */
-    bool quiet, terminal;
+    const struct tool_options *o;
+    double shown_s, recorded_s; /* recorded_s 0: never */
+    int64_t total;              /* sources */
+    bool terminal;
 };
 struct qv_job;
-void tool_job_progress_begin(struct tool_job_progress *p, int64_t total, bool quiet);
+void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
+                             const struct tool_options *o);
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_job_progress_end(void);
+/* With --json the record of a clip that failed; key, clip: NULL where there is none. */
+void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
+                         qv_status status, const char *words);
 
 bool tool_is_folder(const char *path);
 /* Removes what is in a folder; the folder too. */

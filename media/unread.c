@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* Why nothing of a file can be decoded, by what its own bytes say: for error texts alone. */
+#define _POSIX_C_SOURCE 200809L
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ffmpeg_compat.h"
+#include "media.h"
+
+enum { HEAD = 32 };
+
+/* A file's first bytes, zeros behind its end, and where to read on. */
+struct view {
+    const qvm_source *source;
+    int64_t size;
+    uint8_t head[HEAD];
+};
+
+enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF };
+
+static const char *const words[] = {
+    [CUT] = "it is cut short: the file ends before the image does",
+    [ANIMATED] =
+        "it is an animated WebP, of which this FFmpeg decodes no frame; a still WebP, or the "
+        "animation as GIF, APNG or a clip, can be read",
+    [FLOATS] = QVM_FLOATS,
+    [HEIF] =
+        "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
+        "(heif-convert IMAGE.heic IMAGE.jpg)",
+};
+
+static size_t
+read_at(const struct view *v, int64_t at, uint8_t *to, size_t n)
+{
+    const qvm_watch *w = v->source->watch;
+    if (at < 0 || at > v->size)
+        return 0;
+    n = (int64_t)n < v->size - at ? n : (size_t)(v->size - at);
+    const ssize_t got = pread(v->source->fd, to, n, (off_t)(w->offset + at));
+    return got > 0 ? (size_t)got : 0;
+}
+
+static uint32_t
+number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+/* A chunk is its length, its name, so many bytes and a checksum; the last one is IEND. */
+static enum reason
+look_at_png(const struct view *v)
+{
+    enum { MOST_CHUNKS = 100000 };
+    uint8_t chunk[8];
+    int64_t at = 8;
+    for (int i = 0; i < MOST_CHUNKS; i++) {
+        if (read_at(v, at, chunk, sizeof chunk) < sizeof chunk)
+            return CUT;
+        at += 12 + (int64_t)number(chunk, 4, true);
+        if (at > v->size)
+            return CUT;
+        if (!memcmp(chunk + 4, "IEND", 4))
+            return NOT_SEEN;
+    }
+    return NOT_SEEN;
+}
+
+static enum reason
+look_at_webp(const struct view *v)
+{
+    if (!memcmp(v->head + 12, "VP8X", 4) && v->head[20] & 2)
+        return ANIMATED;
+    return 8 + (int64_t)number(v->head + 4, 4, false) > v->size ? CUT : NOT_SEEN;
+}
+
+static enum reason
+look_at_bmp(const struct view *v)
+{
+    return (int64_t)number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
+}
+
+static enum reason
+look_at_gif(const struct view *v)
+{
+    uint8_t last = 0;
+    return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
+}
+
+/* The first image's entries of 12 bytes: a tag, a type, how many values, and these or where they are.
+ * What samples are is tag 339, a value of 16 bits for each channel. */
+static enum reason
+look_at_tiff(const struct view *v)
+{
+    enum { FORMAT = 339, IS_FLOAT = 3 };
+    const bool big = *v->head == 'M';
+    const int64_t at = number(v->head + 4, 4, big);
+    uint8_t b[12];
+    if (read_at(v, at, b, 2) < 2)
+        return CUT;
+    const int n = (int)number(b, 2, big);
+    for (int i = 0; i < n; i++) {
+        if (read_at(v, at + 2 + 12 * (int64_t)i, b, sizeof b) < sizeof b)
+            return CUT;
+        if (number(b, 2, big) != FORMAT)
+            continue;
+        if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
+            return CUT;
+        return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
+    }
+    return NOT_SEEN;
+}
+
+/* Images in the container of MP4; what AVIF has in it FFmpeg has read for longer. */
+static enum reason
+look_at_heif(const struct view *v)
+{
+    static const char brands[][5] = {
+        "heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"
+    };
+    const bool avif = !memcmp(v->head + 16, "avif", 4) || !memcmp(v->head + 20, "avif", 4);
+    for (size_t i = 0; i < sizeof brands / sizeof *brands && !avif; i++)
+        if (!memcmp(v->head + 8, brands[i], 4))
+            return HEIF;
+    return NOT_SEEN;
+}
+
+static const struct {
+    int at, n;
+    const char *magic;
+    enum reason (*look)(const struct view *v);
+} formats[] = {
+    { 0, 8, "\x89PNG\r\n\x1a\n", look_at_png },
+    { 8, 4, "WEBP", look_at_webp },
+    { 0, 4, "II*\0", look_at_tiff },
+    { 0, 4, "MM\0*", look_at_tiff },
+    { 0, 2, "BM", look_at_bmp },
+    { 0, 4, "GIF8", look_at_gif },
+    { 4, 4, "ftyp", look_at_heif },
+};
+
+const char *
+qvm_why_unread(const qvm_source *source)
+{
+    struct view v = { .source = source };
+    struct stat info;
+    const qvm_watch *w = source->watch;
+    if (fstat(source->fd, &info))
+        return NULL;
+    v.size = w->length ? w->length : (int64_t)info.st_size - w->offset;
+    read_at(&v, 0, v.head, sizeof v.head);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (!memcmp(v.head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
+            return words[formats[i].look(&v)];
+    return NULL;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* What a bench says of its own times: how long they will take, and whether they are to be trusted. */
+#include "outlook.h"
+
+double
+bench_rest_s(const double *first_ms, int n, int64_t repeats)
+{
+    double ms = 0;
+    for (int i = 0; i < n; i++) {
+        const double least = BENCH_LEAST_MS * (double)repeats, all = first_ms[i] * (double)repeats,
+                     wanted = all > least ? all : least, most = BENCH_MOST_MS + first_ms[i];
+        ms += wanted < most ? wanted : most;
+    }
+    return ms * 1e-3;
+}
+
+double
+bench_scatter(double median_ms, double p90_ms)
+{
+    const double far = 1.5, clock_ms = 0.02; /* below which the clocks themselves differ */
+    return p90_ms > far * median_ms && p90_ms - median_ms > clock_ms ? p90_ms / median_ms : 0;
+}
