@@ -173,6 +173,7 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
     const qv_status s = f->dir && f->has_lock
                             ? qv_filling_open(&f->filling, dir, options->retry_failed, err)
                             : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    f->filling.trust = options->trust;
     if (s)
         qv_cache_fill_close(&f);
     else
@@ -233,6 +234,7 @@ qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_
     clip.mtime_ns = source.mtime_ns;
     const enum qv_filling_state state = qv_filling_compare(&f->filling, key, &source);
     f->counts.there += state == QV_FILLING_THERE;
+    f->counts.gone = f->filling.n_gone;
     f->counts.failed_before += state == QV_FILLING_FAILED_BEFORE;
     if (wanted)
         *wanted = state == QV_FILLING_WANTED;

@@ -32,8 +32,8 @@ on_signal(int number)
     caught = number; /* a second one ends the process at once: SA_RESETHAND */
 }
 
-static void
-catch_signals(void)
+void
+tool_cache_catch_signals(void)
 {
     static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, before;
@@ -41,6 +41,22 @@ catch_signals(void)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
             sigaction(numbers[i], &action, NULL);
+}
+
+bool
+tool_cache_is_caught(void)
+{
+    return caught;
+}
+
+void
+tool_cache_end_by_signal(const char *words)
+{
+    if (!caught)
+        return;
+    tool_complain("interrupted: %s", words);
+    signal(caught, SIG_DFL); /* as a shell's loop wants to see it */
+    raise(caught);
 }
 
 /* ---- the fill -------------------------------------------------------------------------------- */
@@ -66,6 +82,35 @@ go_on(void *user, qv_job *job)
     return !caught;
 }
 
+qv_status
+tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wanted,
+                    int64_t *n_wanted, qv_error *err)
+{
+    const char *gone = NULL;
+    qv_cache_fill_counts n = { .gone = 0 };
+    qv_status s = QV_OK;
+    *n_wanted = 0;
+    for (size_t i = 0; i < list->n && !s; i++) {
+        const struct tool_entry *entry = &list->at[i];
+        bool is_wanted = false;
+        s = qv_cache_fill_add(fill, entry->key, entry->path, entry->own, &is_wanted, err);
+        *n_wanted += is_wanted;
+        if (wanted)
+            wanted[i] = is_wanted;
+        if (!gone) {
+            qv_cache_fill_get_counts(fill, &n);
+            gone = n.gone ? entry->path : NULL;
+        }
+    }
+    qv_cache_fill_get_counts(fill, &n);
+    if (gone)
+        tool_complain(
+            "the files of %lld clips are gone, the first is %s; their tokens are there, and "
+            "count",
+            (long long)n.gone, gone);
+    return s;
+}
+
 /* The lines that the cache lacks. */
 static qv_status
 find_work(struct run *r, qv_error *err)
@@ -74,6 +119,7 @@ find_work(struct run *r, qv_error *err)
                                             .no_deepstack = r->o->no_deepstack,
                                             .packed = r->o->packed,
                                             .retry_failed = r->o->retry_failed,
+                                            .trust = tool_cache_trust(r->o),
                                             .shard = r->o->shard[0],
                                             .n_shards = r->o->shard[1],
                                             .part_bytes = r->o->part_bytes,
@@ -86,13 +132,7 @@ find_work(struct run *r, qv_error *err)
     qv_status s = qv_cache_fill_open(r->o->out, &options, &r->fill, err);
     if (!s)
         tool_cache_tell_damage(qv_cache_fill_there(r->fill));
-    for (size_t i = 0; i < r->list.n && !s; i++) {
-        const struct tool_entry *entry = &r->list.at[i];
-        bool wanted = false;
-        s = qv_cache_fill_add(r->fill, entry->key, entry->path, entry->own, &wanted, err);
-        r->n_wanted += wanted;
-    }
-    return s;
+    return s ? s : tool_cache_add_list(r->fill, &r->list, NULL, &r->n_wanted, err);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -180,13 +220,9 @@ tool_cache_run(const struct tool_options *o)
 {
     struct tool_devices devices = { .n = 0 };
     struct tool_cache_times times;
-    catch_signals();
+    tool_cache_catch_signals();
     const int code = tool_cache_run_on(o, &devices, &times);
     tool_devices_close(&devices);
-    if (caught) { /* as a shell's loop wants to see it */
-        tool_complain("interrupted: what was done is sealed; run it again to go on");
-        signal(caught, SIG_DFL);
-        raise(caught);
-    }
+    tool_cache_end_by_signal("what was done is sealed; run it again to go on");
     return code;
 }
