@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run that adds to a cache is ended at every call that changes the folder (kill -9 before it, or half
+ * A run that adds to a cache, or prunes it, is ended at every call that changes the folder (kill -9 before it, or half
  * way through it), and at random moments; or that call fails. Then it is run again: every key is there
- * once, with the bytes of a run that was never disturbed, and nothing else is. The linker puts our
+ * once, with the bytes of a run that was never disturbed, and nothing else is; what a prune leaves at any moment is
+ * what counted before. The linker puts our
  * calls between.
  */
 #define _GNU_SOURCE
@@ -88,7 +89,9 @@ is_full(off_t end)
 
 WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
-WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags), (void)0)
+static void look_at_removal(int dir, const char *path);
+WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags),
+     look_at_removal(dir, path))
 WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
      if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at + (off_t)n)) return -1)
@@ -178,6 +181,20 @@ WRAP_MEMORY(void *, malloc, (size_t n), (n))
 WRAP_MEMORY(void *, calloc, (size_t n, size_t size), (n, size))
 WRAP_MEMORY(void *, realloc, (void *p, size_t n), (p, n))
 WRAP_MEMORY(char *, strdup, (const char *s), (s))
+
+/* A part goes only when all names that were given so far are on the disk: that of the part in its place. */
+static void
+look_at_removal(int dir, const char *path)
+{
+    struct stat folder;
+    if (!sync_logs || strncmp(path, "part-", 5) != 0)
+        return;
+    assert_int_equal(fstat(dir, &folder), 0);
+    for (size_t i = 0; i < n_sync_events; i++)
+        if (sync_events[i].kind == SYNC_NAMED &&
+            !sync_log_has(folder.st_dev, folder.st_ino, i, n_sync_events))
+            fail_msg("%s goes before the name of another is on the disk", path);
+}
 
 static void
 no_faults(void)
@@ -593,6 +610,253 @@ test_kill_at_random(void **state)
     check_cache(dir, true);
 }
 
+/* ---- pruning --------------------------------------------------------------------------------- */
+
+static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
+enum { DROPPED_KEY = 6 };
+
+static bool
+is_newer(int k)
+{
+    return k % 3 == 1 || k == DROPPED_KEY;
+}
+
+static void
+cut_copy(const char *path, void *user)
+{
+    char name[700];
+    struct file f = read_file(path);
+    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
+    put_file(name, f.data, f.bytes - 3);
+    free(f.data);
+}
+
+/* Keys in several parts, of some a newer version behind them, and a part that was cut. */
+static const char *
+make_prunable(void)
+{
+    const char *dir = fresh();
+    qv_cache_info info;
+    run_undisturbed(dir);
+    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    qv_cache_close(&c);
+    const qv_cache_writer_options o = { .layout = layout,
+                                        .part_bytes = 1300,
+                                        .after = info.sealed };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_entry *e = NULL;
+        if (!is_newer(k))
+            continue;
+        assert_int_equal(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), QV_OK);
+        put_rows(e, &layout, key_name(k), 0, key_rows(k));
+        finish_key(&e, QV_OK, NULL);
+    }
+    close_writer(&w);
+    return dir;
+}
+
+static qv_status
+prune(const char *dir, qv_error *err)
+{
+    static const char *const drop[] = { "clips/6.mp4" };
+    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = 1 };
+    qv_cache_pruned n;
+    return qv_cache_prune(dir, &o, &n, err);
+}
+
+static int
+prune_here(const char *dir)
+{
+    qv_error err = { 0 };
+    const qv_status s = prune(dir, &err);
+    const bool is_told = s == QV_EIO && err.status == s && strchr(err.text, ':');
+    return !s ? RUN_DONE : is_told ? RUN_FAILED : 9;
+}
+
+/* At any moment: every key counts as it did, but that the dropped one may be gone; an older version of it never
+ * is what counts. */
+static void
+check_prunable(const char *dir, bool is_done)
+{
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_error err = { 0 };
+    int records = 0;
+    qv_cache_get_info(c, &info);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        if (k == DROPPED_KEY && (is_done || !item.key)) {
+            assert_null(item.key);
+            continue;
+        }
+        assert_non_null(item.key);
+        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
+        if (k == FAILED_KEY)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else
+            check_item(c, &item, key_rows(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
+    if (!is_done)
+        return;
+    assert_int_equal(info.n_damaged + info.n_superseded, 0);
+    assert_int_equal(records, N_KEYS - 1);
+    assert_int_equal(temp_entries(dir), n_parts + 1);
+    validate_parts(dir);
+}
+
+static void
+prune_undisturbed(const char *dir)
+{
+    no_faults();
+    assert_int_equal(prune_here(dir), RUN_DONE);
+    check_prunable(dir, true);
+    remove_folder(dir);
+}
+
+static void
+test_prune_killed(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        no_tmpfile = way / 2;
+        int code = -SIGKILL, at = 1;
+        for (; code == -SIGKILL; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            fault_at = at;
+            fault_half = way % 2;
+            fflush(NULL);
+            const pid_t pid = fork();
+            assert_true(pid >= 0);
+            if (!pid)
+                _exit(prune_here(dir));
+            code = end_run(pid);
+            check_prunable(dir, code == RUN_DONE);
+            prune_undisturbed(dir);
+        }
+        assert_int_equal(code, RUN_DONE);
+        print_message("%d calls of a prune, %s, killed %s\n", at - 2,
+                      no_tmpfile ? "named" : "O_TMPFILE", way % 2 ? "half way" : "before");
+        assert_true(at > 30);
+    }
+}
+
+/* A failure is told, and what is there stays. */
+static void
+test_prune_fails(void **state)
+{
+    (void)state;
+    static const int errors[] = { EIO, ENOSPC };
+    for (int way = 0; way < 4; way++) {
+        no_tmpfile = way / 2;
+        for (int at = 1, n = 1; n >= at; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            fault_at = at;
+            fault_errno = errors[way % 2];
+            fault_half = at % 2;
+            const int code = prune_here(dir);
+            n = n_calls;
+            no_faults();
+            if (code != RUN_DONE && code != RUN_FAILED)
+                fail_msg("call %d: ended with %d", at, code);
+            check_prunable(dir, false);
+            prune_undisturbed(dir);
+        }
+    }
+    int n = 0;
+    for (sync_at = 1;; n++) {
+        const int at = sync_at;
+        no_faults();
+        const char *dir = make_prunable();
+        no_faults();
+        sync_at = at;
+        const int code = prune_here(dir);
+        const bool reached = n_syncs >= at;
+        assert_int_equal(code, reached ? RUN_FAILED : RUN_DONE);
+        check_prunable(dir, !reached);
+        prune_undisturbed(dir);
+        if (!reached)
+            break;
+        sync_at = at + 1;
+    }
+    print_message("%d syncs of a prune that failed\n", n);
+    assert_true(n > 6);
+}
+
+static void
+test_prune_no_memory(void **state)
+{
+    (void)state;
+    bool reached = true;
+    int at = 1;
+    for (; reached; at++) {
+        no_faults();
+        const char *dir = make_prunable();
+        qv_error err = { 0 };
+        no_faults();
+        no_memory_at = at;
+        const qv_status s = prune(dir, &err);
+        reached = n_allocations >= at;
+        no_faults();
+        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
+            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
+        check_prunable(dir, false);
+        prune_undisturbed(dir);
+    }
+    print_message("%d allocations of a prune\n", at - 2);
+}
+
+static void
+test_prune_order(void **state)
+{
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        const char *dir = make_prunable();
+        no_faults();
+        sync_log_begin();
+        assert_int_equal(prune_here(dir), RUN_DONE);
+        assert_true(sync_log_end() > 2);
+        check_prunable(dir, true);
+    }
+}
+
+static void
+test_prune_full_disk(void **state)
+{
+    (void)state;
+    const char *dir = make_prunable();
+    qv_error err = { 0 };
+    no_faults();
+    disk_bytes = 4500; /* a header, and the first tensors behind it */
+    expect_failure("full", QV_EIO, "No space left", prune(dir, &err), &err);
+    no_faults();
+    check_prunable(dir, false);
+    read_only = true;
+    expect_failure("read only", QV_EIO, "Read-only", prune(dir, &err), &err);
+    no_faults();
+    no_locks = true;
+    expect_failure("no locks", QV_EUNSUPPORTED, "no lock can be had|--no-lock", prune(dir, &err),
+                   &err);
+    const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
+    qv_cache_pruned n;
+    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+    check_prunable(dir, false);
+    prune_undisturbed(dir);
+}
+
 /* ---- disks and companions -------------------------------------------------------------------- */
 
 /* What was finished before the disk was full is sealed: its header's room was taken before. */
@@ -787,6 +1051,8 @@ main(void)
         TEST(test_read_only),       TEST(test_two_at_once),     TEST(test_sweep),
         TEST(test_damaged_part),    TEST(test_growing_list),    TEST(test_order),
         TEST(test_order_of_others), TEST(test_sync_fails),      TEST(test_two_writers),
+        TEST(test_prune_killed),    TEST(test_prune_fails),     TEST(test_prune_no_memory),
+        TEST(test_prune_order),     TEST(test_prune_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,7 +116,7 @@ report(const struct forecast *f, qv_error *err)
         !j || json_object_set_new(j, "cache", tool_json_text(o->out)) ||
         json_object_set_new(j, "there", json_integer(f->counts.there)) ||
         json_object_set_new(j, "failed_before", json_integer(f->counts.failed_before)) ||
-        json_object_set_new(j, "bytes", json_real(f->bytes)) ||
+        json_object_set_new(j, "bytes", json_integer((json_int_t)f->bytes)) ||
         json_object_set_new(j, "hours", hours(f) < 0 ? json_null() : json_real(hours(f)));
     if (!lost)
         return tool_emit_json(o, j, err);

@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "estimate.h"
 
+#include <math.h>
+
 #include "error.h"
 
 /* Opening a clip takes milliseconds: of more than so many some stand for all. */
@@ -78,10 +80,11 @@ tool_estimate_print(const struct tool_estimate *e)
 json_t *
 tool_estimate_json(const struct tool_estimate *e)
 {
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "clips", (json_int_t)e->n, "opened",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "clips", (json_int_t)e->n, "opened",
                      (json_int_t)e->opened, "unusable", (json_int_t)e->unusable, "images",
-                     e->images, "frames", e->frames, "source_frames", e->source_frames, "tokens",
-                     e->tokens);
+                     (json_int_t)llround(e->images), "frames", (json_int_t)llround(e->frames),
+                     "source_frames", (json_int_t)llround(e->source_frames), "tokens",
+                     (json_int_t)llround(e->tokens));
 }
 
 int
