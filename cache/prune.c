@@ -100,16 +100,24 @@ name_of(const struct pruning *p, uint32_t part)
     return p->c->index.parts[part].name;
 }
 
-/* A part that is as it was, and why. */
-static void
-leave(struct pruning *p, uint32_t part, const qv_error *why)
+/* A part that stays as it was, and why: others go on. But where keys go, all parts behind it wait: a record
+ * that is later than those in here must not go before them. */
+static qv_status
+leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
 {
     char words[900];
     p->out->left++;
+    if (p->o->keep || p->o->n_drop)
+        return qv_fail(
+            err, QV_EIO,
+            "%s: no more keys are removed, as older records of theirs may be in a part that "
+            "cannot be used: %s",
+            qv_path_tail(p->folder.path), why->text);
     if (!p->o->told)
-        return;
+        return QV_OK;
     snprintf(words, sizeof words, "%.255s: left as it is: %s", name_of(p, part), why->text);
     p->o->told(p->o->user, words);
+    return QV_OK;
 }
 
 static bool
@@ -345,10 +353,8 @@ replace_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, qv_er
     bool is_left = false;
     qv_error why = { 0 };
     const qv_status s = p->o->dry_run ? QV_OK : write_part(p, part, done, n_stay, &is_left, &why);
-    if (is_left && s != QV_ENOMEM) {
-        leave(p, part, &why);
-        return QV_OK;
-    }
+    if (is_left && s != QV_ENOMEM)
+        return leave(p, part, &why, err);
     if (s && err)
         *err = why;
     if (s || p->out->stopped)
@@ -368,10 +374,8 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
     char *path = qv_cache_part_path(p->c, part);
     qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : no_memory(p, &why);
     free(path);
-    if (s && s != QV_ENOMEM) { /* it could be read a moment ago */
-        leave(p, part, &why);
-        return QV_OK;
-    }
+    if (s && s != QV_ENOMEM) /* it could be read a moment ago */
+        return leave(p, part, &why, err);
     if (s && err)
         *err = why;
     if (!s)
@@ -385,6 +389,22 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
     return remove_part(p, name_of(p, part), p->scanner.size, err);
 }
 
+/* Tells the parts that cannot be used and stay. Before anything goes. */
+static qv_status
+leave_damage(struct pruning *p, qv_error *err)
+{
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < p->c->n_damage && !s; i++) {
+        const struct qv_cache_damaged *d = &p->c->damage[i];
+        qv_error why = { 0 };
+        if (d->fault == QV_CACHE_BROKEN)
+            continue;
+        qv_fail(&why, QV_EFORMAT, "%s", d->words);
+        s = leave(p, (uint32_t)d->part, &why, err);
+    }
+    return s;
+}
+
 /* Only what cannot be a part to anybody goes, and only where damage is to go. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
@@ -392,15 +412,10 @@ prune_damage(struct pruning *p, qv_error *err)
     qv_status s = QV_OK;
     for (size_t i = 0; i < p->c->n_damage && !s && goes_on(p, p->c->index.n_parts); i++) {
         const struct qv_cache_damaged *d = &p->c->damage[i];
-        qv_error why = { 0 };
-        if (d->fault == QV_CACHE_BROKEN && p->o->superseded) {
-            p->out->broken++;
-            s = remove_part(p, name_of(p, (uint32_t)d->part), p->c->index.parts[d->part].bytes,
-                            err);
-        } else if (d->fault != QV_CACHE_BROKEN) {
-            qv_fail(&why, QV_EFORMAT, "%s", d->words);
-            leave(p, (uint32_t)d->part, &why);
-        }
+        if (d->fault != QV_CACHE_BROKEN || !p->o->superseded)
+            continue;
+        p->out->broken++;
+        s = remove_part(p, name_of(p, (uint32_t)d->part), p->c->index.parts[d->part].bytes, err);
     }
     return s;
 }
@@ -444,7 +459,9 @@ prune_parts(struct pruning *p, qv_error *err)
 {
     struct place *order = NULL;
     size_t n = 0;
-    qv_status s = put_in_order(p, &order, &n, err);
+    qv_status s = leave_damage(p, err);
+    if (!s)
+        s = put_in_order(p, &order, &n, err);
     for (size_t i = 0; i < n && !s && goes_on(p, i); i++)
         s = prune_part(p, order[i].part, i, err);
     free(order);

@@ -283,7 +283,8 @@ typedef struct qv_cache_pruned {
  * The cache is to be nobody else's meanwhile: QV_ESTATE where a writer is open or somebody prunes it,
  * QV_EUNSUPPORTED where the file system has no locks (but not with no_lock or dry_run). QV_EINVAL for NULL, for
  * options that are none, and where keep is there and empty; what qv_cache_open returns; QV_EIO where the folder
- * cannot be changed or is full. *out is filled in any case. */
+ * cannot be changed or is full, and where keys are to go and a part cannot be used but is not broken: an older
+ * record might come back from it. *out is filled in any case. */
 QV_API qv_status qv_cache_prune(const char *dir, const qv_cache_prune_options *options,
                                 qv_cache_pruned *out, qv_error *err);
 

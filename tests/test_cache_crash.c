@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "cache/open.h"
 #include "cache_tools.h"
 #include "sync_log.h"
 
@@ -98,6 +99,23 @@ WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data,
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
      if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
+
+static int n_names;      /* that a listing gave, */
+static int look_away_at; /* before which of them something is done, from 1 on; 0: nothing is */
+static void (*look_away)(void);
+
+struct dirent *__real_readdir(DIR *dir);
+struct dirent *__wrap_readdir(DIR *dir);
+struct dirent *
+__wrap_readdir(DIR *dir)
+{
+    if (look_away_at && ++n_names == look_away_at) {
+        look_away_at = 0;
+        look_away();
+        errno = 0;
+    }
+    return __real_readdir(dir);
+}
 
 static int n_reads, read_at; /* the read that fails, from 1 on; 0: none */
 
@@ -671,11 +689,13 @@ make_prunable(void)
     return dir;
 }
 
+static bool keys_go = true; /* whether a prune drops one */
+
 static qv_status
 prune(const char *dir, qv_error *err)
 {
     static const char *const drop[] = { "clips/6.mp4" };
-    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = 1 };
+    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
     qv_cache_pruned n;
     return qv_cache_prune(dir, &o, &n, err);
 }
@@ -806,27 +826,32 @@ test_prune_fails(void **state)
     assert_true(n > 6);
 }
 
-/* What cannot be read now may be read later: no part goes for it, whether its header or its tokens. */
+/* What cannot be read now may be read later: no part goes for it, whether its header or its tokens; and
+ * where a key goes, no older record of it comes back from there. */
 static void
 test_prune_cannot_read(void **state)
 {
     (void)state;
-    bool reached = true;
-    int at = 1;
-    for (; reached; at++) {
-        no_faults();
-        const char *dir = make_prunable();
-        no_faults();
-        read_at = at;
-        const int code = prune_here(dir);
-        reached = n_reads >= at;
-        no_faults();
-        assert_true(code == RUN_DONE || code == RUN_FAILED);
-        check_prunable(dir, false);
-        prune_undisturbed(dir);
+    for (int drops = 0; drops < 2; drops++) {
+        bool reached = true;
+        int at = 1;
+        for (; reached; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            read_at = at;
+            keys_go = drops;
+            const int code = prune_here(dir);
+            reached = n_reads >= at;
+            keys_go = true;
+            no_faults();
+            assert_true(code == RUN_DONE || (code == RUN_FAILED && reached));
+            check_prunable(dir, false);
+            prune_undisturbed(dir);
+        }
+        print_message("%d reads of a prune\n", at - 2);
+        assert_true(at > 30);
     }
-    print_message("%d reads of a prune\n", at - 2);
-    assert_true(at > 30);
 }
 
 static void
@@ -865,6 +890,51 @@ test_prune_order(void **state)
         assert_true(sync_log_end() > 2);
         check_prunable(dir, true);
     }
+}
+
+static const char *pruned_dir;
+
+static void
+prune_it(void)
+{
+    assert_int_equal(prune_here(pruned_dir), RUN_DONE);
+}
+
+/* A reader lists the folder, and before it comes to a part that is pruned: it has all keys, and no part is
+ * damaged that only is gone. */
+static void
+test_prune_beside_open(void **state)
+{
+    (void)state;
+    bool reached = true;
+    keys_go = false;
+    for (int at = 1; reached; at++) {
+        no_faults();
+        const char *dir = pruned_dir = make_prunable();
+        qv_cache_info before, info;
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &before);
+        qv_cache_close(&c);
+        look_away = prune_it;
+        n_names = 0;
+        look_away_at = at;
+        c = open_cache(dir);
+        reached = !look_away_at;
+        look_away_at = 0;
+        qv_cache_get_info(c, &info);
+        assert_int_equal(info.n_ok, before.n_ok);
+        assert_int_equal(info.n_failed, before.n_failed);
+        if (qv_cache_damage(c, 0)) /* as it was */
+            assert_non_null(strstr(qv_cache_damage(c, 0), "/part-cut-"));
+        assert_null(qv_cache_damage(c, 1));
+        for (int64_t i = 0; i < info.n_parts; i++)
+            assert_true(i < 1 || strcmp(qv_cache_part(c, i - 1), qv_cache_part(c, i)) < 0);
+        check_all(c);
+        qv_cache_close(&c);
+        check_prunable(dir, false);
+        remove_folder(dir);
+    }
+    keys_go = true;
 }
 
 static void
@@ -1080,13 +1150,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),       TEST(test_kill_every_call), TEST(test_kill_packed),
-        TEST(test_fail_every_call), TEST(test_kill_at_random),  TEST(test_full_disk),
-        TEST(test_read_only),       TEST(test_two_at_once),     TEST(test_sweep),
-        TEST(test_damaged_part),    TEST(test_growing_list),    TEST(test_order),
-        TEST(test_order_of_others), TEST(test_sync_fails),      TEST(test_two_writers),
-        TEST(test_prune_killed),    TEST(test_prune_fails),     TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory), TEST(test_prune_order),     TEST(test_prune_full_disk),
+        TEST(test_no_memory),         TEST(test_kill_every_call), TEST(test_kill_packed),
+        TEST(test_fail_every_call),   TEST(test_kill_at_random),  TEST(test_full_disk),
+        TEST(test_read_only),         TEST(test_two_at_once),     TEST(test_sweep),
+        TEST(test_damaged_part),      TEST(test_growing_list),    TEST(test_order),
+        TEST(test_order_of_others),   TEST(test_sync_fails),      TEST(test_two_writers),
+        TEST(test_prune_killed),      TEST(test_prune_fails),     TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),   TEST(test_prune_order),     TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
