@@ -211,7 +211,10 @@ WRAP_MEMORY(void *, calloc, (size_t n, size_t size), (n, size))
 WRAP_MEMORY(void *, realloc, (void *p, size_t n), (p, n))
 WRAP_MEMORY(char *, strdup, (const char *s), (s))
 
-/* A part goes only when all names that were given so far are on the disk: that of the part in its place. */
+/* A part goes only when all names that were given so far are on the disk, that of the part in its place among
+ * them, and the end of the part before it. */
+static size_t removed_at; /* how many events there were before the last */
+
 static void
 look_at_removal(int dir, const char *path)
 {
@@ -223,6 +226,9 @@ look_at_removal(int dir, const char *path)
         if (sync_events[i].kind == SYNC_NAMED &&
             !sync_log_has(folder.st_dev, folder.st_ino, i, n_sync_events))
             fail_msg("%s goes before the name of another is on the disk", path);
+    if (removed_at && !sync_log_has(folder.st_dev, folder.st_ino, removed_at, n_sync_events))
+        fail_msg("%s goes before the end of another is on the disk", path);
+    removed_at = n_sync_events;
 }
 
 static void
@@ -235,6 +241,7 @@ no_faults(void)
     disk_bytes = 0;
     fault_half = read_only = no_locks = false;
     n_syncs = n_reads = 0;
+    removed_at = 0;
     sync_at = read_at = 0;
 }
 
@@ -677,6 +684,10 @@ make_prunable(void)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (int i = 0; i < 2; i++) { /* parts of which nothing stays */
+        write_key(w, &layout, key_name(4), key_rows(4));
+        assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    }
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_entry *e = NULL;
         if (!is_newer(k))

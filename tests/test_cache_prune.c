@@ -121,7 +121,7 @@ by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* The records that count, in an order of their own. */
+/* The records that count, and when they were sealed, in an order of their own. */
 static struct records
 records_of(const char *dir)
 {
@@ -132,8 +132,11 @@ records_of(const char *dir)
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
+        qv_cache_item item;
+        assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
         assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
-        snprintf(all.texts[all.n++], sizeof all.texts[0], "%s", text);
+        snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
+                 qv_cache_part_sealed(c, item.part_index));
         free(text);
     }
     qsort(all.texts, (size_t)all.n, sizeof all.texts[0], by_text);
