@@ -338,7 +338,7 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
     const json_t *const sides[2] = { json_object_get(there, "model"),
                                      json_object_get(run, "model") };
     const char *words[2][2];
-    char name[2][QV_QUOTE_SIZE], folder[2][QV_QUOTE_SIZE];
+    char name[2][QV_QUOTE_SIZE] = { "" }, folder[2][QV_QUOTE_SIZE] = { "" };
     static const char *const fields[2] = { "name", "folder" };
     for (int i = 0; i < 2; i++)
         for (int field = 0; field < 2; field++) {

@@ -278,7 +278,7 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items
     char *path = qv_path_join(p->folder.path, name);
     qv_status status = path ? qv_scan_part(&s, path, &why) : no_memory(p, &why);
     if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
-        status = qv_fail(&why, QV_ESTATE, "%s: it is not what was written", qv_path_tail(path));
+        status = qv_fail(&why, QV_ESTATE, "%.255s: it is not what was written", name);
     if (status && path) /* it adds nothing to the part that stays */
         unlinkat(p->folder.fd, name, 0);
     if (status && err)

@@ -264,7 +264,7 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
     if (!is_gone)
         return failed;
     qv_status s = read_again(c, later, err);
-    if (!s)
+    if (!s && *later)
         qv_cache_find(*later, name, item, err);
     const bool same = item->key && item->status == (qv_status)k->status && item->xxh3 == k->xxh3 &&
                       item->rows == k->rows && item->n_timestamps == k->n_times;
@@ -328,12 +328,16 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
     if (!item->tokens)
         return;
     const struct qv_index_key *k = &c->index.keys[item->index];
-    for (uint64_t n = item->held_in; n; n--) {
+    for (uint64_t n = item->held_in; n && k; n--) {
         const char *name = qv_index_name(&c->index, k);
-        read_again(c, &c, NULL); /* it was, so it is there */
+        pthread_mutex_lock(c->lock);
+        const qv_cache *later = c->later;
+        pthread_mutex_unlock(c->lock);
+        c = later ? later : c; /* it is there: the item is held in it */
         k = qv_cache_find_key(c, name);
     }
-    qv_part_maps_release(c->maps, k->part);
+    if (k)
+        qv_part_maps_release(c->maps, k->part);
     item->held_in = 0;
     item->tokens = NULL;
     memset(item->deepstack, 0, sizeof item->deepstack);

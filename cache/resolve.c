@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cache.h"
@@ -24,20 +25,34 @@ qv_cache_asked_text(const struct qv_cache_asked *a, char text[QV_CACHE_OPTIONS_B
     return text;
 }
 
-/* False for a text that is not qv_cache_asked_text's. */
+/* False for a text that is not qv_cache_asked_text's: what it says is said again, and compared. */
 static bool
 read_asked(const char *text, struct qv_cache_asked *a)
 {
     int64_t whole = 0, micro = 0;
+    const struct {
+        const char *before;
+        int64_t *to;
+    } numbers[] = { { "{\"fps\":", &whole },
+                    { ".", &micro },
+                    { ",\"max_frames\":", &a->max_frames },
+                    { ",\"max_pixels\":", &a->max_pixels },
+                    { ",\"offset\":", &a->offset },
+                    { ",\"bytes\":", &a->bytes } };
     char again[QV_CACHE_OPTIONS_BYTES];
     *a = (struct qv_cache_asked){ .bytes = 0 };
     if (!text)
         return true;
-    if (strlen(text) >= sizeof again ||
-        sscanf(text,
-               "{\"fps\":%9" SCNd64 ".%6" SCNd64 ",\"max_frames\":%19" SCNd64
-               ",\"max_pixels\":%19" SCNd64 ",\"offset\":%19" SCNd64 ",\"bytes\":%19" SCNd64 "}",
-               &whole, &micro, &a->max_frames, &a->max_pixels, &a->offset, &a->bytes) != 6)
+    const char *at = text;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const size_t n = strlen(numbers[i].before);
+        char *end = NULL;
+        if (strncmp(at, numbers[i].before, n) != 0)
+            return false;
+        *numbers[i].to = strtoll(at + n, &end, 10);
+        at = end;
+    }
+    if (whole < 0 || whole > INT64_MAX / 1000000 - 1)
         return false;
     a->fps_micro = whole * 1000000 + micro;
     const char *same = qv_cache_asked_text(a, again);

@@ -87,8 +87,8 @@ typedef struct qv_cache_writer_options {
 } qv_cache_writer_options;
 
 /* Begins to add to a folder, which is made if it is not there. Removes what dead processes of this
- * host left unfinished. QV_EFORMAT if the folder holds something else, naming what differs; QV_EIO
- * where it cannot be written to. */
+ * host left unfinished. QV_EFORMAT if the folder holds something else, naming what differs and both models;
+ * QV_EIO where it cannot be written to; QV_ESTATE while somebody prunes it, and nobody can while it is open. */
 QV_API qv_status qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options,
                                       qv_cache_writer **out, qv_error *err);
 
@@ -140,7 +140,7 @@ typedef struct qv_cache_info {
     uint64_t bytes;             /* of the tensors of keys that are ok */
     uint64_t superseded_bytes;  /* of the tensors of records that do not count */
     int64_t sealed;             /* the latest part, in nanoseconds since 1970 */
-    size_t index_bytes;         /* memory that it takes: about 140 bytes a key and the keys */
+    size_t index_bytes;         /* memory that it takes: about 150 bytes a key and the keys */
     const char *made_by;        /* qwenvit-cache.json, whole; belongs to the cache */
     uint64_t reserved[4];
 } qv_cache_info;

@@ -34,7 +34,7 @@ add_clip(const struct tool_options *o, const struct tool_entry *entry,
     e->frames += (double)c.n_frames;
     e->source_frames += c.is_image ? 1 : (double)c.cut_frames;
     e->tokens += (double)(c.grid_thw[0] * c.grid_thw[1] * c.grid_thw[2]) / (merge * merge);
-    return s;
+    return QV_OK;
 }
 
 qv_status
