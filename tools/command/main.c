@@ -24,9 +24,10 @@ static const struct tool tools[] = {
       .run = tool_cache },
     { .name = "info",
       .arguments = "PATH...",
-      .does = "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
-              "memory,\n"
-              "how the patch embedding's Conv3d is run, and why.",
+      .does =
+          "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
+          "memory,\n"
+          "how the patch embedding's Conv3d is run, and why. Of a list of clips (--list) the sums.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
