@@ -60,6 +60,15 @@ expect 3 'the cache'\''s model is "qwen3_vl"' "$qwenvit" cache --model "$golden/
     $small --list list.txt --out c
 grep -q 'the run'\''s "qwen3_vl_moe"' err.txt || fail 'the name of the run'\''s model'
 
+# a cache of 0.2.0 does not say its model, and is gone on with
+mkdir old && cp c/part-* old
+awk '/^  "model": {/ { skip = 1 } !skip { print } /^  }/ { skip = 0 }' c/qwenvit-cache.json > old/qwenvit-cache.json
+! grep -q '"folder"' old/qwenvit-cache.json || fail 'the model was not taken out'
+expect 0 '7 were there' $cache --list list.txt --out old
+expect 0 '  model      qwen3_vl' "$qwenvit" cache --out old --status
+expect 0 '1 keys with all of theirs' "$qwenvit" cache --quiet --out old --prune --delete p1.ppm
+expect 0 '1 done' $cache --list list.txt --out old
+
 # ---- options that ask for what the model does anyway
 expect 0 '7 were there' $cache --list list.txt --out c --fps 2
 expect 3 'preprocessing.options.fps' $cache --list list.txt --out c --fps 3
