@@ -200,6 +200,7 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
     const qv_status s = f->dir && f->has_lock
                             ? qv_filling_open(&f->filling, dir, options->retry_failed, err)
                             : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    f->filling.trust = options->trust;
     if (s)
         qv_cache_fill_close(&f);
     else
@@ -256,6 +257,7 @@ take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, 
 {
     const enum qv_filling_state state = qv_filling_compare(&f->filling, clip->key, &id->source);
     f->counts.there += state == QV_FILLING_THERE;
+    f->counts.gone = f->filling.n_gone;
     f->counts.failed_before += state == QV_FILLING_FAILED_BEFORE;
     if (wanted)
         *wanted = state == QV_FILLING_WANTED;

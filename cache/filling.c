@@ -16,9 +16,11 @@ qv_filling_open(struct qv_filling *f, const char *dir, bool retry_failed, qv_err
 }
 
 enum qv_filling_state
-qv_filling_compare(const struct qv_filling *f, const char *key, const qv_cache_source *source)
+qv_filling_compare(struct qv_filling *f, const char *key, const qv_cache_source *source)
 {
-    switch (f->there ? qv_cache_compare(f->there, key, source) : QV_CACHE_MISSING) {
+    switch (f->there ? qv_cache_compare_trusting(f->there, key, source, f->trust)
+                     : QV_CACHE_MISSING) {
+    case QV_CACHE_SOURCE_GONE: f->n_gone++; return QV_FILLING_THERE;
     case QV_CACHE_DONE: return QV_FILLING_THERE;
     case QV_CACHE_FAILED: return f->retry_failed ? QV_FILLING_WANTED : QV_FILLING_FAILED_BEFORE;
     case QV_CACHE_MISSING:

@@ -11,6 +11,8 @@ struct qv_filling {
     qv_cache_writer *writer;
     qv_cache_layout layout;
     bool retry_failed;
+    qv_cache_trust trust;
+    int64_t n_gone; /* of those that are there, whose files are not */
 };
 
 enum qv_filling_state { QV_FILLING_WANTED, QV_FILLING_THERE, QV_FILLING_FAILED_BEFORE };
@@ -21,8 +23,9 @@ qv_status qv_filling_open(struct qv_filling *f, const char *dir, bool retry_fail
  * returns. */
 qv_status qv_filling_begin(struct qv_filling *f, const char *dir,
                            const qv_cache_writer_options *options, qv_error *err);
-/* Returns what is to be done with a key: what failed before is wanted if retry_failed. */
-enum qv_filling_state qv_filling_compare(const struct qv_filling *f, const char *key,
+/* Returns what is to be done with a key: what failed before is wanted if retry_failed, and what is there is
+ * not, whether its file still is or not. */
+enum qv_filling_state qv_filling_compare(struct qv_filling *f, const char *key,
                                          const qv_cache_source *source);
 
 /* The dtype in which tokens are computed and put: bf16 for a cache of bf16, f32 for the others. */

@@ -153,11 +153,11 @@ qv_cache_key_hash(const char *key)
 }
 
 uint64_t
-qv_cache_source_hash(const char *path, const char *start, const char *end, const char *options)
+qv_cache_asked_hash(const char *start, const char *end, const char *options)
 {
-    const char *const texts[] = { path, start, end, options };
-    uint64_t hashes[4];
-    for (int i = 0; i < 4; i++)
+    const char *const texts[] = { start, end, options };
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++)
         hashes[i] = texts[i] ? XXH3_64bits(texts[i], strlen(texts[i])) : 0;
     return XXH3_64bits(hashes, sizeof hashes);
 }
@@ -331,16 +331,46 @@ find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const jso
     return true;
 }
 
+/* " (made by MODEL of FOLDER, and the run's model is ..)"; "" where neither is known. */
+static void
+name_models(const json_t *there, const json_t *run, char *text, size_t size)
+{
+    const json_t *const sides[2] = { json_object_get(there, "model"),
+                                     json_object_get(run, "model") };
+    const char *words[2][2];
+    char name[2][QV_QUOTE_SIZE] = { "" }, folder[2][QV_QUOTE_SIZE] = { "" };
+    static const char *const fields[2] = { "name", "folder" };
+    for (int i = 0; i < 2; i++)
+        for (int field = 0; field < 2; field++) {
+            const json_t *value = json_object_get(sides[i], fields[field]);
+            words[i][field] = json_is_string(value)
+                                  ? qv_json_show(value, field ? folder[i] : name[i])
+                                  : "not told";
+        }
+    *text = 0;
+    if (sides[0] || sides[1])
+        snprintf(text, size, " (the cache's model is %s, folder %s; the run's %s, folder %s)",
+                 words[0][0], words[0][1], words[1][0], words[1][1]);
+}
+
 qv_status
 qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err)
 {
     char name[MAX_NAME] = "", quoted[QV_QUOTE_SIZE], has[QV_QUOTE_SIZE], would[QV_QUOTE_SIZE];
+    char models[5 * QV_QUOTE_SIZE];
     const json_t *x = NULL, *y = NULL;
-    if (!find_difference(there, run, name, &x, &y))
-        return QV_OK;
-    return qv_fail(err, QV_EFORMAT,
-                   "%s: this cache has %s %s, and the run %s; give the run what the cache has, or "
-                   "another --out",
-                   qv_path_tail(dir), qv_json_quote(name, quoted),
-                   x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none");
+    json_t *a = qv_cache_resolved(there), *b = qv_cache_resolved(run);
+    qv_status s = a && b ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    if (!s && find_difference(a, b, name, &x, &y)) {
+        name_models(there, run, models, sizeof models);
+        s = qv_fail(
+            err, QV_EFORMAT,
+            "%s: this cache has %s %s, and the run %s%s; give the run what the cache has, or "
+            "another --out",
+            qv_path_tail(dir), qv_json_quote(name, quoted), x ? qv_json_show(x, has) : "none",
+            y ? qv_json_show(y, would) : "none", models);
+    }
+    json_decref(a);
+    json_decref(b);
+    return s;
 }

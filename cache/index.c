@@ -83,13 +83,14 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* The part that was sealed later, then the last by name (parts come by name). */
+/* The part that was sealed later, then the last by name. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
 {
-    const int64_t sealed = c->parts[now->part].sealed_ns, other = c->parts[before->part].sealed_ns;
-    return sealed > other || (sealed == other && now->part >= before->part);
+    const struct qv_index_part *a = &c->parts[now->part], *b = &c->parts[before->part];
+    return a->sealed_ns > b->sealed_ns ||
+           (a->sealed_ns == b->sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
 /* A key has a last record that failed and a last one that is ok, and the later of the two counts; but a
@@ -98,8 +99,9 @@ static bool
 failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
                const struct qv_index_key *ok)
 {
-    return is_later(c, failed, ok) && (failed->source != ok->source || failed->bytes != ok->bytes ||
-                                       failed->mtime_ns != ok->mtime_ns);
+    return is_later(c, failed, ok) &&
+           (failed->path != ok->path || failed->asked != ok->asked || failed->bytes != ok->bytes ||
+            failed->mtime_ns != ok->mtime_ns);
 }
 
 void
@@ -134,7 +136,8 @@ qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const stru
     struct qv_index_key k = { .hash = (uint32_t)item->hash,
                               .at = item->at[0],
                               .small = item->grid,
-                              .source = item->source,
+                              .path = item->path,
+                              .asked = item->asked,
                               .xxh3 = item->xxh3,
                               .bytes = item->bytes,
                               .mtime_ns = item->mtime_ns,

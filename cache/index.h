@@ -12,12 +12,17 @@
 struct qv_index_part {
     char *name; /* of the file */
     int64_t sealed_ns;
+    uint64_t bytes;     /* of the file */
+    uint64_t rows;      /* of tokens of all its records */
+    uint32_t n_records; /* in it */
+    bool damaged;
+    bool gone; /* it was listed, and was there no more when it was to be read */
 };
 
 struct qv_index_key {
-    uint64_t name;      /* in the names */
-    uint64_t at, small; /* offsets in the part: of the first tensor, of grid_thw */
-    uint64_t source, xxh3;
+    uint64_t name;              /* in the names */
+    uint64_t at, small;         /* offsets in the part: of the first tensor, of grid_thw */
+    uint64_t path, asked, xxh3; /* path: its hash; asked: that of the piece and the options */
     int64_t bytes, mtime_ns;
     uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
     uint32_t n_times, part;
@@ -35,6 +40,7 @@ struct qv_cache_index {
     uint32_t *table;             /* [table_room]: 1 + the key's number; 0: free */
     struct qv_text names;
     size_t n_parts, n_keys, keys_room, table_room;
+    uint64_t bytes; /* of the tensors of all records, whether they count or not */
 };
 
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);

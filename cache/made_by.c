@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* What a cache says of its model, its sampling and its clips' files, the same whoever writes it. */
-#define _DEFAULT_SOURCE /* st_mtim */
+#define _DEFAULT_SOURCE /* st_mtim, realpath */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "cache.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/utf8.h"
 #include "qwenvit_media.h"
 
 static json_t *
@@ -38,6 +41,41 @@ sampling_json(const qv_clip_options *c)
                      "cap_pixels", c->cap_pixels);
 }
 
+/* What a folder's model is called: "Qwen/Qwen3-VL-4B-Instruct" of models--Qwen--Qwen3-VL-4B-Instruct in a
+ * hub's cache, which has snapshots below that; else the folder's own name. */
+static char *
+model_name(const char *folder)
+{
+    static const char hub[] = "/models--";
+    const char *from = strstr(folder, hub), *slash = strrchr(folder, '/');
+    char *name = strdup(from ? from + sizeof hub - 1 : slash ? slash + 1 : folder);
+    if (name && from) {
+        name[strcspn(name, "/")] = 0;
+        char *dashes = strstr(name, "--");
+        if (dashes) {
+            *dashes = '/';
+            memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
+        }
+    }
+    return name;
+}
+
+/* For people: nothing is compared with it. */
+static json_t *
+model_json(const char *folder)
+{
+    char *real = realpath(folder, NULL), *name = model_name(real ? real : folder);
+    char *name_text = name ? qv_utf8_text(name) : NULL;
+    char *text = qv_utf8_text(real ? real : folder);
+    json_t *j =
+        name_text && text ? json_pack("{s:s, s:s}", "name", name_text, "folder", text) : NULL;
+    free(real);
+    free(name);
+    free(name_text);
+    free(text);
+    return j;
+}
+
 qv_status
 qv_cache_made_by(const qv_model_info *model, int64_t capacity, const qv_clip_options *clip,
                  char **out, qv_error *err)
@@ -49,7 +87,9 @@ qv_cache_made_by(const qv_model_info *model, int64_t capacity, const qv_clip_opt
                           "dtype", qv_dtype_name(model->dtype), "capacity", (json_int_t)capacity,
                           "preprocessing", "image", preprocess_json(&model->image), "video",
                           preprocess_json(&model->video), "options", sampling_json(clip));
-    char *text = qv_json_text(j, JSON_COMPACT);
+    const bool lost = j && model->folder && *model->folder &&
+                      json_object_set_new(j, "model", model_json(model->folder));
+    char *text = lost ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     if (!text)
         return qv_fail(err, QV_ENOMEM, "no memory for what a cache is made by");
@@ -74,13 +114,11 @@ qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CA
         s.bytes = st.st_size;
         s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
     }
-    if (o->fps > 0 || o->max_frames || o->max_pixels || o->offset || o->length) {
-        const int64_t fps = llround(o->fps < 1e9 ? o->fps * 1e6 : 0); /* whatever the locale */
-        snprintf(text, QV_CACHE_OPTIONS_BYTES,
-                 "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64
-                 ",\"max_pixels\":%" PRId64 ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
-                 fps / 1000000, fps % 1000000, o->max_frames, o->max_pixels, o->offset, o->length);
-        s.options = text;
-    }
+    const struct qv_cache_asked asked = { .fps_micro = llround(o->fps < 1e9 ? o->fps * 1e6 : 0),
+                                          .max_frames = o->max_frames,
+                                          .max_pixels = o->max_pixels,
+                                          .offset = o->offset,
+                                          .bytes = o->length };
+    s.options = qv_cache_asked_text(&asked, text);
     return s;
 }

@@ -13,6 +13,13 @@ struct qv_cache_reading {
     size_t n_parts;
 };
 
+/* What is wrong with a part that cannot be used. */
+enum qv_cache_fault {
+    QV_CACHE_BROKEN, /* it was cut or altered, or is no part: what it had is lost */
+    QV_CACHE_FOREIGN, /* of another version or layout: another build, or another cache, may read it */
+    QV_CACHE_UNREADABLE, /* its bytes cannot be had, now; or it is no regular file */
+};
+
 /* qv_cache_open. A part that is named and not there is a damaged one. */
 qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache **out,
                            qv_error *err);
@@ -20,5 +27,7 @@ qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, 
 const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) tells of. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
+/* When part i of n_parts was sealed; 0 where it is damaged. */
+int64_t qv_cache_part_sealed(const qv_cache *cache, int64_t i);
 
 #endif

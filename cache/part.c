@@ -52,6 +52,14 @@ qv_cache_part_need(const qv_cache_layout *l, const char *key, const char *path, 
 }
 
 uint64_t
+qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok,
+                         const struct qv_text *record)
+{
+    const uint64_t unused = (uint64_t)qv_cache_n_tensors(l) * UNUSED_BYTES;
+    return 1 + qv_text_escaped(record->at, record->n) + (ok ? tensors_need(l, key) + unused : 0);
+}
+
+uint64_t
 qv_cache_part_least(uint64_t need)
 {
     return round_up(need + FIXED_BYTES, QV_CACHE_PAGE);
@@ -407,7 +415,7 @@ write_header(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_n
 
 qv_status
 qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
-                   const struct qv_cache_part_name *name, int64_t sealed_ns, qv_error *err)
+                   struct qv_cache_part_name *name, int64_t sealed_ns, qv_error *err)
 {
     if (p->small.lost)
         return no_memory(p, err);
@@ -420,11 +428,15 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
     if (!s)
         s = write_header(p, l, sealed_ns, err);
     for (bool taken = true; !s && taken;) {
-        char text[200];
-        snprintf(text, sizeof text, "part-%05lld-of-%05lld-%s-%08x-%06u.safetensors",
-                 (long long)name->shard, (long long)name->n_shards, p->file.folder->host,
-                 (unsigned)p->file.folder->run, (*name->count)++);
-        s = qv_cache_file_publish(&p->file, text, &taken, err);
+        const unsigned count = (*name->count)++;
+        if (name->stem)
+            snprintf(name->text, sizeof name->text, "%s.%u.safetensors", name->stem, count);
+        else
+            snprintf(name->text, sizeof name->text,
+                     "part-%05lld-of-%05lld-%s-%08x-%06u.safetensors", (long long)name->shard,
+                     (long long)name->n_shards, p->file.folder->host, (unsigned)p->file.folder->run,
+                     count);
+        s = qv_cache_file_publish(&p->file, name->text, &taken, err);
     }
     return s;
 }

@@ -45,7 +45,10 @@ struct qv_cache_part {
 /* At most so many bytes of a header a key and its record take, whatever becomes of it. */
 uint64_t qv_cache_part_need(const qv_cache_layout *l, const char *key, const char *path,
                             const char *options);
-/* The least room with which one such key fits. */
+/* At most so many bytes a key takes whose record is known. */
+uint64_t qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok,
+                                  const struct qv_text *record);
+/* The least room with which keys fit that need so much together. */
 uint64_t qv_cache_part_least(uint64_t need);
 
 qv_status qv_cache_part_open(const struct qv_cache_folder *folder, uint64_t room, double now_s,
@@ -72,14 +75,16 @@ void qv_cache_part_record(struct qv_cache_part *p, const qv_cache_layout *l, con
 /* A key that was begun has no record: what it needed is given back, and it may be begun again. */
 void qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need);
 
-/* Writes what is missing, and publishes it under a name of its own.
- * sealed_ns: when, as its header says it. */
+/* What a part is called: "part-SHARD-of-SHARDS-HOST-RUN-COUNT.safetensors", or, of one that takes another's
+ * place, "STEM.COUNT.safetensors". */
 struct qv_cache_part_name {
     int64_t shard, n_shards;
-    unsigned *count; /* raised for each */
+    const char *stem; /* or NULL */
+    unsigned *count;  /* raised for each name that is tried */
+    char text[256];   /* the last name */
 };
+/* Writes what is missing, and publishes it under a name that is free. sealed_ns: when, as its header says it. */
 qv_status qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
-                             const struct qv_cache_part_name *name, int64_t sealed_ns,
-                             qv_error *err);
+                             struct qv_cache_part_name *name, int64_t sealed_ns, qv_error *err);
 
 #endif

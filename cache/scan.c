@@ -13,7 +13,14 @@
 #include "files/safetensors.h"
 
 enum { MAX_DIMS = 2, GRID = QV_CACHE_MAX_TENSORS, TIMES, UNUSED, N_KINDS };
-enum { HAS_FORMAT = 1, HAS_VERSION = 2, HAS_SEALED = 4, HAS_RECORDS = 8, HAS_ALL = 15 };
+enum {
+    HAS_FORMAT = 1,
+    HAS_VERSION = 2,
+    HAS_SEALED = 4,
+    HAS_RECORDS = 8,
+    HAS_ALL = 15,
+    HAS_READ = 16
+};
 
 void
 qv_scan_free(struct qv_scanner *s)
@@ -26,6 +33,14 @@ qv_scan_free(struct qv_scanner *s)
     free(s->ranges);
     free(s->table);
     *s = (struct qv_scanner){ .seed = s->seed, .layout = s->layout };
+}
+
+/* The part may be whole to a build, or in a cache, of another kind. */
+static bool
+fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
+{
+    s->foreign = true;
+    return qv_cursor_fail(c, wrong);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -133,7 +148,7 @@ tensor_kind(const qv_cache_layout *l, const char *name)
 
 /* dtype, shape and bytes are those of its kind. */
 static bool
-check_tensor(const struct qv_scanner *s, struct qv_cursor *c, const struct tensor *t, int kind)
+check_tensor(struct qv_scanner *s, struct qv_cursor *c, const struct tensor *t, int kind)
 {
     const bool rows = kind < GRID;
     const char *dtype = rows            ? qv_cache_dtype_name(s->layout.dtype)
@@ -142,13 +157,13 @@ check_tensor(const struct qv_scanner *s, struct qv_cursor *c, const struct tenso
                                         : "U8";
     int64_t bytes = rows ? (int64_t)qv_dtype_bytes(s->layout.dtype) : kind == UNUSED ? 1 : 8;
     if (!dtype || strcmp(t->dtype, dtype))
-        return qv_cursor_fail(c, "a tensor's dtype is not that of the cache");
+        return fail_foreign(s, c, "a tensor's dtype is not that of the cache");
     if (t->n_dims != (rows || kind == GRID ? 2 : 1) ||
         (rows && (t->shape[0] < 1 || t->shape[0] > UINT32_MAX ||
                   t->shape[1] != qv_cache_columns(&s->layout))) ||
         (kind == GRID && (t->shape[0] != 1 || t->shape[1] != 3)) ||
         (kind == TIMES && t->shape[0] > UINT32_MAX))
-        return qv_cursor_fail(c, "a tensor's shape is not that of the cache");
+        return fail_foreign(s, c, "a tensor's shape is not that of the cache");
     for (int i = 0; i < t->n_dims; i++)
         if (__builtin_mul_overflow(bytes, t->shape[i], &bytes))
             return qv_cursor_fail(c, "a tensor's size overflows 64 bits");
@@ -208,7 +223,7 @@ add_tensor(struct qv_scanner *s, struct qv_cursor *c, struct qv_text *name)
     char *slash = strrchr(name->at, '/');
     const int kind = slash && slash > name->at ? tensor_kind(&s->layout, slash + 1) : -1;
     if (kind < 0)
-        return qv_cursor_fail(c, "a tensor's name is not KEY/ and one of the cache's tensors");
+        return fail_foreign(s, c, "a tensor's name is not KEY/ and one of the cache's tensors");
     const size_t bytes = (size_t)(slash - name->at);
     if (bytes > QV_CACHE_MAX_KEY)
         return qv_cursor_fail(c, "a key is too long");
@@ -239,10 +254,10 @@ read_metadata_field(struct qv_scanner *s, struct qv_cursor *c)
     if (!qv_scan_text(c, &s->word))
         return false;
     if (field == HAS_FORMAT && strcmp(s->word.at, QV_CACHE_FORMAT))
-        return qv_cursor_fail(c, "its format is not \"" QV_CACHE_FORMAT "\"");
+        return fail_foreign(s, c, "its format is not \"" QV_CACHE_FORMAT "\"");
     if (field == HAS_VERSION && strcmp(s->word.at, QV_CACHE_VERSION))
-        return qv_cursor_fail(c, "its version is not \"" QV_CACHE_VERSION
-                                 "\", which this build reads");
+        return fail_foreign(s, c,
+                            "its version is not \"" QV_CACHE_VERSION "\", which this build reads");
     if (field != HAS_SEALED)
         return true;
     struct qv_cursor number = { .at = s->word.at, .end = s->word.at + s->word.n };
@@ -263,9 +278,10 @@ read_metadata(struct qv_scanner *s, struct qv_cursor *c)
     while (qv_cursor_member(c, &first, &s->word))
         if (!read_metadata_field(s, c))
             return false;
-    return !c->wrong &&
-           (s->metadata == HAS_ALL ||
-            qv_cursor_fail(c, "__metadata__ lacks format, version, sealed or records"));
+    if (c->wrong || s->metadata != HAS_ALL)
+        return qv_cursor_fail(c, "__metadata__ lacks format, version, sealed or records");
+    s->metadata |= HAS_READ; /* to its end */
+    return true;
 }
 
 static int
@@ -299,14 +315,14 @@ check_cover(struct qv_scanner *s, struct qv_cursor *c)
 }
 
 static bool
-check_item(const struct qv_scanner *s, struct qv_cursor *c, const struct qv_scan_item *item)
+check_item(struct qv_scanner *s, struct qv_cursor *c, const struct qv_scan_item *item)
 {
     const int n = qv_cache_n_tensors(&s->layout);
     const unsigned all = ((1u << n) - 1) | 1u << GRID | 1u << TIMES;
     if (!item->recorded)
         return qv_cursor_fail(c, "a key has tensors and no record");
     if (item->seen != (item->status ? 0 : all))
-        return qv_cursor_fail(c, "a key that is ok lacks a tensor, or one that failed has one");
+        return fail_foreign(s, c, "a key that is ok lacks a tensor, or one that failed has one");
     if (item->status)
         return true;
     const uint64_t step = n > 1 ? item->at[1] - item->at[0] : 0;
@@ -341,6 +357,12 @@ read_header(struct qv_scanner *s, struct qv_cursor *c)
         if (!check_item(s, c, &s->items[i]))
             return false;
     return check_cover(s, c);
+}
+
+bool
+qv_scan_has_records(const struct qv_scanner *s)
+{
+    return s->metadata == (HAS_ALL | HAS_READ);
 }
 
 static qv_status
@@ -382,16 +404,17 @@ qv_status
 qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err)
 {
     int fd = -1;
-    qv_status status = qv_file_open(path, &fd, &s->size, err);
-    if (status)
-        return status;
     s->n_items = s->n_ranges = s->last = 0;
     s->n_unused = 0;
     s->metadata = 0;
+    s->foreign = false;
     s->names.n = s->records.n = 0;
     s->names.lost = s->records.lost = false;
     if (s->table)
         memset(s->table, 0, s->table_room * sizeof *s->table);
+    qv_status status = qv_file_open(path, &fd, &s->size, err);
+    if (status)
+        return status;
     status = load_header(s, fd, path, err);
     close(fd);
     if (status)

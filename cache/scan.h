@@ -18,7 +18,7 @@ struct qv_scan_item {
     /* of its record */
     qv_status status;
     uint64_t record, record_bytes; /* in the scanner's records */
-    uint64_t source, xxh3;
+    uint64_t path, asked, xxh3;    /* as in struct qv_index_key */
     int64_t bytes, mtime_ns;
     double sampled_fps; /* 0: it does not say */
     int8_t is_image;    /* -1: it does not say */
@@ -45,14 +45,17 @@ struct qv_scanner {
     size_t n_ranges, items_room, ranges_room, table_room, last;
     uint64_t n_unused;
     unsigned metadata; /* a bit for each field that was there */
-    char rate[32];     /* the last sampled_fps, as text, */
-    double rate_fps;   /* and as a number */
+    bool foreign;  /* what is wrong with it: it is of another version or layout, and may be whole */
+    char rate[32]; /* the last sampled_fps, as text, */
+    double rate_fps; /* and as a number */
 };
 
 uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);
-/* QV_EFORMAT and QV_EIO where the part cannot be used. */
+/* QV_EFORMAT where what it holds is no part, QV_EIO where it cannot be read. */
 qv_status qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err);
 void qv_scan_free(struct qv_scanner *s);
+/* Whether the part that was scanned last, whole or not, has said which keys it has, in records that are right. */
+bool qv_scan_has_records(const struct qv_scanner *s);
 
 /* ---- what scan.c stands on ------------------------------------------------------------------- */
 

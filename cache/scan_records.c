@@ -177,9 +177,10 @@ keep_record(struct qv_scanner *s, struct qv_cursor *c, const struct record *r, u
     item->sampled_fps = r->item.sampled_fps;
     item->record = begin;
     item->record_bytes = end - begin;
-    item->source = qv_cache_source_hash(s->path.at, r->seen & F_START ? s->start.at : NULL,
-                                        r->seen & F_END ? s->end.at : NULL,
-                                        r->seen & F_OPTIONS ? s->options.at : NULL);
+    item->path = qv_cache_key_hash(s->path.at);
+    item->asked = qv_cache_asked_hash(r->seen & F_START ? s->start.at : NULL,
+                                      r->seen & F_END ? s->end.at : NULL,
+                                      r->seen & F_OPTIONS ? s->options.at : NULL);
     return true;
 }
 

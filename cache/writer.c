@@ -14,6 +14,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "lock.h"
 #include "part.h"
 #include "clock.h"
 #include "error.h"
@@ -34,6 +35,7 @@ struct qv_cache_writer {
     uint64_t part_bytes;
     double part_seconds;
     unsigned count;
+    int folder_lock;   /* shared with others that add */
     int64_t sealed_ns; /* the latest part; the sealing thread's */
     pthread_t thread;
     bool has_thread, has_lock;
@@ -262,6 +264,7 @@ free_writer(qv_cache_writer *w)
         pthread_cond_destroy(&w->changed);
         pthread_mutex_destroy(&w->lock);
     }
+    qv_cache_unlock(&w->folder_lock);
     qv_cache_folder_close(&w->folder);
     free(w);
 }
@@ -276,6 +279,7 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
     qv_cache_writer *w = calloc(1, sizeof *w);
     if (!w)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    w->folder_lock = -1;
     w->layout = o->layout;
     w->name = (struct qv_cache_part_name){ .shard = o->shard,
                                            .n_shards = o->n_shards ? o->n_shards : 1,
@@ -289,6 +293,8 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
         qv_cache_folder_sweep(&w->folder);
         s = describe(&w->folder, o, err);
     }
+    if (!s)
+        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, err);
     if (!s)
         s = start(w, err);
     if (s)

@@ -213,7 +213,8 @@ typedef struct qv_model_info {
      * names the GEMM of a chunk of the device's own size. */
     const char *lowering; /* static text: "patchify" */
     char lowering_reason[QV_REASON_BYTES];
-    uint64_t reserved[8];
+    const char *folder; /* that it was loaded from, as that was given; belongs to the model */
+    uint64_t reserved[7];
 } qv_model_info;
 
 /*

@@ -87,8 +87,8 @@ typedef struct qv_cache_writer_options {
 } qv_cache_writer_options;
 
 /* Begins to add to a folder, which is made if it is not there. Removes what dead processes of this
- * host left unfinished. QV_EFORMAT if the folder holds something else, naming what differs; QV_EIO
- * where it cannot be written to. */
+ * host left unfinished. QV_EFORMAT if the folder holds something else, naming what differs and both models;
+ * QV_EIO where it cannot be written to; QV_ESTATE while somebody prunes it, and nobody can while it is open. */
 QV_API qv_status qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options,
                                       qv_cache_writer **out, qv_error *err);
 
@@ -134,10 +134,13 @@ typedef struct qv_cache_info {
     qv_cache_layout layout;
     int64_t n_ok, n_failed;     /* keys */
     int64_t n_parts, n_damaged; /* parts; those that cannot be used */
-    uint64_t part_bytes;        /* of all parts */
+    int64_t n_superseded;       /* records that do not count: others of their keys do */
+    uint64_t part_bytes;        /* of all parts that can be used */
+    uint64_t damaged_bytes;     /* of those that cannot */
     uint64_t bytes;             /* of the tensors of keys that are ok */
+    uint64_t superseded_bytes;  /* of the tensors of records that do not count */
     int64_t sealed;             /* the latest part, in nanoseconds since 1970 */
-    size_t index_bytes;         /* memory that it takes: about 140 bytes a key and the keys */
+    size_t index_bytes;         /* memory that it takes: about 150 bytes a key and the keys */
     const char *made_by;        /* qwenvit-cache.json, whole; belongs to the cache */
     uint64_t reserved[4];
 } qv_cache_info;
@@ -151,8 +154,21 @@ QV_API bool qv_cache_exists(const char *dir);
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
+/* How fast a run filled a cache: what it sealed after its first part, and how long after that. */
+typedef struct qv_cache_rate {
+    int64_t clips, tokens; /* clips: those that failed as well */
+    int64_t parts;         /* the first one included */
+    double seconds;        /* above 0 */
+    uint64_t reserved[4];
+} qv_cache_rate;
+/* Of the runs that sealed two parts or more, none of which was pruned, that which sealed one last. A run is one
+ * process of a shard. False where there is none. */
+QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Why part i of n_damaged cannot be used; its file is named. NULL behind the last. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i);
+/* Whether that costs nothing: its header says which keys it has, and each of them has a record elsewhere that
+ * comes before the one here, or was made of the same source. qv_cache_prune removes it. Reads its header. */
+QV_API bool qv_cache_damage_is_superseded(const qv_cache *cache, int64_t i);
 
 /* An item is a key and what the cache knows of it. Its names belong to the cache, until that is closed. */
 typedef struct qv_cache_item {
@@ -174,6 +190,7 @@ typedef struct qv_cache_item {
     const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width]; NULL in a packed cache */
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
+    uint64_t held_in;                        /* the library's */
     uint64_t reserved[4];
 } qv_cache_item;
 
@@ -187,8 +204,10 @@ QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *ou
 /* Maps an item's part, if it is not, and gives the item its tensors: nothing is copied, and no file
  * stays open. They are good until the release, which each hold has once; closing the cache ends them
  * all. Parts that nobody holds stay mapped until others need their place, the one that was released
- * first going first. QV_EIO if the part cannot be mapped or is not the file that it was; QV_ENOMEM if
- * 32,768 parts are held, or the process has no room for more. A part that somebody cuts while it is
+ * first going first. Where the part is gone because somebody pruned the cache, the headers are read again,
+ * and the item gets the same tensors from where they are now (its part and places stay as they were).
+ * QV_EIO if the part cannot be mapped or is not the file that it was, or is gone and the key with it or made
+ * again; QV_ENOMEM if 32,768 parts are held, or the process has no room for more. A part that somebody cuts while it is
  * held ends the process (SIGBUS). An item that failed gets nothing. */
 QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_error *err);
 /* Gives back what a hold gave; NULLs the item's tensors. Nothing to do where it has none. */
@@ -203,11 +222,71 @@ typedef enum qv_cache_state {
     QV_CACHE_DONE,
     QV_CACHE_FAILED,
     QV_CACHE_CHANGED, /* it is there, of another path, piece, size, time or options */
+    QV_CACHE_SOURCE_GONE, /* its tokens are there, and the source has no size and no time: its file is gone */
     QV_CACHE_STATE_MAX = 0x7fff
 } qv_cache_state;
-/* Whether what the cache has for a key is what the source would give. */
+/* What of a source is not compared. Piece and options always are. */
+typedef enum qv_cache_trust {
+    QV_CACHE_TRUST_NOTHING,
+    QV_CACHE_TRUST_TIMES, /* a file of the same path and size is the same, as of a download that was repeated */
+    QV_CACHE_TRUST_KEYS, /* a key names a clip: wherever a file of the same size lies, it is the same */
+    QV_CACHE_TRUST_MAX = 0x7fff
+} qv_cache_trust;
+/* Whether what the cache has for a key is what the source would give. Options that ask for what the
+ * cache's description says that all clips get are none. */
 QV_API qv_cache_state qv_cache_compare(const qv_cache *cache, const char *key,
                                        const qv_cache_source *source);
+QV_API qv_cache_state qv_cache_compare_trusting(const qv_cache *cache, const char *key,
+                                                const qv_cache_source *source,
+                                                qv_cache_trust trust);
+
+/* ---- pruning --------------------------------------------------------------------------------- */
+
+typedef struct qv_cache_prune_options {
+    /* Records that do not count go, and parts that are broken. Parts of another version or layout, and those
+     * that cannot be read now, stay. */
+    bool superseded;
+    const char *const
+        *keep; /* [n_keep] keys as caches write them: all others go; NULL: none does */
+    size_t n_keep;
+    const char *const *drop; /* [n_drop] keys that go, with all of their records; NULL: none does */
+    size_t n_drop;
+    bool dry_run; /* nothing changes, and no lock is taken; counts say what would */
+    bool no_lock; /* on a file system without locks: nobody else adds to this cache, or prunes it */
+    /* Told, in words, of each part that was to be changed and was left as it was. NULL: nobody is. */
+    void (*told)(void *user, const char *words);
+    /* Asked before each part and each key of it: false ends it, and no part is half done. NULL: it goes on. */
+    bool (*go_on)(void *user, int64_t parts_done, int64_t n_parts);
+    void *user; /* of both */
+    uint64_t reserved[8];
+} qv_cache_prune_options;
+
+typedef struct qv_cache_pruned {
+    int64_t keys;      /* that are gone: dropped, or not kept */
+    int64_t missing;   /* of `drop`, that were not there */
+    int64_t records;   /* that did not count and are gone, those of such keys included */
+    int64_t rewritten; /* parts in whose place are others, */
+    int64_t removed;   /* in whose place is nothing, */
+    int64_t broken;    /* that were broken, and are gone; */
+    int64_t left;      /* that were to be changed, or looked at, and could not be */
+    int64_t freed;     /* bytes of files */
+    uint64_t beside;   /* the most bytes that lay on the disk beside what was there */
+    bool stopped;      /* by go_on */
+    uint64_t reserved[4];
+} qv_cache_pruned;
+
+/* Removes records from a cache, part by part: what stays of a part is copied, with its records as they are and
+ * the time at which the part was sealed, to a new one, which is synced and has its name before the old one
+ * goes. A part of which nothing stays is removed. So a process that ends at any moment, or a disk that is full,
+ * loses nothing, and running it again goes on. Whoever has the cache open for reading keeps what is mapped,
+ * and finds the rest where it is now.
+ * The cache is to be nobody else's meanwhile: QV_ESTATE where a writer is open or somebody prunes it,
+ * QV_EUNSUPPORTED where the file system has no locks (but not with no_lock or dry_run). QV_EINVAL for NULL, for
+ * options that are none, and where keep is there and empty; what qv_cache_open returns; QV_EIO where the folder
+ * cannot be changed or is full, and where keys are to go and a part cannot be used but is not broken: an older
+ * record might come back from it. *out is filled in any case. */
+QV_API qv_status qv_cache_prune(const char *dir, const qv_cache_prune_options *options,
+                                qv_cache_pruned *out, qv_error *err);
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,7 @@ typedef struct qv_cache_fill_options {
     bool no_deepstack;       /* DeepStack's outputs are not kept */
     bool packed;             /* they lie beside the tokens: qv_cache_layout.packed */
     bool retry_failed;       /* what failed before is done again */
+    qv_cache_trust trust;    /* what of a clip's file is not compared with what is there */
     int64_t shard, n_shards; /* these four as in qv_cache_writer_options */
     int64_t part_bytes;
     double part_seconds;
@@ -52,7 +53,8 @@ typedef struct qv_cache_fill_counts {
     int64_t done, tokens,
         failed; /* clips that are in the cache by now, their tokens, clips that failed */
     int64_t there, failed_before; /* clips that were not wanted */
-    double seconds;               /* of all runs, from the first clip until all was sealed */
+    int64_t gone;   /* of those that are there, whose files are not: their tokens count */
+    double seconds; /* of all runs, from the first clip until all was sealed */
     uint64_t reserved[4];
 } qv_cache_fill_counts;
 
@@ -63,7 +65,8 @@ QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options
 /* What is there, until qv_cache_fill_end; NULL: nothing. It belongs to the fill. */
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* A clip, whose file is looked at. Wanted is what is not there, is there of another path, size, time, piece or
- * options, or has failed before and is to be done again. `key`, `path` and `own` (NULL: nothing of its own) are
+ * options (as far as these are compared), or has failed before and is to be done again. What is there of a
+ * clip whose file is gone is not wanted. `key`, `path` and `own` (NULL: nothing of its own) are
  * the caller's until qv_cache_fill_run or qv_cache_fill_end has returned; *wanted may be NULL. QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_row_own *own, bool *wanted, qv_error *err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run that adds to a cache is ended at every call that changes the folder (kill -9 before it, or half
+ * A run that adds to a cache, or prunes it, is ended at every call that changes the folder (kill -9 before it, or half
  * way through it), and at random moments; or that call fails. Then it is run again: every key is there
- * once, with the bytes of a run that was never disturbed, and nothing else is. The linker puts our
+ * once, with the bytes of a run that was never disturbed, and nothing else is; what a prune leaves at any moment is
+ * what counted before. The linker puts our
  * calls between.
  */
 #define _GNU_SOURCE
@@ -18,6 +19,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "cache/open.h"
 #include "cache_tools.h"
 #include "sync_log.h"
 
@@ -88,13 +90,43 @@ is_full(off_t end)
 
 WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
-WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags), (void)0)
+static void look_at_removal(int dir, const char *path);
+WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags),
+     look_at_removal(dir, path))
 WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
      if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at + (off_t)n)) return -1)
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
      if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
+
+static int n_names;      /* that a listing gave, */
+static int look_away_at; /* before which of them something is done, from 1 on; 0: nothing is */
+static void (*look_away)(void);
+
+struct dirent *__real_readdir(DIR *dir);
+struct dirent *__wrap_readdir(DIR *dir);
+struct dirent *
+__wrap_readdir(DIR *dir)
+{
+    if (look_away_at && ++n_names == look_away_at) {
+        look_away_at = 0;
+        look_away();
+        errno = 0;
+    }
+    return __real_readdir(dir);
+}
+
+static int n_reads, read_at; /* the read that fails, from 1 on; 0: none */
+
+ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
+ssize_t
+__wrap_pread(int fd, void *to, size_t n, off_t at)
+{
+    errno = EIO;
+    return read_at && ++n_reads == read_at ? -1 : __real_pread(fd, to, n, at);
+}
 
 static struct stat not_synced; /* what the sync that failed was of */
 static atomic_int n_syncs;
@@ -179,6 +211,26 @@ WRAP_MEMORY(void *, calloc, (size_t n, size_t size), (n, size))
 WRAP_MEMORY(void *, realloc, (void *p, size_t n), (p, n))
 WRAP_MEMORY(char *, strdup, (const char *s), (s))
 
+/* A part goes only when all names that were given so far are on the disk, that of the part in its place among
+ * them, and the end of the part before it. */
+static size_t removed_at; /* how many events there were before the last */
+
+static void
+look_at_removal(int dir, const char *path)
+{
+    struct stat folder;
+    if (!sync_logs || strncmp(path, "part-", 5) != 0)
+        return;
+    assert_int_equal(fstat(dir, &folder), 0);
+    for (size_t i = 0; i < n_sync_events; i++)
+        if (sync_events[i].kind == SYNC_NAMED &&
+            !sync_log_has(folder.st_dev, folder.st_ino, i, n_sync_events))
+            fail_msg("%s goes before the name of another is on the disk", path);
+    if (removed_at && !sync_log_has(folder.st_dev, folder.st_ino, removed_at, n_sync_events))
+        fail_msg("%s goes before the end of another is on the disk", path);
+    removed_at = n_sync_events;
+}
+
 static void
 no_faults(void)
 {
@@ -188,8 +240,9 @@ no_faults(void)
     fault_at = fault_errno = 0;
     disk_bytes = 0;
     fault_half = read_only = no_locks = false;
-    n_syncs = 0;
-    sync_at = 0;
+    n_syncs = n_reads = 0;
+    removed_at = 0;
+    sync_at = read_at = 0;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -593,6 +646,332 @@ test_kill_at_random(void **state)
     check_cache(dir, true);
 }
 
+/* ---- pruning --------------------------------------------------------------------------------- */
+
+static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
+enum { DROPPED_KEY = 6 };
+
+static bool
+is_newer(int k)
+{
+    return k % 3 == 1 || k == DROPPED_KEY;
+}
+
+static void
+cut_copy(const char *path, void *user)
+{
+    char name[700];
+    struct file f = read_file(path);
+    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
+    put_file(name, f.data, f.bytes - 3);
+    free(f.data);
+}
+
+/* Keys in several parts, of some a newer version behind them, and a part that was cut. */
+static const char *
+make_prunable(void)
+{
+    const char *dir = fresh();
+    qv_cache_info info;
+    run_undisturbed(dir);
+    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    qv_cache_close(&c);
+    const qv_cache_writer_options o = { .layout = layout,
+                                        .part_bytes = 1300,
+                                        .after = info.sealed };
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (int i = 0; i < 2; i++) { /* parts of which nothing stays */
+        write_key(w, &layout, key_name(4), key_rows(4));
+        assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    }
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_entry *e = NULL;
+        if (!is_newer(k))
+            continue;
+        assert_int_equal(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), QV_OK);
+        put_rows(e, &layout, key_name(k), 0, key_rows(k));
+        finish_key(&e, QV_OK, NULL);
+    }
+    close_writer(&w);
+    return dir;
+}
+
+static bool keys_go = true; /* whether a prune drops one */
+
+static qv_status
+prune(const char *dir, qv_error *err)
+{
+    static const char *const drop[] = { "clips/6.mp4" };
+    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
+    qv_cache_pruned n;
+    return qv_cache_prune(dir, &o, &n, err);
+}
+
+static int
+prune_here(const char *dir)
+{
+    qv_error err = { 0 };
+    const qv_status s = prune(dir, &err);
+    const bool is_told = s == QV_EIO && err.status == s && strchr(err.text, ':');
+    return !s ? RUN_DONE : is_told ? RUN_FAILED : 9;
+}
+
+/* At any moment: every key counts as it did, but that the dropped one may be gone; an older version of it never
+ * is what counts. */
+static void
+check_prunable(const char *dir, bool is_done)
+{
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_error err = { 0 };
+    int records = 0;
+    qv_cache_get_info(c, &info);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        if (k == DROPPED_KEY && (is_done || !item.key)) {
+            assert_null(item.key);
+            continue;
+        }
+        assert_non_null(item.key);
+        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
+        if (k == FAILED_KEY)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else
+            check_item(c, &item, key_rows(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
+    if (!is_done)
+        return;
+    assert_int_equal(info.n_damaged + info.n_superseded, 0);
+    assert_int_equal(records, N_KEYS - 1);
+    assert_int_equal(temp_entries(dir), n_parts + 1);
+    validate_parts(dir);
+}
+
+static void
+prune_undisturbed(const char *dir)
+{
+    no_faults();
+    assert_int_equal(prune_here(dir), RUN_DONE);
+    check_prunable(dir, true);
+    remove_folder(dir);
+}
+
+static void
+test_prune_killed(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        no_tmpfile = way;
+        int code = -SIGKILL, at = 1;
+        for (; code == -SIGKILL; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            fault_at = at;
+            fault_half = !way;
+            fflush(NULL);
+            const pid_t pid = fork();
+            assert_true(pid >= 0);
+            if (!pid)
+                _exit(prune_here(dir));
+            code = end_run(pid);
+            check_prunable(dir, code == RUN_DONE);
+            prune_undisturbed(dir);
+        }
+        assert_int_equal(code, RUN_DONE);
+        print_message("%d calls of a prune, %s, killed %s\n", at - 2, way ? "named" : "O_TMPFILE",
+                      way ? "before" : "half way");
+        assert_true(at > 30);
+    }
+}
+
+/* A failure is told, and what is there stays. */
+static void
+test_prune_fails(void **state)
+{
+    (void)state;
+    static const int errors[] = { EIO, ENOSPC };
+    for (int way = 0; way < 2; way++) {
+        no_tmpfile = way;
+        for (int at = 1, n = 1; n >= at; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            fault_at = at;
+            fault_errno = errors[way];
+            fault_half = at % 2;
+            const int code = prune_here(dir);
+            n = n_calls;
+            no_faults();
+            if (code != RUN_DONE && code != RUN_FAILED)
+                fail_msg("call %d: ended with %d", at, code);
+            check_prunable(dir, false);
+            prune_undisturbed(dir);
+        }
+    }
+    int n = 0;
+    for (sync_at = 1;; n++) {
+        const int at = sync_at;
+        no_faults();
+        const char *dir = make_prunable();
+        no_faults();
+        sync_at = at;
+        const int code = prune_here(dir);
+        const bool reached = n_syncs >= at;
+        assert_int_equal(code, reached ? RUN_FAILED : RUN_DONE);
+        check_prunable(dir, !reached);
+        prune_undisturbed(dir);
+        if (!reached)
+            break;
+        sync_at = at + 1;
+    }
+    print_message("%d syncs of a prune that failed\n", n);
+    assert_true(n > 6);
+}
+
+/* What cannot be read now may be read later: no part goes for it, whether its header or its tokens; and
+ * where a key goes, no older record of it comes back from there. */
+static void
+test_prune_cannot_read(void **state)
+{
+    (void)state;
+    for (int drops = 0; drops < 2; drops++) {
+        bool reached = true;
+        int at = 1;
+        for (; reached; at++) {
+            no_faults();
+            const char *dir = make_prunable();
+            no_faults();
+            read_at = at;
+            keys_go = drops;
+            const int code = prune_here(dir);
+            reached = n_reads >= at;
+            keys_go = true;
+            no_faults();
+            assert_true(code == RUN_DONE || (code == RUN_FAILED && reached));
+            check_prunable(dir, false);
+            prune_undisturbed(dir);
+        }
+        print_message("%d reads of a prune\n", at - 2);
+        assert_true(at > 30);
+    }
+}
+
+static void
+test_prune_no_memory(void **state)
+{
+    (void)state;
+    bool reached = true;
+    int at = 1;
+    for (; reached; at++) {
+        no_faults();
+        const char *dir = make_prunable();
+        qv_error err = { 0 };
+        no_faults();
+        no_memory_at = at;
+        const qv_status s = prune(dir, &err);
+        reached = n_allocations >= at;
+        no_faults();
+        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
+            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
+        check_prunable(dir, false);
+        prune_undisturbed(dir);
+    }
+    print_message("%d allocations of a prune\n", at - 2);
+}
+
+static void
+test_prune_order(void **state)
+{
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        const char *dir = make_prunable();
+        no_faults();
+        sync_log_begin();
+        assert_int_equal(prune_here(dir), RUN_DONE);
+        assert_true(sync_log_end() > 2);
+        check_prunable(dir, true);
+    }
+}
+
+static const char *pruned_dir;
+
+static void
+prune_it(void)
+{
+    assert_int_equal(prune_here(pruned_dir), RUN_DONE);
+}
+
+/* A reader lists the folder, and before it comes to a part that is pruned: it has all keys, and no part is
+ * damaged that only is gone. */
+static void
+test_prune_beside_open(void **state)
+{
+    (void)state;
+    bool reached = true;
+    keys_go = false;
+    for (int at = 1; reached; at++) {
+        no_faults();
+        const char *dir = pruned_dir = make_prunable();
+        qv_cache_info before, info;
+        qv_cache *c = open_cache(dir);
+        qv_cache_get_info(c, &before);
+        qv_cache_close(&c);
+        look_away = prune_it;
+        n_names = 0;
+        look_away_at = at;
+        c = open_cache(dir);
+        reached = !look_away_at;
+        look_away_at = 0;
+        qv_cache_get_info(c, &info);
+        assert_int_equal(info.n_ok, before.n_ok);
+        assert_int_equal(info.n_failed, before.n_failed);
+        if (qv_cache_damage(c, 0)) /* as it was */
+            assert_non_null(strstr(qv_cache_damage(c, 0), "/part-cut-"));
+        assert_null(qv_cache_damage(c, 1));
+        for (int64_t i = 0; i < info.n_parts; i++)
+            assert_true(i < 1 || strcmp(qv_cache_part(c, i - 1), qv_cache_part(c, i)) < 0);
+        check_all(c);
+        qv_cache_close(&c);
+        check_prunable(dir, false);
+        remove_folder(dir);
+    }
+    keys_go = true;
+}
+
+static void
+test_prune_full_disk(void **state)
+{
+    (void)state;
+    const char *dir = make_prunable();
+    qv_error err = { 0 };
+    no_faults();
+    disk_bytes = 4500; /* a header, and the first tensors behind it */
+    expect_failure("full", QV_EIO, "No space left", prune(dir, &err), &err);
+    no_faults();
+    check_prunable(dir, false);
+    read_only = true;
+    expect_failure("read only", QV_EIO, "Read-only", prune(dir, &err), &err);
+    no_faults();
+    no_locks = true;
+    expect_failure("no locks", QV_EUNSUPPORTED, "no lock can be had|--no-lock", prune(dir, &err),
+                   &err);
+    const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
+    qv_cache_pruned n;
+    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+    check_prunable(dir, false);
+    prune_undisturbed(dir);
+}
+
 /* ---- disks and companions -------------------------------------------------------------------- */
 
 /* What was finished before the disk was full is sealed: its header's room was taken before. */
@@ -782,11 +1161,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),       TEST(test_kill_every_call), TEST(test_kill_packed),
-        TEST(test_fail_every_call), TEST(test_kill_at_random),  TEST(test_full_disk),
-        TEST(test_read_only),       TEST(test_two_at_once),     TEST(test_sweep),
-        TEST(test_damaged_part),    TEST(test_growing_list),    TEST(test_order),
-        TEST(test_order_of_others), TEST(test_sync_fails),      TEST(test_two_writers),
+        TEST(test_no_memory),         TEST(test_kill_every_call), TEST(test_kill_packed),
+        TEST(test_fail_every_call),   TEST(test_kill_at_random),  TEST(test_full_disk),
+        TEST(test_read_only),         TEST(test_two_at_once),     TEST(test_sweep),
+        TEST(test_damaged_part),      TEST(test_growing_list),    TEST(test_order),
+        TEST(test_order_of_others),   TEST(test_sync_fails),      TEST(test_two_writers),
+        TEST(test_prune_killed),      TEST(test_prune_fails),     TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),   TEST(test_prune_order),     TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

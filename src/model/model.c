@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L /* strdup */
 #include "model.h"
 
 #include <stdlib.h>
@@ -56,10 +57,12 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     qv_model *model = calloc(1, sizeof *model);
     if (!model)
         return qv_fail(err, QV_ENOMEM, "no memory for a model");
+    model->folder = strdup(dir);
     model->ctx = ctx;
     model->dtype = o->dtype ? o->dtype : ctx->caps.dtype;
     model->describe = o->describe;
-    qv_status status = qv_config_read(dir, &model->config, err);
+    qv_status status = model->folder ? qv_config_read(dir, &model->config, err)
+                                     : qv_fail(err, QV_ENOMEM, "no memory for a model");
     int64_t multiple = ctx->caps.width_multiple;
     if (!status && multiple)
         model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
@@ -76,6 +79,7 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
                             &model->weights, err);
     if (status) {
         qv_tower_close(&model->tower);
+        free(model->folder);
         free(model);
     } else {
         *out = model;
@@ -91,6 +95,7 @@ qv_model_free(qv_model **model)
     qv_plans_free_idle(*model);
     qv_weights_free((*model)->ctx->dev, &(*model)->weights);
     qv_tower_close(&(*model)->tower);
+    free((*model)->folder);
     free(*model);
     *model = NULL;
 }
@@ -122,6 +127,7 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .weight_bytes = model->weights.bytes,
                             .image = c->image,
                             .video = c->video,
+                            .folder = model->folder,
                             .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
     memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);

@@ -13,6 +13,7 @@ enum { QV_IDLE_PLANS = 32 };
 
 struct qv_model {
     qv_context *ctx;
+    char *folder;
     struct qv_config config;
     struct qv_tower tower;
     qv_dtype dtype;

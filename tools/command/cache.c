@@ -39,11 +39,23 @@ tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *
     return s;
 }
 
+qv_cache_trust
+tool_cache_trust(const struct tool_options *o)
+{
+    return o->trust_keys  ? QV_CACHE_TRUST_KEYS
+           : o->same_size ? QV_CACHE_TRUST_TIMES
+                          : QV_CACHE_TRUST_NOTHING;
+}
+
 void
 tool_cache_tell_damage(const qv_cache *cache)
 {
     for (int64_t i = 0; cache && qv_cache_damage(cache, i); i++)
-        tool_complain("%s; what it has is passed over", qv_cache_damage(cache, i));
+        tool_complain("%s; %s", qv_cache_damage(cache, i),
+                      qv_cache_damage_is_superseded(cache, i)
+                          ? "it is superseded: its keys have better records elsewhere, and --prune "
+                            "removes it"
+                          : "what it has is passed over");
 }
 
 qv_status
@@ -55,36 +67,52 @@ tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err)
     return s;
 }
 
+/* What is asked of a cache beside making it. */
 static int
-check_usage(const struct tool_options *o)
+count_asked(const struct tool_options *o)
 {
-    const int asked = o->cache_status + (o->cache_get != NULL) + o->cache_check;
-    const char *wrong = !o->out          ? "--out DIR is required"
-                        : o->n_arguments ? "clips are given by --list FILE"
-                        : asked > 1      ? "--status, --get and --check exclude each other"
-                        : o->cache_get && !o->output ? "--get KEY needs -o FILE"
-                        : o->output && !o->cache_get ? "-o FILE goes with --get KEY"
-                        : asked && o->model          ? "--model DIR is for making a cache"
-                        : (o->cache_get || o->cache_check) && o->list
-                            ? "--list FILE is for making a cache and --status"
-                        : !asked && !o->model ? "--model DIR is required"
-                        : !asked && !o->list  ? "--list FILE is required"
-                        : o->clip.fps > 0 && o->clip.num_frames
-                            ? "--fps and --num-frames exclude each other"
-                            : NULL;
-    if (wrong)
-        tool_complain("cache: %s (qwenvit cache --help)", wrong);
-    return wrong ? TOOL_USAGE : TOOL_DONE;
+    return o->cache_status + (o->cache_get != NULL) + o->cache_check + o->cache_keys +
+           (o->cache_prune || o->n_delete_keys);
+}
+
+static const char *
+find_wrong(const struct tool_options *o)
+{
+    const int asked = count_asked(o);
+    const bool prunes = o->cache_prune || o->n_delete_keys;
+    return !o->out          ? "--out DIR is required"
+           : o->n_arguments ? "clips are given by --list FILE"
+           : asked > 1
+               ? "--status, --get, --check, --keys and --prune with --delete exclude each other"
+           : o->cache_get && !o->output ? "--get KEY needs -o FILE"
+           : o->output && !o->cache_get ? "-o FILE goes with --get KEY"
+           : asked && o->model          ? "--model DIR is for making a cache"
+           : o->list && asked && !o->cache_status && !o->cache_prune
+               ? "--list FILE is for making a cache, --status and --prune"
+           : prunes && o->shard[1] ? "--shard is for making a cache and --status"
+           : o->dry_run && asked && !prunes
+               ? "--dry-run is for making a cache, --prune and --delete"
+           : o->no_lock && !prunes                  ? "--no-lock is for --prune and --delete"
+           : o->rate > 0 && (!o->dry_run || prunes) ? "--rate N is for --dry-run of making a cache"
+           : !asked && !o->model                    ? "--model DIR is required"
+           : !asked && !o->list                     ? "--list FILE is required"
+           : o->clip.fps > 0 && o->clip.num_frames  ? "--fps and --num-frames exclude each other"
+                                                    : NULL;
 }
 
 int
 tool_cache(const struct tool_options *o)
 {
-    const int code = check_usage(o);
-    if (code)
-        return code;
-    return o->cache_status  ? tool_cache_status(o)
-           : o->cache_get   ? tool_cache_get(o)
-           : o->cache_check ? tool_cache_check(o)
-                            : tool_cache_run(o);
+    const char *wrong = find_wrong(o);
+    if (wrong) {
+        tool_complain("cache: %s (qwenvit cache --help)", wrong);
+        return TOOL_USAGE;
+    }
+    return o->cache_status                      ? tool_cache_status(o)
+           : o->cache_get                       ? tool_cache_get(o)
+           : o->cache_check                     ? tool_cache_check(o)
+           : o->cache_keys                      ? tool_cache_keys(o)
+           : o->cache_prune || o->n_delete_keys ? tool_cache_prune(o)
+           : o->dry_run                         ? tool_cache_estimate(o)
+                                                : tool_cache_run(o);
 }

@@ -17,11 +17,20 @@ qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, 
 void tool_cache_tell_damage(const qv_cache *cache);
 /* Opens OUT, and tells what is damaged of it. */
 qv_status tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err);
+/* Asks the fill of each line; one warning for all whose files are gone. wanted: [list->n], or NULL. */
+struct qv_cache_fill;
+qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list *list,
+                              bool *wanted, int64_t *n_wanted, qv_error *err);
+/* What of a clip's file is not compared. */
+qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
 /* Each returns an exit code, told. */
 int tool_cache_status(const struct tool_options *o);
 int tool_cache_get(const struct tool_options *o);
 int tool_cache_check(const struct tool_options *o);
+int tool_cache_keys(const struct tool_options *o);
+int tool_cache_prune(const struct tool_options *o);    /* --delete as well */
+int tool_cache_estimate(const struct tool_options *o); /* what a run would take */
 int tool_cache_run(const struct tool_options *o);
 /* The same without signals, on devices that are open or (none of them) are opened. */
 struct tool_devices;

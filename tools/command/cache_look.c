@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache --status, --get and --check. */
+/* qwenvit cache --status, --get, --check and --keys. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 /* What there is, of all keys or of those in a list. */
 struct status {
     qv_cache_info info;
-    int64_t ok, failed, missing, changed;
+    int64_t ok, failed, missing, changed, gone;
     json_t *failures; /* {"key", "code", "error"} */
 };
 
@@ -51,7 +51,8 @@ count_list(const struct tool_options *o, const qv_cache *c, struct status *st, q
     char options[QV_CACHE_OPTIONS_BYTES];
     for (size_t i = 0; i < list.n && !s; i++) {
         const qv_cache_source source = tool_cache_source(&list.at[i], options);
-        switch (qv_cache_compare(c, list.at[i].key, &source)) {
+        switch (qv_cache_compare_trusting(c, list.at[i].key, &source, tool_cache_trust(o))) {
+        case QV_CACHE_SOURCE_GONE: st->gone++; /* fall through */
         case QV_CACHE_DONE: st->ok++; break;
         case QV_CACHE_FAILED: st->failed++; break;
         case QV_CACHE_CHANGED: st->changed++; break;
@@ -92,29 +93,83 @@ damage_json(const qv_cache *c)
     return list;
 }
 
+/* What made the cache, as its description says it; NULL for lack of memory. */
+static json_t *
+model_json(const qv_cache_info *in)
+{
+    json_error_t why;
+    json_t *all = json_loads(in->made_by, 0, &why);
+    json_t *model = json_object_get(all, "model"), *type = json_object_get(all, "model_type");
+    json_t *j = json_is_object(model) ? json_copy(model) : json_object();
+    if (type && json_object_set(j, "type", type)) {
+        json_decref(j);
+        j = NULL;
+    }
+    json_decref(all);
+    return j;
+}
+
+static void
+print_model(const qv_cache_info *in)
+{
+    static const char *const fields[] = { "name", "type", "folder" };
+    json_t *model = model_json(in);
+    const char *before = "  model      ";
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char quoted[QV_QUOTE_SIZE];
+        const char *text = json_string_value(json_object_get(model, fields[i]));
+        if (text)
+            printf("%s%s", before, i == 1 ? text : qv_json_quote(text, quoted));
+        before = text ? ", " : before;
+    }
+    if (*before == ',')
+        printf("\n");
+    json_decref(model);
+}
+
+static void
+print_text(const struct tool_options *o, const struct status *st)
+{
+    const qv_cache_info *in = &st->info;
+    printf("%s: %lld ok, %lld failed", o->out, (long long)st->ok, (long long)st->failed);
+    if (o->list)
+        printf(", %lld missing, %lld changed since", (long long)st->missing,
+               (long long)st->changed);
+    printf("; %.3f GB of tokens, %.3f GB in %lld parts", (double)in->bytes / 1e9,
+           (double)(in->part_bytes + in->damaged_bytes) / 1e9, (long long)in->n_parts);
+    printf(in->n_damaged ? ", %lld damaged\n" : "\n", (long long)in->n_damaged);
+    print_model(in);
+    if (st->gone)
+        printf("  gone       %lld of the ok have no files any more; their tokens count\n",
+               (long long)st->gone);
+    if (in->n_superseded || in->n_damaged)
+        printf("  prunable   %lld superseded records with %.3f GB of tokens, %.3f GB in damaged "
+               "parts (--prune)\n",
+               (long long)in->n_superseded, (double)in->superseded_bytes / 1e9,
+               (double)in->damaged_bytes / 1e9);
+}
+
 static qv_status
 print_status(const struct tool_options *o, const qv_cache *c, struct status *st, qv_error *err)
 {
     const qv_cache_info *in = &st->info;
     if (!o->json) {
-        printf("%s: %lld ok, %lld failed", o->out, (long long)st->ok, (long long)st->failed);
-        if (o->list)
-            printf(", %lld missing, %lld changed since", (long long)st->missing,
-                   (long long)st->changed);
-        printf("; %.3f GB of tokens, %.3f GB in %lld parts", (double)in->bytes / 1e9,
-               (double)in->part_bytes / 1e9, (long long)in->n_parts);
-        printf(in->n_damaged ? ", %lld damaged\n" : "\n", (long long)in->n_damaged);
+        print_text(o, st);
         return QV_OK;
     }
     json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:O}", "cache", tool_json_text(o->out), "ok",
-                  (json_int_t)st->ok, "failed", (json_int_t)st->failed, "bytes",
-                  (json_int_t)in->bytes, "part_bytes", (json_int_t)in->part_bytes, "parts",
-                  (json_int_t)in->n_parts, "damaged", damage_json(c), "failures", st->failures);
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:O}", "cache",
+                  tool_json_text(o->out), "ok", (json_int_t)st->ok, "failed",
+                  (json_int_t)st->failed, "bytes", (json_int_t)in->bytes, "part_bytes",
+                  (json_int_t)in->part_bytes, "parts", (json_int_t)in->n_parts, "superseded",
+                  (json_int_t)in->n_superseded, "superseded_bytes",
+                  (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes,
+                  "model", model_json(in), "damaged", damage_json(c), "failures", st->failures);
     bool bad = !j;
     if (j && o->list)
         bad = json_object_set_new(j, "missing", json_integer(st->missing)) ||
-              json_object_set_new(j, "changed", json_integer(st->changed));
+              json_object_set_new(j, "changed", json_integer(st->changed)) ||
+              json_object_set_new(j, "gone", json_integer(st->gone));
     if (bad) {
         json_decref(j);
         return qv_fail(err, QV_ENOMEM, "no memory for a result");
@@ -214,6 +269,16 @@ tool_cache_get(const struct tool_options *o)
 
 /* ---- --check --------------------------------------------------------------------------------- */
 
+/* Of the parts that are damaged. */
+static int64_t
+count_superseded(const qv_cache *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; qv_cache_damage(c, i); i++)
+        n += qv_cache_damage_is_superseded(c, i);
+    return n;
+}
+
 static qv_status
 check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error *err)
 {
@@ -221,7 +286,8 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
     struct tool_progress bar;
     qv_cache_get_info(c, &info);
     const int64_t n = info.n_ok + info.n_failed;
-    tool_progress_begin(&bar, "checking keys", n, o->quiet);
+    tool_progress_begin(&bar, "checking", n, o->quiet);
+    bar.unit = "keys";
     for (int64_t i = 0; i < n; i++) {
         qv_error why = { 0 };
         const qv_status s = qv_cache_verify(c, i, &why);
@@ -237,15 +303,18 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
     }
     tool_progress_end(&bar, n);
     if (!o->json) {
-        printf("%s: %lld keys in %lld parts: %lld bad keys, %lld damaged parts\n", o->out,
+        const int64_t superseded = count_superseded(c);
+        printf("%s: %lld keys in %lld parts: %lld bad keys, %lld damaged parts", o->out,
                (long long)n, (long long)info.n_parts, (long long)*n_bad, (long long)info.n_damaged);
+        printf(superseded ? ", %lld of them superseded (--prune)\n" : "\n", (long long)superseded);
         if (*n_bad)
-            printf("remove the parts that have bad keys and run it again: they are made again\n");
+            printf("--delete KEY removes a bad key; run it again: it is made again\n");
         return QV_OK;
     }
-    json_t *j = json_pack("{s:o, s:I, s:I, s:I, s:o}", "cache", tool_json_text(o->out), "keys",
-                          (json_int_t)n, "bad", (json_int_t)*n_bad, "parts",
-                          (json_int_t)info.n_parts, "damaged", damage_json(c));
+    json_t *j =
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "cache", tool_json_text(o->out), "keys",
+                  (json_int_t)n, "bad", (json_int_t)*n_bad, "parts", (json_int_t)info.n_parts,
+                  "damaged_superseded", (json_int_t)count_superseded(c), "damaged", damage_json(c));
     return j ? tool_emit_json(o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
 }
 
@@ -258,7 +327,65 @@ tool_cache_check(const struct tool_options *o)
     qv_status s = tool_cache_open(o, &c, &err);
     if (!s)
         s = check(o, c, &n_bad, &err);
-    const bool bad = n_bad || (c && qv_cache_damage(c, 0));
+    qv_cache_info info = { .n_damaged = 0 };
+    if (c)
+        qv_cache_get_info(c, &info);
+    const bool bad = n_bad || (c && count_superseded(c) < info.n_damaged);
     qv_cache_close(&c);
     return s ? tool_fail(s, &err) : bad ? TOOL_FAILED : TOOL_DONE;
+}
+
+/* ---- --keys ---------------------------------------------------------------------------------- */
+
+/* A key a line; one with control characters as JSON, which has none. */
+static void
+print_key(const char *key)
+{
+    const unsigned char *c = (const unsigned char *)key;
+    while (*c >= ' ' && *c != 127)
+        c++;
+    json_t *json = *c ? json_string(key) : NULL;
+    char *text = json ? qv_json_text(json, JSON_ENCODE_ANY) : NULL;
+    puts(text ? text : key);
+    free(text);
+    json_decref(json);
+}
+
+static qv_status
+print_record(const struct tool_options *o, const qv_cache *c, const qv_cache_item *item,
+             qv_error *err)
+{
+    char *text = NULL;
+    json_t *record = NULL;
+    qv_status s = qv_cache_record(c, item->index, &text, err);
+    if (!s)
+        s = qv_json_parse("a record", text, strlen(text), QV_JSON_MAX_BRACKETS, &record, err);
+    free(text);
+    if (!s && (json_object_set_new(record, "part", tool_json_text(item->part)) ||
+               json_object_set_new(record, "tokens", json_integer(item->rows)))) {
+        json_decref(record);
+        s = qv_fail(err, QV_ENOMEM, "no memory for a record");
+    }
+    return s ? s : tool_emit_json(o, record, err);
+}
+
+int
+tool_cache_keys(const struct tool_options *o)
+{
+    qv_error err = { 0 };
+    qv_cache *c = NULL;
+    qv_cache_info info = { .n_ok = 0 };
+    qv_status s = tool_cache_open(o, &c, &err);
+    if (!s)
+        qv_cache_get_info(c, &info);
+    for (int64_t i = 0; i < info.n_ok + info.n_failed && !s; i++) {
+        qv_cache_item item;
+        s = qv_cache_at(c, i, &item, &err);
+        if (!s && o->json)
+            s = print_record(o, c, &item, &err);
+        else if (!s && !item.status)
+            print_key(item.key);
+    }
+    qv_cache_close(&c);
+    return s ? tool_fail(s, &err) : info.n_damaged ? TOOL_FAILED : TOOL_DONE;
 }

@@ -43,6 +43,35 @@ go_on(void *user, qv_job *job)
     return !tool_signals_caught();
 }
 
+qv_status
+tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wanted,
+                    int64_t *n_wanted, qv_error *err)
+{
+    const char *gone = NULL;
+    qv_cache_fill_counts n = { .gone = 0 };
+    qv_status s = QV_OK;
+    *n_wanted = 0;
+    for (size_t i = 0; i < list->n && !s; i++) {
+        const struct tool_entry *entry = &list->at[i];
+        bool is_wanted = false;
+        s = qv_cache_fill_add(fill, entry->key, entry->path, entry->own, &is_wanted, err);
+        *n_wanted += is_wanted;
+        if (wanted)
+            wanted[i] = is_wanted;
+        if (!gone) {
+            qv_cache_fill_get_counts(fill, &n);
+            gone = n.gone ? entry->path : NULL;
+        }
+    }
+    qv_cache_fill_get_counts(fill, &n);
+    if (gone)
+        tool_complain(
+            "the files of %lld clips are gone, the first is %s; their tokens are there, and "
+            "count",
+            (long long)n.gone, gone);
+    return s;
+}
+
 /* The lines that the cache lacks. */
 static qv_status
 find_work(struct run *r, qv_error *err)
@@ -51,6 +80,7 @@ find_work(struct run *r, qv_error *err)
                                             .no_deepstack = r->o->no_deepstack,
                                             .packed = r->o->packed,
                                             .retry_failed = r->o->retry_failed,
+                                            .trust = tool_cache_trust(r->o),
                                             .shard = r->o->shard[0],
                                             .n_shards = r->o->shard[1],
                                             .part_bytes = r->o->part_bytes,
@@ -63,13 +93,7 @@ find_work(struct run *r, qv_error *err)
     qv_status s = qv_cache_fill_open(r->o->out, &options, &r->fill, err);
     if (!s)
         tool_cache_tell_damage(qv_cache_fill_there(r->fill));
-    for (size_t i = 0; i < r->list.n && !s; i++) {
-        const struct tool_entry *entry = &r->list.at[i];
-        bool wanted = false;
-        s = qv_cache_fill_add(r->fill, entry->key, entry->path, entry->own, &wanted, err);
-        r->n_wanted += wanted;
-    }
-    return s;
+    return s ? s : tool_cache_add_list(r->fill, &r->list, NULL, &r->n_wanted, err);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

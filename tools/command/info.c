@@ -11,6 +11,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "model/inspect.h"
+#include "estimate.h"
 #include "qwenvit_job.h"
 #include "towers/leftover.h"
 #include "tool.h"
@@ -537,16 +538,16 @@ tool_info(const struct tool_options *o)
     struct scene s = { .o = o };
     qv_error err = { 0 };
     int code = TOOL_DONE;
-    if (!o->n_arguments && !o->model) {
-        tool_complain("info: no checkpoint folder or clip given (qwenvit info --help)");
+    if (!o->n_arguments && !o->model && !o->list) {
+        tool_complain("info: no checkpoint folder, clip or list given (qwenvit info --help)");
         return TOOL_USAGE;
     }
     qv_status status = tool_open_context(o, &s.ctx, &err);
     if (!status) {
         qv_context_get_info(s.ctx, &s.context);
         if (o->model)
-            status =
-                o->n_arguments ? open_model(&s, o->model, &err) : show_model(&s, o->model, &err);
+            status = o->n_arguments || o->list ? open_model(&s, o->model, &err)
+                                               : show_model(&s, o->model, &err);
     }
     const size_t n = status ? 0 : o->n_arguments;
     if (status)
@@ -555,6 +556,8 @@ tool_info(const struct tool_options *o)
         const int one = show(&s, o->arguments[i]);
         code = one ? one : code;
     }
+    if (!status && o->list)
+        code = tool_info_list(o, s.model ? &s.info : NULL);
     if (code && n > 1) /* a part of the work */
         code = TOOL_FAILED;
     qv_model_free(&s.model);

@@ -14,10 +14,11 @@ static const struct tool tools[] = {
       .ends_at_once = true },
     { .name = "cache",
       .arguments = "",
-      .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
-              "again, it goes on\n"
-              "where it was ended; with --shard many run at once. Also: --status, --get KEY, "
-              "--check.",
+      .does =
+          "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
+          "again, it goes on\n"
+          "where it was ended; with --shard many run at once. Also: --status, --keys, --get KEY, "
+          "--check;\n--prune and --delete KEY remove from it; --dry-run says what a run takes.",
       .example = "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_CACHE | GROUP_JSON,
       .run = tool_cache },
@@ -25,8 +26,9 @@ static const struct tool tools[] = {
       .arguments = "PATH...",
       .does = "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
               "memory,\n"
-              "how the patch embedding's Conv3d is run, and why. Of a cache's folder what `cache "
-              "--status` says.",
+              "how the patch embedding's Conv3d is run, and why. Of a list of clips (--list) the "
+              "sums; of a\n"
+              "cache's folder what `cache --status` says.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },

@@ -36,7 +36,9 @@ enum kind {
     JSON,
     DEVICES,
     TOKENS,
-    SHARD
+    SHARD,
+    KEYS,
+    SAME
 };
 
 struct option {
@@ -55,7 +57,7 @@ static const struct option options[] = {
       AT(model), 0 },
     { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
     { "--list", "FILE", "clips to encode, a path or a JSON object a line; -: standard input", TEXT,
-      GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH, AT(list), 0 },
+      GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH | GROUP_INFO, AT(list), 0 },
     { "--out", "DIR", "the cache's folder", TEXT, GROUP_CACHE, AT(out), 0 },
     { "--shard", "I/N", "of N processes this is the one of index I, from 0", SHARD, GROUP_CACHE,
       AT(shard), 0 },
@@ -71,11 +73,27 @@ static const struct option options[] = {
       AT(part_seconds), 0 },
     { "--retry-failed", NULL, "do clips again that failed", FLAG, GROUP_CACHE, AT(retry_failed),
       0 },
+    { "--same", "size", "a clip is the same while its file's size is, whatever its time", SAME,
+      GROUP_CACHE, AT(same_size), 0 },
+    { "--trust-keys", NULL, "the same, wherever its file lies: the key names the clip", FLAG,
+      GROUP_CACHE, AT(trust_keys), 0 },
+    { "--dry-run", NULL, "say what a run takes, or what --prune and --delete remove", FLAG,
+      GROUP_CACHE, AT(dry_run), 0 },
+    { "--rate", "N", "clips a second, of all processes together, for hours (--dry-run)", REAL,
+      GROUP_CACHE | GROUP_INFO, AT(rate), 0 },
     { "--status", NULL, "say what there is; of the keys of --list, what is missing", FLAG,
       GROUP_CACHE, AT(cache_status), 0 },
     { "--get", "KEY", "write a key's tensors to a file, -o", TEXT, GROUP_CACHE, AT(cache_get), 0 },
     { "--check", NULL, "read all tensors and compare their checksums", FLAG, GROUP_CACHE,
       AT(cache_check), 0 },
+    { "--keys", NULL, "list the keys that have tokens, one a line; with --json all records", FLAG,
+      GROUP_CACHE, AT(cache_keys), 0 },
+    { "--prune", NULL, "remove superseded records, damaged parts, and keys that are not in --list",
+      FLAG, GROUP_CACHE, AT(cache_prune), 0 },
+    { "--delete", "KEY", "remove a key from all parts; may be given several times", KEYS,
+      GROUP_CACHE, AT(delete_keys), 0 },
+    { "--no-lock", NULL, "prune a file system without locks; nobody else uses the cache", FLAG,
+      GROUP_CACHE, AT(no_lock), 0 },
     { "--drawing", "FILE.png", "also draw frames and their tokens", TEXT, GROUP_ENCODE, AT(drawing),
       0 },
     { "--picture", "FILE.png", NULL, TEXT, GROUP_ENCODE, AT(drawing), 0 },
@@ -326,6 +344,8 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
                        out->tokens != QV_U8 && out->tokens != QV_I32
                    ? NULL
                    : "bf16, f16 or f32";
+    case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
+    case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
     case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
@@ -358,11 +378,12 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                                   .grid = { 1, 20, 38 },
                                   .bench_chunk = -1,
                                   .size = { 720, 1280 } };
-    out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
+    out->arguments = calloc(2 * (size_t)argc + 2, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");
         return TOOL_DEVICE;
     }
+    out->delete_keys = out->arguments + argc + 1;
     bool only_files = false;
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
@@ -585,6 +606,7 @@ void
 tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet)
 {
     *p = (struct tool_progress){ .label = label,
+                                 .unit = "frames",
                                  .total = total,
                                  .started_s = qv_seconds(),
                                  .shown_s = qv_seconds(),
@@ -603,8 +625,8 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     p->shown_s = now;
     double rate = (double)done / (now - p->started_s + 1e-9);
     if (!p->terminal) {
-        fprintf(stderr, "%s: %lld of %lld frames, %.1f a second\n", p->label, (long long)done,
-                (long long)p->total, rate);
+        fprintf(stderr, "%s: %lld of %lld %s, %.1f a second\n", p->label, (long long)done,
+                (long long)p->total, p->unit, rate);
         return;
     }
     char bar[WIDTH + 1];
@@ -612,8 +634,8 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     for (int i = 0; i < WIDTH; i++)
         bar[i] = i < filled ? '#' : '.';
     bar[WIDTH] = 0;
-    fprintf(stderr, "\r%s [%s] %lld/%lld frames, %.1f/s \033[K", p->label, bar, (long long)done,
-            (long long)p->total, rate);
+    fprintf(stderr, "\r%s [%s] %lld/%lld %s, %.1f/s \033[K", p->label, bar, (long long)done,
+            (long long)p->total, p->unit, rate);
     bar_is_shown = 1;
 }
 

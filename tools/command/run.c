@@ -54,7 +54,7 @@ static void
 start_decoder(const struct tool *tool, struct tool_options *o)
 {
     o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
-    bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status);
+    bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status && !o->cache_prune);
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !tool_is_folder(o->arguments[i]);
     if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)

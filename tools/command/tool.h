@@ -57,7 +57,11 @@ struct tool_options {
     int64_t shard[2]; /* I of N; N 0: all */
     int64_t part_bytes;
     double part_seconds;
-    bool no_deepstack, packed, retry_failed, cache_status, cache_check;
+    bool no_deepstack, packed, retry_failed, cache_status, cache_check, cache_keys, cache_prune;
+    bool trust_keys, same_size, no_lock, dry_run;
+    const char **delete_keys; /* lie behind the arguments */
+    size_t n_delete_keys;
+    double rate; /* clips a second */
     /* what is left: files, or a bench's name */
     const char **arguments;
     size_t n_arguments;
@@ -132,7 +136,7 @@ void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
 /* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
 struct tool_progress {
-    const char *label;
+    const char *label, *unit; /* unit: "frames" until it is set */
     int64_t total;
     double started_s, shown_s;
     bool quiet, terminal;

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* flock */
+#include "lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "cache.h"
+#include "error.h"
+
+/* Over NFS a lock that is held alone needs a file that is open for writing. Who may not write to it, as
+ * another user of the folder, gets one elsewhere. */
+static int
+open_description(const struct qv_cache_folder *folder, bool writable)
+{
+    int fd = -1;
+    if (writable)
+        fd = openat(folder->fd, QV_CACHE_DESCRIPTION, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    return fd >= 0 ? fd
+                   : openat(folder->fd, QV_CACHE_DESCRIPTION, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+/* 0, or errno. */
+static int
+take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
+{
+    *lock = open_description(folder, alone);
+    if (*lock < 0)
+        return errno;
+    if (!flock(*lock, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB))
+        return 0;
+    const int e = errno;
+    qv_cache_unlock(lock);
+    return e;
+}
+
+qv_status
+qv_cache_lock_to_add(const struct qv_cache_folder *folder, int *lock, qv_error *err)
+{
+    return take_lock(folder, false, lock) == EWOULDBLOCK
+               ? qv_fail(err, QV_ESTATE,
+                         "%s: this cache is being pruned; run it again once that has ended",
+                         qv_path_tail(folder->path))
+               : QV_OK;
+}
+
+qv_status
+qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_error *err)
+{
+    const char *path = qv_path_tail(folder->path);
+    const int e = take_lock(folder, true, lock);
+    switch (e) {
+    case 0: return QV_OK;
+    case EWOULDBLOCK:
+        return qv_fail(
+            err, QV_ESTATE,
+            "%s: somebody adds to this cache or prunes it; run it again once they have ended",
+            path);
+    case EBADF: /* NFS, of a file that cannot be written to */
+    case EINVAL:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+        return qv_fail(
+            err, QV_EUNSUPPORTED,
+            "%s: no lock can be had here (%s), by which others would be seen that add to "
+            "this cache; where there are none, --no-lock does without",
+            path, strerror(e));
+    default:
+        return qv_fail(err, QV_EIO, "%s: %s cannot be locked: %s", path, QV_CACHE_DESCRIPTION,
+                       strerror(e));
+    }
+}
+
+void
+qv_cache_unlock(int *lock)
+{
+    if (*lock >= 0)
+        close(*lock);
+    *lock = -1;
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/* The parts of a folder: which there are, what their headers say, and which of them cannot be used. */
+#define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "reader.h"
+
+/* How often a folder is listed in which parts come and go. */
+enum { MOST_ROUNDS = 32 };
+
+char *
+qv_cache_part_path(const qv_cache *c, size_t part)
+{
+    return qv_path_join(c->dir, c->index.parts[part].name);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool
+is_part(const char *name)
+{
+    static const char begin[] = "part-", end[] = ".safetensors";
+    const size_t n = strlen(name);
+    return n > sizeof begin + sizeof end && !strncmp(name, begin, sizeof begin - 1) &&
+           !strcmp(name + n - (sizeof end - 1), end);
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+    const struct qv_index_part *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int
+to_name(const void *name, const void *part)
+{
+    return strcmp(name, ((const struct qv_index_part *)part)->name);
+}
+
+static qv_status
+add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
+{
+    if (c->index.n_parts == *room) {
+        const size_t more = 2 * *room + 64;
+        struct qv_index_part *parts = realloc(c->index.parts, more * sizeof *parts);
+        if (!parts)
+            return qv_cache_no_memory(c, err);
+        c->index.parts = parts;
+        *room = more;
+    }
+    c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
+    if (!c->index.parts[c->index.n_parts].name)
+        return qv_cache_no_memory(c, err);
+    c->index.n_parts++;
+    return QV_OK;
+}
+
+/* Adds the folder's parts that are not among the first `known`, which stand by name. */
+static qv_status
+list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
+{
+    DIR *dir = opendir(c->dir);
+    if (!dir)
+        return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(c->dir), strerror(errno));
+    qv_status s = QV_OK;
+    const struct dirent *e;
+    while (!s && (errno = 0, e = readdir(dir)) != NULL)
+        if (is_part(e->d_name) &&
+            !(known && bsearch(e->d_name, c->index.parts, known, sizeof *c->index.parts, to_name)))
+            s = add_part(c, e->d_name, room, err);
+    if (!s && errno)
+        s = qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(c->dir), strerror(errno));
+    closedir(dir);
+    return s;
+}
+
+static qv_status
+take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_error *err)
+{
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < how->n_parts && !s; i++) {
+        const char *name = how->parts[i];
+        s = is_part(name) && !strchr(name, '/')
+                ? add_part(c, name, room, err)
+                : qv_fail(err, QV_EINVAL, "%s: %.80s is no name of a part", qv_path_tail(c->dir),
+                          name);
+    }
+    return s;
+}
+
+/* ---- headers --------------------------------------------------------------------------------- */
+
+/* A part that cannot be used is told and passed over: its keys are missing, and can be made again. */
+static qv_status
+note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error *why, qv_error *err)
+{
+    struct qv_cache_damaged *damage = realloc(c->damage, (c->n_damage + 1) * sizeof *damage);
+    if (!damage)
+        return qv_cache_no_memory(c, err);
+    c->damage = damage;
+    c->index.parts[part].damaged = true;
+    damage[c->n_damage] =
+        (struct qv_cache_damaged){ .words = strdup(why->text), .part = part, .fault = fault };
+    if (!damage[c->n_damage].words)
+        return qv_cache_no_memory(c, err);
+    c->n_damage++;
+    return QV_OK;
+}
+
+static qv_status
+add_items(qv_cache *c, const struct qv_scanner *s, size_t part, qv_error *err)
+{
+    const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
+    struct qv_index_part *p = &c->index.parts[part];
+    qv_status status = QV_OK;
+    p->sealed_ns = s->sealed_ns;
+    p->bytes = s->size;
+    p->n_records = (uint32_t)s->n_items;
+    c->part_bytes += s->size;
+    for (size_t i = 0; i < s->n_items && !status; i++) {
+        const struct qv_scan_item *item = &s->items[i];
+        p->rows += item->status ? 0 : (uint64_t)item->rows;
+        c->index.bytes +=
+            item->status ? 0 : (uint64_t)item->rows * row + 24 + 8 * (uint64_t)item->n_times;
+        status = qv_index_add(&c->index, &c->layout, s, item, (uint32_t)part, err);
+    }
+    return status;
+}
+
+/* *gone: the part was listed, and is there no more. One that is named is damaged then. */
+static qv_status
+scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *gone, qv_error *err)
+{
+    qv_error why = { 0 };
+    char *path = qv_cache_part_path(c, part);
+    s->size = 0;
+    const qv_status status = path ? qv_scan_part(s, path, &why) : qv_cache_no_memory(c, &why);
+    *gone = path && status == QV_EIO && !is_named && !qv_path_exists(path);
+    free(path);
+    if (status == QV_ENOMEM) {
+        if (err)
+            *err = why;
+        return status;
+    }
+    if (!status)
+        return add_items(c, s, part, err);
+    c->damaged_bytes += c->index.parts[part].bytes = s->size;
+    return *gone ? QV_OK
+                 : note_damage(c, part,
+                               status == QV_EIO ? QV_CACHE_UNREADABLE
+                               : s->foreign     ? QV_CACHE_FOREIGN
+                                                : QV_CACHE_BROKEN,
+                               &why, err);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* A part, and the number that keys know it by. */
+struct place {
+    struct qv_index_part part;
+    uint32_t number;
+};
+
+static int
+by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    return strcmp(x->part.name, y->part.name);
+}
+
+/* Parts stand by name, without those that are gone, of which keys know nothing. */
+static qv_status
+put_in_order(qv_cache *c, qv_error *err)
+{
+    struct qv_cache_index *index = &c->index;
+    struct place *places = calloc(index->n_parts + 1, sizeof *places);
+    uint32_t *numbers = calloc(index->n_parts + 1, sizeof *numbers);
+    const bool lost = !places || !numbers;
+    size_t n = 0;
+    for (size_t i = 0; i < index->n_parts && !lost; i++)
+        if (index->parts[i].gone)
+            free(index->parts[i].name);
+        else
+            places[n++] = (struct place){ .part = index->parts[i], .number = (uint32_t)i };
+    if (n && !lost)
+        qsort(places, n, sizeof *places, by_place);
+    for (size_t i = 0; i < n; i++) {
+        index->parts[i] = places[i].part;
+        numbers[places[i].number] = (uint32_t)i;
+    }
+    for (size_t i = 0; i < index->n_keys && !lost; i++)
+        index->keys[i].part = numbers[index->keys[i].part];
+    for (size_t i = 0; i < c->n_damage && !lost; i++)
+        c->damage[i].part = numbers[c->damage[i].part];
+    index->n_parts = lost ? index->n_parts : n;
+    free(places);
+    free(numbers);
+    return lost ? qv_cache_no_memory(c, err) : QV_OK;
+}
+
+/* The parts from `from` on, in the order of their names. */
+static qv_status
+scan_from(qv_cache *c, struct qv_scanner *s, size_t from, bool are_named, qv_error *err)
+{
+    struct qv_index_part *parts = c->index.parts;
+    qv_status status = QV_OK;
+    bool moved = from > 0;
+    if (c->index.n_parts > from)
+        qsort(parts + from, c->index.n_parts - from, sizeof *parts, by_name);
+    for (size_t i = from; i < c->index.n_parts && !status; i++) {
+        status = scan_part(c, s, i, are_named, &parts[i].gone, err);
+        moved = moved || parts[i].gone;
+    }
+    return !status && moved ? put_in_order(c, err) : status;
+}
+
+static qv_status
+scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_scanner *s, qv_error *err)
+{
+    size_t room = 0;
+    if (how->parts) {
+        const qv_status status = take_names(c, how, &room, err);
+        return status ? status : scan_from(c, s, 0, true, err);
+    }
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        const size_t known = c->index.n_parts;
+        qv_status status = list_folder(c, known, &room, err);
+        if (status || c->index.n_parts == known)
+            return status;
+        status = scan_from(c, s, known, false, err);
+        if (status)
+            return status;
+    }
+    return QV_OK;
+}
+
+qv_status
+qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
+{
+    struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
+    qv_status status = qv_index_grow(&c->index, err);
+    if (!status)
+        status = scan_rounds(c, how, &s, err);
+    qv_scan_free(&s);
+    if (!status)
+        status = qv_part_maps_open(c->maps, c->index.n_parts, err);
+    for (size_t i = 0; i < c->index.n_parts && !status; i++)
+        c->maps->at[i].bytes = c->index.parts[i].bytes;
+    if (!status)
+        qv_index_settle(&c->index);
+    return status;
+}

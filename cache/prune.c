@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Records are removed from a cache, part by part, the part that was sealed first coming first: so at any moment
+ * what counts of a key is what counted before, or the key is gone. A part in whose place another comes gives it
+ * its time and its name with a number behind, so that it has its place in the order of all parts.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "files/sync_file.h"
+#include "lock.h"
+#include "options.h"
+#include "part.h"
+#include "reader.h"
+
+enum { PIECE = 1 << 20, MOST_STEM = 230 };
+
+struct pruning {
+    const qv_cache_prune_options *o;
+    qv_cache_pruned *out;
+    struct qv_cache_folder folder;
+    qv_cache *c;
+    struct qv_scanner scanner;
+    const char **keep, **drop; /* by their bytes */
+    bool *stays;               /* [room]: of the items of a part */
+    size_t room;
+    char *piece; /* [PIECE] */
+    int lock;
+};
+
+static qv_status
+no_memory(const struct pruning *p, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(p->folder.path));
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static int
+by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* NULL for lack of memory. */
+static const char **
+sort_keys(const char *const *keys, size_t n)
+{
+    const char **sorted = calloc(n + 1, sizeof *sorted);
+    if (sorted && n) {
+        memcpy(sorted, keys, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, by_bytes);
+    }
+    return sorted;
+}
+
+static bool
+is_among(const char *key, const char *const *sorted, size_t n)
+{
+    return n && bsearch(&key, sorted, n, sizeof *sorted, by_bytes);
+}
+
+/* Whether all records of a key go. */
+static bool
+goes(const struct pruning *p, const char *key)
+{
+    return is_among(key, p->drop, p->o->n_drop) ||
+           (p->o->keep && !is_among(key, p->keep, p->o->n_keep));
+}
+
+static void
+count_keys(struct pruning *p)
+{
+    const struct qv_cache_index *index = &p->c->index;
+    for (size_t i = 0; i < index->n_keys; i++)
+        p->out->keys += goes(p, qv_index_name(index, &index->keys[i]));
+    for (size_t i = 0; i < p->o->n_drop; i++)
+        p->out->missing += !qv_cache_find_key(p->c, p->drop[i]);
+}
+
+static bool
+record_stays(const struct pruning *p, const char *key, uint32_t part)
+{
+    if (goes(p, key))
+        return false;
+    const struct qv_index_key *k = qv_cache_find_key(p->c, key);
+    return !p->o->superseded || (k && k->part == part);
+}
+
+/* ---- a part's place -------------------------------------------------------------------------- */
+
+static const char *
+name_of(const struct pruning *p, uint32_t part)
+{
+    return p->c->index.parts[part].name;
+}
+
+/* A part that stays as it was, and why: others go on. But where keys go, all parts behind it wait: a record
+ * that is later than those in here must not go before them. */
+static qv_status
+leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
+{
+    char words[900];
+    p->out->left++;
+    if (p->o->keep || p->o->n_drop)
+        return qv_fail(
+            err, QV_EIO,
+            "%s: no more keys are removed, as older records of theirs may be in a part that "
+            "cannot be used: %s",
+            qv_path_tail(p->folder.path), why->text);
+    if (!p->o->told)
+        return QV_OK;
+    snprintf(words, sizeof words, "%.255s: left as it is: %s", name_of(p, part), why->text);
+    p->o->told(p->o->user, words);
+    return QV_OK;
+}
+
+static bool
+goes_on(struct pruning *p, size_t done)
+{
+    if (p->o->go_on && !p->out->stopped)
+        p->out->stopped = !p->o->go_on(p->o->user, (int64_t)done, (int64_t)p->c->index.n_parts);
+    return !p->out->stopped;
+}
+
+/* Its name is gone on the disk before that is told, and before the next part is changed. */
+static qv_status
+remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
+{
+    p->out->freed += (int64_t)bytes;
+    if (p->o->dry_run)
+        return QV_OK;
+    int e = unlinkat(p->folder.fd, name, 0) && errno != ENOENT ? errno : 0;
+    if (!e)
+        e = qv_sync_folder(p->folder.fd);
+    return e ? qv_fail(err, QV_EIO, "%s: part %.255s cannot be removed: %s",
+                       qv_path_tail(p->folder.path), name, strerror(e))
+             : QV_OK;
+}
+
+/* "part-..-000003" of part-..-000003.safetensors and of part-..-000003.1.safetensors; *n: the number behind. */
+static void
+make_stem(const char *name, char stem[256], unsigned *n)
+{
+    snprintf(stem, 256, "%.*s", (int)(strlen(name) - strlen(".safetensors")), name);
+    char *dot = strrchr(stem, '.');
+    const size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
+    *n = 1;
+    if (digits && digits < 9 && !dot[1 + digits] && dot[1] != '0') {
+        *n = (unsigned)strtoul(dot + 1, NULL, 10) + 1;
+        *dot = 0;
+    }
+}
+
+/* ---- what stays of a part -------------------------------------------------------------------- */
+
+/* A part that is copied. */
+struct copy {
+    struct qv_cache_part *to;
+    const char *path;
+    int from;
+    bool cannot_read; /* what failed is the part that is there */
+};
+
+static qv_status
+read_from(struct copy *copy, uint64_t at, void *to, uint64_t bytes, qv_error *err)
+{
+    const qv_status s = qv_file_read(copy->from, copy->path, at, to, bytes, err);
+    copy->cannot_read = copy->cannot_read || s;
+    return s;
+}
+
+static qv_status
+copy_bytes(struct pruning *p, struct copy *copy, uint64_t at, uint64_t to, uint64_t bytes,
+           qv_error *err)
+{
+    qv_status s = QV_OK;
+    while (bytes && !s) {
+        const uint64_t now = bytes < PIECE ? bytes : PIECE;
+        s = read_from(copy, at, p->piece, now, err);
+        if (!s)
+            s = qv_cache_file_write(&copy->to->file, to, p->piece, now, err);
+        at += now;
+        to += now;
+        bytes -= now;
+    }
+    return s;
+}
+
+static qv_status
+copy_tensors(struct pruning *p, struct copy *copy, const struct qv_scan_item *item, uint64_t need,
+             qv_error *err)
+{
+    const qv_cache_layout *l = &p->c->layout;
+    const uint64_t bytes = (uint64_t)item->rows * qv_cache_row_bytes(l);
+    int64_t grid_thw[3];
+    double *times = malloc((size_t)item->n_times * sizeof *times + 1);
+    struct qv_cache_block b = qv_cache_part_take(copy->to, l, item->rows, need);
+    b.rows = item->rows;
+    copy->to->n_open--;
+    qv_status s = times ? QV_OK : no_memory(p, err);
+    for (int i = 0; i < qv_cache_n_tensors(l) && i < QV_CACHE_MAX_TENSORS && !s; i++)
+        s = copy_bytes(p, copy, item->at[i], b.at + (uint64_t)i * b.step, bytes, err);
+    if (!s)
+        s = read_from(copy, item->grid, grid_thw, sizeof grid_thw, err);
+    if (!s)
+        s = read_from(copy, item->times, times, item->n_times * sizeof *times, err);
+    if (!s && qv_cache_part_add(copy->to, l, p->scanner.names.at + item->name, &b, grid_thw, times,
+                                (int64_t)item->n_times))
+        s = no_memory(p, err);
+    free(times);
+    return s;
+}
+
+static struct qv_text
+record_of(const struct qv_scanner *s, const struct qv_scan_item *item)
+{
+    return (struct qv_text){ .at = s->records.at + item->record, .n = (size_t)item->record_bytes };
+}
+
+/* Bytes of the new part: *room is its header's, which is returned beside the tensors' and what is small. */
+static uint64_t
+measure(const struct pruning *p, uint64_t *room)
+{
+    const qv_cache_layout *l = &p->c->layout;
+    const struct qv_scanner *s = &p->scanner;
+    uint64_t need = 0, bytes = 0;
+    for (size_t i = 0; i < s->n_items; i++) {
+        const struct qv_scan_item *item = &s->items[i];
+        const struct qv_text record = record_of(s, item);
+        if (!p->stays[i])
+            continue;
+        need += qv_cache_part_known_need(l, s->names.at + item->name, !item->status, &record);
+        if (!item->status) {
+            const uint64_t tensor = (uint64_t)item->rows * qv_cache_row_bytes(l);
+            bytes += (tensor + QV_CACHE_ALIGN - 1) / QV_CACHE_ALIGN * QV_CACHE_ALIGN *
+                         (uint64_t)qv_cache_n_tensors(l) +
+                     24 + 8 * item->n_times;
+        }
+    }
+    *room = qv_cache_part_least(need);
+    return *room + bytes;
+}
+
+static qv_status
+copy_items(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
+{
+    const struct qv_scanner *from = &p->scanner;
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < from->n_items && !s && goes_on(p, done); i++) {
+        const struct qv_scan_item *item = &from->items[i];
+        const char *key = from->names.at + item->name;
+        const struct qv_text record = record_of(from, item);
+        if (!p->stays[i])
+            continue;
+        const uint64_t need = qv_cache_part_known_need(&p->c->layout, key, !item->status, &record);
+        if (!item->status)
+            s = copy_tensors(p, copy, item, need, err);
+        else
+            copy->to->header += need;
+        if (!s)
+            qv_cache_part_record(copy->to, &p->c->layout, key, !item->status, need, &record);
+    }
+    return s;
+}
+
+/* The new part is read as any reader does before the old one goes. */
+static qv_status
+read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items, qv_error *err)
+{
+    struct qv_scanner s = { .layout = p->c->layout, .seed = p->c->seed };
+    qv_error why = { 0 };
+    char *path = qv_path_join(p->folder.path, name);
+    qv_status status = path ? qv_scan_part(&s, path, &why) : no_memory(p, &why);
+    if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
+        status = qv_fail(&why, QV_ESTATE, "%.255s: it is not what was written", name);
+    if (status && path) /* it adds nothing to the part that stays */
+        unlinkat(p->folder.fd, name, 0);
+    if (status && err)
+        *err = why;
+    free(path);
+    qv_scan_free(&s);
+    return status;
+}
+
+/* *is_left: it cannot be done with this part, and the others may go on. */
+static qv_status
+write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *is_left,
+           qv_error *err)
+{
+    char stem[256];
+    unsigned count = 1;
+    uint64_t room = 0, size = 0;
+    make_stem(name_of(p, part), stem, &count);
+    measure(p, &room);
+    struct copy copy = { .path = name_of(p, part), .from = -1 };
+    struct qv_cache_part_name name = { .stem = stem, .count = &count };
+    char *path = qv_cache_part_path(p->c, part);
+    qv_status s = path ? qv_file_open(path, &copy.from, &size, err) : no_memory(p, err);
+    if (!s && (size != p->scanner.size || strlen(stem) > MOST_STEM))
+        s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
+    *is_left = s && path;
+    if (!s)
+        s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
+    if (!s)
+        s = copy_items(p, &copy, done, err);
+    if (!s && !p->out->stopped) {
+        s = qv_cache_part_seal(copy.to, &p->c->layout, &name, p->scanner.sealed_ns, err);
+        if (!s)
+            s = read_back(p, name.text, p->scanner.sealed_ns, n_stay, err);
+    }
+    *is_left = *is_left || (s && (copy.cannot_read || s == QV_EFORMAT || s == QV_ESTATE));
+    if (copy.to)
+        qv_cache_part_free(&copy.to);
+    if (copy.from >= 0)
+        close(copy.from);
+    free(path);
+    return s;
+}
+
+/* ---- a part ---------------------------------------------------------------------------------- */
+
+/* Decides what of the part that was scanned stays; *n: how many. */
+static qv_status
+decide(struct pruning *p, uint32_t part, size_t *n, qv_error *err)
+{
+    const struct qv_scanner *s = &p->scanner;
+    if (s->n_items > p->room) {
+        bool *stays = realloc(p->stays, s->n_items * sizeof *stays);
+        if (!stays)
+            return no_memory(p, err);
+        p->stays = stays;
+        p->room = s->n_items;
+    }
+    *n = 0;
+    for (size_t i = 0; i < s->n_items; i++) {
+        p->stays[i] = record_stays(p, s->names.at + s->items[i].name, part);
+        *n += p->stays[i];
+    }
+    return QV_OK;
+}
+
+static qv_status
+replace_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, qv_error *err)
+{
+    uint64_t room = 0;
+    const uint64_t size = measure(p, &room);
+    bool is_left = false;
+    qv_error why = { 0 };
+    const qv_status s = p->o->dry_run ? QV_OK : write_part(p, part, done, n_stay, &is_left, &why);
+    if (is_left && s != QV_ENOMEM)
+        return leave(p, part, &why, err);
+    if (s && err)
+        *err = why;
+    if (s || p->out->stopped)
+        return s;
+    p->out->rewritten++;
+    p->out->freed -= (int64_t)size;
+    p->out->records += (int64_t)(p->scanner.n_items - n_stay);
+    p->out->beside = size > p->out->beside ? size : p->out->beside;
+    return remove_part(p, name_of(p, part), p->scanner.size, err);
+}
+
+static qv_status
+prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
+{
+    size_t n_stay = 0;
+    qv_error why = { 0 };
+    char *path = qv_cache_part_path(p->c, part);
+    qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : no_memory(p, &why);
+    free(path);
+    if (s && s != QV_ENOMEM) /* it could be read a moment ago */
+        return leave(p, part, &why, err);
+    if (s && err)
+        *err = why;
+    if (!s)
+        s = decide(p, part, &n_stay, err);
+    if (s || n_stay == p->scanner.n_items)
+        return s;
+    if (n_stay)
+        return replace_part(p, part, done, n_stay, err);
+    p->out->removed++;
+    p->out->records += (int64_t)p->scanner.n_items;
+    return remove_part(p, name_of(p, part), p->scanner.size, err);
+}
+
+/* Tells the parts that cannot be used and stay. Before anything goes. */
+static qv_status
+leave_damage(struct pruning *p, qv_error *err)
+{
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < p->c->n_damage && !s; i++) {
+        const struct qv_cache_damaged *d = &p->c->damage[i];
+        qv_error why = { 0 };
+        if (d->fault == QV_CACHE_BROKEN)
+            continue;
+        qv_fail(&why, QV_EFORMAT, "%s", d->words);
+        s = leave(p, (uint32_t)d->part, &why, err);
+    }
+    return s;
+}
+
+/* Only what cannot be a part to anybody goes, and only where damage is to go. */
+static qv_status
+prune_damage(struct pruning *p, qv_error *err)
+{
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < p->c->n_damage && !s && goes_on(p, p->c->index.n_parts); i++) {
+        const struct qv_cache_damaged *d = &p->c->damage[i];
+        if (d->fault != QV_CACHE_BROKEN || !p->o->superseded)
+            continue;
+        p->out->broken++;
+        s = remove_part(p, name_of(p, (uint32_t)d->part), p->c->index.parts[d->part].bytes, err);
+    }
+    return s;
+}
+
+/* ---- all parts ------------------------------------------------------------------------------- */
+
+struct place {
+    int64_t sealed_ns;
+    uint32_t part;
+};
+
+static int
+by_time(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->sealed_ns != y->sealed_ns)
+        return x->sealed_ns < y->sealed_ns ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part; /* numbers follow names */
+}
+
+/* *n: how many parts there are that can be used. */
+static qv_status
+put_in_order(struct pruning *p, struct place **out, size_t *n, qv_error *err)
+{
+    const struct qv_cache_index *index = &p->c->index;
+    struct place *order = calloc(index->n_parts + 1, sizeof *order);
+    if (!order)
+        return no_memory(p, err);
+    *n = 0;
+    for (size_t i = 0; i < index->n_parts; i++)
+        if (!index->parts[i].damaged)
+            order[(*n)++] = (struct place){ index->parts[i].sealed_ns, (uint32_t)i };
+    if (*n)
+        qsort(order, *n, sizeof *order, by_time);
+    *out = order;
+    return QV_OK;
+}
+
+static qv_status
+prune_parts(struct pruning *p, qv_error *err)
+{
+    struct place *order = NULL;
+    size_t n = 0;
+    qv_status s = leave_damage(p, err);
+    if (!s)
+        s = put_in_order(p, &order, &n, err);
+    for (size_t i = 0; i < n && !s && goes_on(p, i); i++)
+        s = prune_part(p, order[i].part, i, err);
+    free(order);
+    return s ? s : prune_damage(p, err);
+}
+
+/* A folder that is open and locked, or looked at. */
+static qv_status
+prune(struct pruning *p, const char *dir, qv_error *err)
+{
+    qv_status s = qv_cache_open(dir, &p->c, err);
+    if (s)
+        return s;
+    p->scanner = (struct qv_scanner){ .layout = p->c->layout, .seed = p->c->seed };
+    p->keep = sort_keys(p->o->keep, p->o->n_keep);
+    p->drop = sort_keys(p->o->drop, p->o->n_drop);
+    p->piece = malloc(PIECE);
+    if (!p->keep || !p->drop || !p->piece)
+        s = no_memory(p, err);
+    if (!s) {
+        count_keys(p);
+        s = prune_parts(p, err);
+    }
+    return s;
+}
+
+static qv_status
+open_folder(struct pruning *p, const char *dir, qv_error *err)
+{
+    if (!qv_cache_exists(dir))
+        return qv_fail(err, QV_EIO, "%s: there is no %s in it, so this is no cache",
+                       qv_path_tail(dir), QV_CACHE_DESCRIPTION);
+    qv_status s = qv_cache_folder_open(dir, &p->folder, err);
+    if (!s && !p->o->dry_run && !p->o->no_lock)
+        s = qv_cache_lock_to_remove(&p->folder, &p->lock, err);
+    if (!s && !p->o->dry_run)
+        qv_cache_folder_sweep(&p->folder);
+    return s;
+}
+
+qv_status
+qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned *out,
+               qv_error *err)
+{
+    if (!dir || !o || !out)
+        return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
+    *out = (qv_cache_pruned){ .keys = 0 };
+    if (!QV_RESERVED_IS_ZERO(o) || (o->n_keep && !o->keep) || (o->n_drop && !o->drop))
+        return qv_fail(err, QV_EINVAL, "reserved prune options must be 0, and keys be there");
+    if (o->keep && !o->n_keep)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: no key is to be kept; to remove all of a cache, remove its folder",
+                       qv_path_tail(dir));
+    struct pruning p = { .o = o, .out = out, .lock = -1 };
+    qv_status s = open_folder(&p, dir, err);
+    if (!s)
+        s = prune(&p, dir, err);
+    qv_cache_close(&p.c);
+    qv_scan_free(&p.scanner);
+    free(p.keep);
+    free(p.drop);
+    free(p.stays);
+    free(p.piece);
+    qv_cache_unlock(&p.lock);
+    qv_cache_folder_close(&p.folder);
+    return s;
+}

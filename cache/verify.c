@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* Whether tensors are what their records say, and whether damage has cost anything. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "reader.h"
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+enum { PIECE = 1 << 20 };
+
+/* XXH3-64 of bytes of a file, which are read: a disk that fails is an error then, not a signal. */
+static qv_status
+hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
+           XXH64_canonical_t *out, qv_error *err)
+{
+    XXH3_state_t *state = XXH3_createState();
+    qv_status s = QV_OK;
+    if (!state || XXH3_64bits_reset(state))
+        s = qv_fail(err, QV_ENOMEM, "%s: no memory for a checksum", qv_path_tail(path));
+    while (bytes && !s) {
+        const uint64_t now = bytes < PIECE ? bytes : PIECE;
+        s = qv_file_read(fd, path, at, piece, now, err);
+        if (!s)
+            XXH3_64bits_update(state, piece, (size_t)now);
+        at += now;
+        bytes -= now;
+    }
+    if (!s)
+        XXH64_canonicalFromHash(out, XXH3_64bits_digest(state));
+    if (state)
+        XXH3_freeState(state);
+    return s;
+}
+
+static qv_status
+hash_key(const qv_cache *c, const struct qv_index_key *k, int fd, const char *path, uint64_t *out,
+         qv_error *err)
+{
+    XXH64_canonical_t all[QV_CACHE_MAX_TENSORS + 2];
+    const int n = qv_cache_n_tensors(&c->layout);
+    const uint64_t bytes = k->rows * (uint64_t)qv_cache_row_bytes(&c->layout);
+    char *piece = malloc(PIECE);
+    qv_status s = piece ? QV_OK : qv_cache_no_memory(c, err);
+    for (int i = 0; i < n && !s; i++)
+        s = hash_bytes(fd, path, k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN, bytes, piece,
+                       &all[i], err);
+    if (!s)
+        s = hash_bytes(fd, path, k->small, 24, piece, &all[n], err);
+    if (!s)
+        s = hash_bytes(fd, path, k->small + 24, 8 * (uint64_t)k->n_times, piece, &all[n + 1], err);
+    free(piece);
+    if (!s)
+        *out = XXH3_64bits(all, ((size_t)n + 2) * sizeof *all);
+    return s;
+}
+
+static qv_status
+compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, int fd,
+            qv_error *err)
+{
+    char quoted[QV_QUOTE_SIZE];
+    uint64_t found = 0;
+    const qv_status s = hash_key(c, k, fd, path, &found, err);
+    return s || found == k->xxh3
+               ? s
+               : qv_fail(
+                     err, QV_EFORMAT,
+                     "%s: key %s: the checksum of its tensors is %016llx, its record has %016llx",
+                     qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
+                     (unsigned long long)found, (unsigned long long)k->xxh3);
+}
+
+qv_status
+qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
+{
+    uint64_t size = 0;
+    int fd = -1;
+    qv_status s = qv_cache_check_index(c, i, err);
+    if (s || c->index.keys[i].status)
+        return s;
+    const struct qv_index_key *k = &c->index.keys[i];
+    char *path = qv_cache_part_path(c, k->part);
+    s = path ? qv_file_open(path, &fd, &size, err) : qv_cache_no_memory(c, err);
+    if (s) {
+        const qv_cache *later = NULL;
+        qv_cache_item item = { .key = NULL };
+        s = qv_cache_look_again(c, k, s, &later, &item, err);
+        free(path);
+        return later && item.key ? qv_cache_verify(later, item.index, err) : s;
+    }
+    s = compare_key(c, k, path, fd, err);
+    close(fd);
+    free(path);
+    return s;
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* Whether a key of the damaged part that was scanned has a record that would come before it all the same. */
+static bool
+is_superseded(const qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item)
+{
+    const struct qv_index_key *k = qv_cache_find_key(c, s->names.at + item->name);
+    if (!k || (k->status && !item->status))
+        return false;
+    return c->index.parts[k->part].sealed_ns > s->sealed_ns || item->status ||
+           (k->path == item->path && k->asked == item->asked && k->bytes == item->bytes &&
+            k->mtime_ns == item->mtime_ns);
+}
+
+bool
+qv_cache_damage_is_superseded(const qv_cache *c, int64_t i)
+{
+    if (i < 0 || (uint64_t)i >= c->n_damage || c->damage[i].fault != QV_CACHE_BROKEN)
+        return false;
+    struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
+    char *path = qv_cache_part_path(c, c->damage[i].part);
+    bool all = path && qv_scan_part(&s, path, NULL) == QV_EFORMAT && qv_scan_has_records(&s);
+    for (size_t n = 0; n < s.n_items && all; n++)
+        all = is_superseded(c, &s, &s.items[n]);
+    free(path);
+    qv_scan_free(&s);
+    return all;
+}

@@ -1,0 +1,804 @@
+/* SPDX-License-Identifier: MIT */
+/* What pruning removes of a cache and what it leaves; who has it locked; readers that have it open; and what
+ * of a source is compared. tests/test_cache_crash.c ends and fails each of its calls. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include <sys/file.h>
+
+#include "cache/open.h"
+#include "qwenvit_media.h"
+#include "cache_tools.h"
+
+static qv_cache_layout tiny = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
+
+/* Opens the writer after all that is there, as a run does. */
+static qv_cache_writer *
+go_on_writing(const char *dir, const char *made_by)
+{
+    qv_cache_info info = { .sealed = 0 };
+    qv_cache *c = NULL;
+    qv_error err = { 0 };
+    if (!qv_cache_open(dir, &c, NULL))
+        qv_cache_get_info(c, &info);
+    qv_cache_close(&c);
+    const qv_cache_writer_options o = {
+        .layout = tiny, .part_bytes = 1500, .after = info.sealed, .made_by = made_by
+    };
+    qv_cache_writer *w = NULL;
+    if (qv_cache_writer_open(dir, &o, &w, &err))
+        fail_msg("%s", err.text);
+    return w;
+}
+
+static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
+
+/* Keys 0 to 9 in some parts; of 3 and 4 a newer version behind them; "late" failed once and is ok since, "bad"
+ * failed twice and "was" was ok before it changed and failed. */
+enum { N = 10, SUPERSEDED = 5 };
+
+static const char *
+make_cache(void)
+{
+    const char *dir = temp_path("cache");
+    qv_cache_writer *w = go_on_writing(dir, NULL);
+    for (int k = 0; k < N; k++)
+        write_key(w, &tiny, key_name(k), key_rows(k));
+    write_source(w, &tiny, "late", &some_source, QV_EFORMAT);
+    write_source(w, &tiny, "bad", &some_source, QV_EFORMAT);
+    write_source(w, &tiny, "was", &some_source, QV_OK);
+    close_writer(&w);
+    w = go_on_writing(dir, NULL);
+    write_source(w, &tiny, key_name(3), &newer, QV_OK);
+    write_source(w, &tiny, key_name(4), &newer, QV_OK);
+    write_source(w, &tiny, "late", &some_source, QV_OK);
+    write_source(w, &tiny, "bad", &some_source, QV_EIO);
+    write_source(w, &tiny, "was", &newer, QV_EFORMAT);
+    close_writer(&w);
+    return dir;
+}
+
+static int64_t
+rows_of(int k)
+{
+    return k == 3 || k == 4 ? 1 : key_rows(k);
+}
+
+static qv_cache_pruned
+prune(const char *dir, const qv_cache_prune_options *o)
+{
+    qv_cache_pruned n;
+    qv_error err = { 0 };
+    if (qv_cache_prune(dir, o, &n, &err))
+        fail_msg("%s", err.text);
+    return n;
+}
+
+static qv_cache_info
+info_of(const char *dir)
+{
+    qv_cache_info info;
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    qv_cache_close(&c);
+    info.made_by = NULL;
+    return info;
+}
+
+/* All keys but those in [from, to) of the numbered ones, with their bytes. */
+static void
+check_keys(const char *dir, int from, int to)
+{
+    qv_cache *c = open_cache(dir);
+    qv_error err = { 0 };
+    for (int k = 0; k < N; k++) {
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        if (k >= from && k < to)
+            assert_null(item.key);
+        else
+            check_item(c, &item, rows_of(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    validate_parts(dir);
+}
+
+/* ---- what goes ------------------------------------------------------------------------------- */
+
+struct records {
+    char texts[32][600];
+    int n;
+};
+
+static int
+by_text(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* The records that count, and when they were sealed, in an order of their own. */
+static struct records
+records_of(const char *dir)
+{
+    struct records all = { .n = 0 };
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_error err = { 0 };
+    qv_cache_get_info(c, &info);
+    for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
+        char *text = NULL;
+        qv_cache_item item;
+        assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
+        assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
+        snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
+                 qv_cache_part_sealed(c, item.part_index));
+        free(text);
+    }
+    qsort(all.texts, (size_t)all.n, sizeof all.texts[0], by_text);
+    qv_cache_close(&c);
+    return all;
+}
+
+static void
+test_superseded(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    const qv_cache_info before = info_of(dir);
+    const struct records records = records_of(dir);
+    qv_cache_prune_options o = { .superseded = true, .dry_run = true };
+    assert_int_equal(before.n_superseded, SUPERSEDED);
+    assert_true(before.superseded_bytes > 0 && before.n_parts > 3);
+    const qv_cache_pruned would = prune(dir, &o);
+    assert_int_equal(info_of(dir).part_bytes, before.part_bytes);
+    o.dry_run = false;
+    const qv_cache_pruned n = prune(dir, &o);
+    assert_memory_equal(&n, &would, sizeof n);
+    assert_int_equal(n.records, SUPERSEDED);
+    assert_int_equal(n.keys + n.missing + n.broken + n.left, 0);
+    assert_true(n.rewritten > 0);
+    const qv_cache_info after = info_of(dir);
+    assert_int_equal(after.n_superseded, 0);
+    assert_int_equal(after.superseded_bytes, 0);
+    assert_int_equal(after.bytes, before.bytes);
+    assert_int_equal(after.n_ok, before.n_ok);
+    assert_int_equal(after.n_failed, before.n_failed);
+    assert_int_equal(after.sealed, before.sealed); /* later records come after it all the same */
+    assert_int_equal((int64_t)(before.part_bytes - after.part_bytes), n.freed);
+    const struct records same = records_of(dir);
+    assert_memory_equal(&same, &records, sizeof same);
+    check_keys(dir, 0, 0);
+    assert_int_equal(temp_entries(dir), after.n_parts + 1);
+    const qv_cache_pruned again = prune(dir, &o);
+    assert_int_equal(again.records + again.rewritten + again.removed + again.freed, 0);
+}
+
+/* Of two records that were sealed at one time the last by name counts, before and after. */
+static void
+test_keeps_order(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    char path[600], copy[700];
+    qv_cache_prune_options o = { .superseded = true };
+    const char *lone = temp_path("lone");
+    qv_cache_writer *w = open_writer(lone, &tiny, 0);
+    write_source(w, &tiny, "twin", &some_source, QV_OK);
+    write_source(w, &tiny, "stays", &some_source, QV_OK);
+    close_writer(&w);
+    struct file f = read_part(lone, path);
+    snprintf(copy, sizeof copy, "%s/part-00000-of-00001-zz-00000000-000000.safetensors", dir);
+    put_file(copy, f.data, f.bytes);
+    snprintf(copy, sizeof copy, "%s/part-00000-of-00001-zz-00000000-000001.safetensors", dir);
+    put_file(copy, f.data, f.bytes);
+    free(f.data);
+    const char *keys[] = { "stays" };
+    o = (qv_cache_prune_options){ .drop = keys, .n_drop = 1 };
+    assert_int_equal(prune(dir, &o).rewritten, 2);
+    qv_cache *c = open_cache(dir);
+    qv_cache_item item;
+    qv_error err;
+    assert_int_equal(qv_cache_find(c, "twin", &item, &err), QV_OK);
+    assert_non_null(item.key);
+    assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
+    qv_cache_close(&c);
+    o = (qv_cache_prune_options){ .superseded = true };
+    prune(dir, &o);
+    c = open_cache(dir);
+    assert_int_equal(qv_cache_find(c, "twin", &item, &err), QV_OK);
+    assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
+    qv_cache_close(&c);
+    check_keys(dir, 0, 0);
+}
+
+/* A key goes from all parts, and so no older record of it comes back; others are left alone. */
+static void
+test_drop(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    const char *keys[] = { key_name(3), "nobody", key_name(3) };
+    const qv_cache_prune_options o = { .drop = keys, .n_drop = 2 };
+    const qv_cache_pruned n = prune(dir, &o);
+    assert_int_equal(n.keys, 1);
+    assert_int_equal(n.missing, 1);
+    assert_int_equal(n.records, 2);
+    check_keys(dir, 3, 4);
+    assert_int_equal(info_of(dir).n_superseded, SUPERSEDED - 1);
+    /* it may be made again */
+    qv_cache_writer *w = go_on_writing(dir, NULL);
+    write_source(w, &tiny, key_name(3), &newer, QV_OK);
+    close_writer(&w);
+    check_keys(dir, 0, 0);
+}
+
+static void
+test_keep(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    const char *keys[N + 1];
+    qv_error err = { 0 };
+    qv_cache_pruned n;
+    for (int k = 0; k < 5; k++)
+        keys[k] = key_name(k);
+    keys[5] = "not there";
+    qv_cache_prune_options o = { .superseded = true, .keep = keys, .n_keep = 6, .dry_run = true };
+    assert_int_equal(prune(dir, &o).keys, N - 5 + 3);
+    o.dry_run = false;
+    n = prune(dir, &o);
+    assert_int_equal(n.keys, N - 5 + 3);
+    assert_true(n.removed > 0);
+    check_keys(dir, 5, N);
+    assert_int_equal(info_of(dir).n_failed, 0);
+    o.n_keep = 0;
+    expect_failure("all", QV_EINVAL, "no key is to be kept", qv_cache_prune(dir, &o, &n, &err),
+                   &err);
+    check_keys(dir, 5, N);
+}
+
+/* ---- what cannot be used --------------------------------------------------------------------- */
+
+static int n_told;
+static char told[4096];
+
+static void
+tell(void *user, const char *words)
+{
+    (void)user;
+    n_told++;
+    snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", words);
+}
+
+static void
+copy_part(const char *dir, const struct file *f, const char *name, size_t bytes, const char *from,
+          const char *to)
+{
+    char path[700];
+    char *data = malloc(f->bytes);
+    assert_non_null(data);
+    memcpy(data, f->data, f->bytes);
+    char *at = from ? memmem(data, f->bytes, from, strlen(from)) : NULL;
+    assert_true(!from || at);
+    if (from)
+        memcpy(at, to, strlen(to));
+    snprintf(path, sizeof path, "%s/part-%s.safetensors", dir, name);
+    put_file(path, data, bytes);
+    free(data);
+}
+
+/* What was cut goes; what another build or another cache may read, and what is no file, stays and is told. */
+static void
+test_damage(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    const char *lone = temp_path("lone");
+    char path[700];
+    qv_cache_writer *w = open_writer(lone, &tiny, 0);
+    write_source(w, &tiny, "alone", &some_source, QV_OK);
+    write_source(w, &tiny, key_name(0), &some_source, QV_OK);
+    close_writer(&w);
+    struct file f = read_part(lone, path);
+    copy_part(dir, &f, "cut-1", f.bytes - 5, NULL, NULL);
+    copy_part(dir, &f, "cut-2", 100, NULL, NULL);
+    copy_part(dir, &f, "empty", 0, NULL, NULL);
+    copy_part(dir, &f, "version", f.bytes, "\"version\":\"1\"", "\"version\":\"2\"");
+    copy_part(dir, &f, "dtype", f.bytes, "\"dtype\":\"BF16\"", "\"dtype\":\"F16\" ");
+    free(f.data);
+    snprintf(path, sizeof path, "%s/part-a-folder.safetensors", dir);
+    assert_int_equal(mkdir(path, 0777), 0);
+    snprintf(path, sizeof path, "%s/part-a-link.safetensors", dir);
+    assert_int_equal(symlink("/nowhere", path), 0);
+    const qv_cache_info before = info_of(dir);
+    assert_int_equal(before.n_damaged, 7);
+    assert_true(before.damaged_bytes > 3000);
+    const qv_cache_prune_options o = { .superseded = true, .told = tell };
+    n_told = 0;
+    *told = 0;
+    const qv_cache_pruned n = prune(dir, &o);
+    assert_int_equal(n.broken, 3);
+    assert_int_equal(n.left, 4);
+    assert_int_equal(n_told, 4);
+    assert_non_null(strstr(told, "part-version.safetensors: left as it is: "));
+    assert_non_null(strstr(told, "its version is not \"1\""));
+    assert_non_null(strstr(told, "a regular file is needed"));
+    assert_int_equal(info_of(dir).n_damaged, 4);
+    assert_int_equal(info_of(dir).n_superseded, 0);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/part-a-folder.safetensors", dir);
+    assert_int_equal(rmdir(path), 0);
+    check_keys(dir, 0, 0);
+}
+
+/* Whether damage cost anything: what of its keys is elsewhere, of the same source or sealed later. */
+static void
+test_damage_is_superseded(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *key; /* of the part that is cut */
+        bool is_newer, later, is;
+    } cases[] = {
+        { "the same source, sealed later", "clips/1.mp4", false, true, true },
+        { "the same source, sealed before", "clips/1.mp4", false, false, true },
+        { "a newer source, sealed before", "clips/1.mp4", true, false, true },
+        { "a newer source", "clips/1.mp4", true, true, false },
+        { "a key that is nowhere else", "another", false, false, false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[700], dir_name[40], other_name[40];
+        snprintf(dir_name, sizeof dir_name, "cache%zu", i);
+        snprintf(other_name, sizeof other_name, "other%zu", i);
+        const char *dir = temp_path(dir_name), *other = temp_path(other_name);
+        const char *order[2] = { cases[i].later ? dir : other, cases[i].later ? other : dir };
+        for (int which = 0; which < 2; which++) {
+            const bool here = order[which] == dir;
+            qv_cache_writer *w = open_writer(order[which], &tiny, 0);
+            write_source(w, &tiny, here ? "clips/1.mp4" : cases[i].key,
+                         !here && cases[i].is_newer ? &newer : &some_source, QV_OK);
+            close_writer(&w);
+        }
+        struct file f = read_part(other, path);
+        copy_part(dir, &f, "cut", f.bytes - 1, NULL, NULL);
+        qv_cache *c = open_cache(dir);
+        assert_non_null(qv_cache_damage(c, 0));
+        if (qv_cache_damage_is_superseded(c, 0) != cases[i].is)
+            fail_msg("%s", cases[i].name);
+        assert_false(qv_cache_damage_is_superseded(c, 1));
+        qv_cache_close(&c);
+        copy_part(dir, &f, "cut", 200, NULL, NULL); /* which keys it has is not known */
+        free(f.data);
+        c = open_cache(dir);
+        assert_false(qv_cache_damage_is_superseded(c, 0));
+        qv_cache_close(&c);
+    }
+}
+
+/* Whatever bytes of a part are others: pruning ends, and other parts keep what they have. */
+static void
+test_hostile(void **state)
+{
+    (void)state;
+    const char *dir = make_cache(), *lone = temp_path("lone");
+    char path[600], copy[700];
+    qv_cache_writer *w = open_writer(lone, &tiny, 0);
+    for (int k = 0; k < 4; k++) /* of the past: what is believed of them does not count */
+        write_source(w, &tiny, key_name(k), &some_source, QV_OK);
+    write_source(w, &tiny, "own", &some_source, QV_OK);
+    close_writer(&w);
+    struct file f = read_part(lone, path);
+    char *at = memmem(f.data, f.bytes, "\"sealed\":\"", 10);
+    memset(at + 11, '0', strcspn(at + 11, "\""));
+    snprintf(copy, sizeof copy, "%s/part-hostile.safetensors", dir);
+    const char *drop[] = { "own" };
+    qv_cache_prune_options o = { .superseded = true, .drop = drop };
+    const size_t header = header_used(&f);
+    uint64_t x = 1;
+    for (int i = 0; i < 400; i++) {
+        qv_error err = { 0 };
+        qv_cache_pruned n;
+        char saved[4];
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        char *there = f.data + (x >> 33) % (header - 4);
+        memcpy(saved, there, 4);
+        for (int b = 0; b < 1 + i % 4; b++)
+            there[b] = i % 3 ? "0123456789\"[]{},:/kn"[(x >> (8 * b)) % 20] : (char)(x >> (8 * b));
+        put_file(copy, f.data, i % 7 ? f.bytes : f.bytes - (x >> 40) % 600);
+        memcpy(there, saved, 4);
+        o.n_drop = (size_t)i % 2;
+        const qv_status s = qv_cache_prune(dir, &o, &n, &err);
+        if (s && (s != QV_EIO || !o.n_drop || !strstr(err.text, "no more keys are removed")))
+            fail_msg("%d: %s", i, err.text);
+        if (i % 20 == 0)
+            check_keys(dir, 0, 0);
+        char name[80];
+        for (int count = 0; count < 3; count++) {
+            snprintf(name, sizeof name, "%s/part-hostile%.*s.safetensors", dir, count ? 2 : 0,
+                     count == 1 ? ".1" : ".2");
+            unlink(name);
+        }
+    }
+    free(f.data);
+    check_keys(dir, 0, 0);
+}
+
+/* ---- who has it ------------------------------------------------------------------------------ */
+
+static void
+test_locks(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    char path[600];
+    qv_error err = { 0 };
+    qv_cache_pruned n;
+    qv_cache_prune_options o = { .superseded = true };
+    qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
+    const int entries = temp_entries(dir);
+    expect_failure("two write", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
+                   &err);
+    close_writer(&w);
+    expect_failure("one writes", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
+                   &err);
+    o.dry_run = true;
+    assert_int_equal(prune(dir, &o).records, SUPERSEDED);
+    o.dry_run = false;
+    close_writer(&second);
+    assert_int_equal(temp_entries(dir), entries);
+    /* somebody prunes */
+    snprintf(path, sizeof path, "%s/qwenvit-cache.json", dir);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    const qv_cache_writer_options wo = { .layout = tiny };
+    expect_failure("pruned", QV_ESTATE, "is being pruned", qv_cache_writer_open(dir, &wo, &w, &err),
+                   &err);
+    expect_failure("twice", QV_ESTATE, "prunes it", qv_cache_prune(dir, &o, &n, &err), &err);
+    o.no_lock = true;
+    o.dry_run = true;
+    assert_int_equal(prune(dir, &o).records, SUPERSEDED);
+    close(fd);
+    o = (qv_cache_prune_options){ .superseded = true };
+    assert_int_equal(prune(dir, &o).records, SUPERSEDED);
+    w = go_on_writing(dir, NULL); /* the lock is free again */
+    close_writer(&w);
+    check_keys(dir, 0, 0);
+}
+
+static void
+test_wrong_calls(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    qv_cache_pruned n;
+    qv_cache_prune_options o = { .superseded = true };
+    const char *dir = temp_path("none");
+    expect_failure("none", QV_EIO, "this is no cache", qv_cache_prune(dir, &o, &n, &err), &err);
+    assert_int_not_equal(access(dir, F_OK), 0);
+    assert_int_equal(qv_cache_prune(NULL, &o, &n, &err), QV_EINVAL);
+    assert_int_equal(qv_cache_prune(dir, NULL, &n, &err), QV_EINVAL);
+    assert_int_equal(qv_cache_prune(dir, &o, NULL, &err), QV_EINVAL);
+    o.n_drop = 1;
+    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_EINVAL);
+    o = (qv_cache_prune_options){ .reserved = { 1 } };
+    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_EINVAL);
+}
+
+static int n_asked;
+
+static bool
+stop_at(void *user, int64_t done, int64_t n)
+{
+    assert_true(done <= n);
+    return ++n_asked != *(int *)user;
+}
+
+/* Ended by its caller at any moment, no part is half done, and run again it goes on. */
+static void
+test_stopped(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    const qv_cache_info before = info_of(dir);
+    bool stopped = true;
+    for (int at = 1; stopped && at < 200; at++) {
+        qv_cache_prune_options o = { .superseded = true, .go_on = stop_at, .user = &at };
+        n_asked = 0;
+        stopped = prune(dir, &o).stopped;
+        check_keys(dir, 0, 0);
+        const qv_cache_info now = info_of(dir);
+        assert_int_equal(now.n_ok, before.n_ok);
+        assert_int_equal(temp_entries(dir), now.n_parts + 1);
+    }
+    assert_false(stopped);
+    assert_int_equal(info_of(dir).n_superseded, 0);
+}
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+/* What is held stays; what is not is found where it is now, through several prunes; what is gone is told. */
+static void
+test_readers(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    qv_cache *c = open_cache(dir);
+    qv_cache_item held, item;
+    qv_error err = { 0 };
+    char *record = NULL;
+    assert_int_equal(qv_cache_find(c, key_name(0), &held, &err), QV_OK);
+    assert_int_equal(qv_cache_hold(c, &held, &err), QV_OK);
+    const char *drop[] = { "clips/9.mp4", "clips/8.mp4", "clips/7.mp4" };
+    const char *more[] = { "clips/6.mp4", "clips/5.mp4", "clips/4.mp4" };
+    for (int round = 0; round < 3; round++) { /* parts change in each */
+        const qv_cache_prune_options o = { .superseded = true, .drop = drop + round, .n_drop = 1 };
+        prune(dir, &o);
+        const qv_cache_prune_options again = { .drop = more + round, .n_drop = 1 };
+        if (round)
+            prune(dir, &again);
+        check_held(c, &held, rows_of(0));
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+            check_item(c, &item, rows_of(k));
+            if (qv_cache_verify(c, item.index, &err) ||
+                qv_cache_record(c, item.index, &record, &err))
+                fail_msg("%s", err.text);
+            assert_non_null(strstr(record, key_name(k)));
+            free(record);
+        }
+    }
+    /* two at once, one of them twice, in parts that moved */
+    qv_cache_item twice;
+    assert_int_equal(qv_cache_find(c, key_name(1), &item, &err), QV_OK);
+    twice = item;
+    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    assert_int_equal(qv_cache_hold(c, &twice, &err), QV_OK);
+    qv_cache_release(c, &item);
+    check_held(c, &twice, rows_of(1));
+    qv_cache_release(c, &twice);
+    qv_cache_release(c, &twice);
+    qv_cache_release(c, &held);
+    assert_int_equal(qv_cache_find(c, key_name(8), &item, &err), QV_OK);
+    expect_failure("hold", QV_EIO, "is gone|and the key with it|open the cache again",
+                   qv_cache_hold(c, &item, &err), &err);
+    assert_null(item.tokens);
+    expect_failure("verify", QV_EIO, "is gone", qv_cache_verify(c, item.index, &err), &err);
+    assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
+    qv_cache_close(&c);
+}
+
+/* A key that was made again since has other tokens than the reader's item says. */
+static void
+test_made_again(void **state)
+{
+    (void)state;
+    const char *dir = make_cache();
+    qv_cache *c = open_cache(dir);
+    qv_cache_item item;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_find(c, key_name(5), &item, &err), QV_OK);
+    qv_cache_writer *w = go_on_writing(dir, NULL);
+    write_key(w, &tiny, key_name(5), 2);
+    close_writer(&w);
+    const qv_cache_prune_options o = { .superseded = true };
+    prune(dir, &o);
+    expect_failure("hold", QV_EIO, "its tokens are others now", qv_cache_hold(c, &item, &err),
+                   &err);
+    qv_cache_close(&c);
+}
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+static void
+test_trust(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int64_t bytes, mtime_ns;
+        const char *options;
+        qv_cache_state nothing, times, keys;
+    } cases[] = {
+#define DONE QV_CACHE_DONE
+#define CHANGED QV_CACHE_CHANGED
+#define GONE QV_CACHE_SOURCE_GONE
+        { "clip.mp4", 1000, 2000, NULL, DONE, DONE, DONE },
+        { "clip.mp4", 1000, 2001, NULL, CHANGED, DONE, DONE },
+        { "other.mp4", 1000, 2000, NULL, CHANGED, CHANGED, DONE },
+        { "other.mp4", 1000, 2001, NULL, CHANGED, CHANGED, DONE },
+        { "clip.mp4", 1001, 2000, NULL, CHANGED, CHANGED, CHANGED },
+        { "clip.mp4", 1000, 2000, "{}", CHANGED, CHANGED, CHANGED },
+        { "clip.mp4", 0, 0, NULL, GONE, GONE, GONE },
+        { "other.mp4", 0, 0, NULL, GONE, GONE, GONE },
+        { "clip.mp4", 0, 0, "{}", CHANGED, CHANGED, CHANGED },
+    };
+    const char *dir = make_cache();
+    qv_cache *c = open_cache(dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const qv_cache_source s = { .path = cases[i].path,
+                                    .bytes = cases[i].bytes,
+                                    .mtime_ns = cases[i].mtime_ns,
+                                    .options = cases[i].options };
+        const qv_cache_state wanted[] = { cases[i].nothing, cases[i].times, cases[i].keys };
+        for (int t = 0; t < 3; t++)
+            assert_int_equal(qv_cache_compare_trusting(c, key_name(0), &s, (qv_cache_trust)t),
+                             wanted[t]);
+        assert_int_equal(qv_cache_compare(c, key_name(0), &s), wanted[0]);
+    }
+    /* what failed has no tokens that could count */
+    const qv_cache_source gone = { .path = "clip.mp4" };
+    assert_int_equal(qv_cache_compare(c, "bad", &gone), CHANGED);
+    qv_cache_close(&c);
+}
+
+/* Of all clips and of one: what asks for what the model does anyway asks for nothing. */
+static const char made_by[] =
+    "{\"model_type\":\"x\",\"preprocessing\":{\"image\":{\"min_pixels\":1,\"max_pixels\":500},"
+    "\"video\":{\"min_pixels\":1,\"max_pixels\":900,\"fps\":2.0,\"min_frames\":4,\"max_frames\":"
+    "768},"
+    "\"options\":{\"like\":\"%s\",\"fps\":%s,\"num_frames\":0,\"min_frames\":%d,\"max_frames\":%d,"
+    "\"min_pixels\":%d,\"max_pixels\":%d}}}";
+
+static void
+test_resolved(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *like, *fps;
+        int min_frames, max_frames, min_pixels, max_pixels;
+        bool same;
+    } runs[] = {
+        { "transformers", "0.0", 0, 0, 0, 0, true },
+        { "transformers", "2.0", 0, 0, 0, 0, true },
+        { "transformers", "2.0", 4, 768, 1, 0, true },
+        { "transformers", "1.0", 0, 0, 0, 0, false },
+        { "transformers", "0.0", 0, 767, 0, 0, false },
+        { "transformers", "0.0", 0, 0, 0, 900, false }, /* images have another */
+        { "qwen-vl-utils", "0.0", 0, 0, 0, 0, false },
+    };
+    const char *dir = temp_path("cache");
+    char text[600];
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        qv_error err = { 0 };
+        qv_cache_writer *w = NULL;
+        snprintf(text, sizeof text, made_by, runs[i].like, runs[i].fps, runs[i].min_frames,
+                 runs[i].max_frames, runs[i].min_pixels, runs[i].max_pixels);
+        const qv_cache_writer_options o = { .layout = tiny, .made_by = text };
+        const qv_status s = qv_cache_writer_open(dir, &o, &w, &err);
+        if (s != (runs[i].same ? QV_OK : QV_EFORMAT))
+            fail_msg("run %zu: %s", i, err.text);
+        if (!s && !i) {
+            const qv_cache_source asks = {
+                .path = "a",
+                .bytes = 1,
+                .mtime_ns = 1,
+                .options = "{\"fps\":2.000000,\"max_frames\":0,\"max_pixels\":900,\"offset\":0,"
+                           "\"bytes\":0}"
+            };
+            write_source(w, &tiny, "asks", &asks, QV_OK);
+            const qv_cache_source plain = { .path = "a", .bytes = 1, .mtime_ns = 1 };
+            write_source(w, &tiny, "plain", &plain, QV_OK);
+        }
+        if (!s)
+            close_writer(&w);
+    }
+    static const struct {
+        const char *options;
+        bool same;
+    } asked[] = {
+        { NULL, true },
+        { "{\"fps\":2.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0}", true },
+        { "{\"fps\":0.000000,\"max_frames\":768,\"max_pixels\":900,\"offset\":0,\"bytes\":0}",
+          true },
+        { "{\"fps\":2.500000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0}", false },
+        { "{\"fps\":2.000000,\"max_frames\":0,\"max_pixels\":500,\"offset\":0,\"bytes\":0}",
+          false },
+        { "{\"fps\":2.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":7,\"bytes\":0}", false },
+        { "{\"fps\": 2.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0}", false },
+        { "{\"fps\":2.000000}", false },
+    };
+    qv_cache *c = open_cache(dir);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        for (int k = 0; k < 2; k++) {
+            const qv_cache_source s = {
+                .path = "a", .bytes = 1, .mtime_ns = 1, .options = asked[i].options
+            };
+            if (qv_cache_compare(c, k ? "asks" : "plain", &s) !=
+                (asked[i].same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
+                fail_msg("%s of a key that %s", asked[i].options ? asked[i].options : "nothing",
+                         k ? "asked" : "asked for nothing");
+        }
+    qv_cache_close(&c);
+}
+
+/* The model's name and folder are told, and a run is never refused for them. */
+static void
+test_model_names(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache"), *folder = temp_path("models--Org--Tower-4B");
+    char below[600];
+    qv_error err = { 0 };
+    assert_int_equal(mkdir(folder, 0777), 0);
+    snprintf(below, sizeof below, "%s/snapshot", folder);
+    assert_int_equal(mkdir(below, 0777), 0);
+    const char *const folders[] = { below, tempdir, NULL };
+    for (int i = 0; i < 3; i++) { /* the first makes it */
+        qv_model_info model = {
+            .model_type = "x", .dtype = QV_F32, .digest = "abc", .folder = folders[i]
+        };
+        const qv_clip_options clip = { .fps = 0 };
+        char *by = NULL;
+        assert_int_equal(qv_cache_made_by(&model, 64, &clip, &by, &err), QV_OK);
+        qv_cache_writer *w = go_on_writing(dir, by);
+        close_writer(&w);
+        free(by);
+        if (i)
+            continue;
+        strcpy(model.digest, "def");
+        model.folder = tempdir;
+        assert_int_equal(qv_cache_made_by(&model, 64, &clip, &by, &err), QV_OK);
+        const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
+        expect_failure("another", QV_EFORMAT,
+                       "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
+                       "\"Org/Tower-4B\"|/snapshot|the run's \"qv_test_",
+                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        free(by);
+    }
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    assert_non_null(strstr(info.made_by, "\"model\":{\"name\":\"Org/Tower-4B\",\"folder\":\"/"));
+    qv_cache_close(&c);
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+static void
+test_rate(void **state)
+{
+    (void)state;
+    const char *dir = temp_path("cache");
+    qv_cache_rate rate;
+    qv_error err = { 0 };
+    qv_cache_writer *w = go_on_writing(dir, NULL);
+    write_key(w, &tiny, "a", 4);
+    assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    qv_cache *c = open_cache(dir);
+    assert_false(qv_cache_last_rate(c, &rate)); /* when it began is not known */
+    qv_cache_close(&c);
+    usleep(20000);
+    write_key(w, &tiny, "b", 5);
+    write_source(w, &tiny, "c", &some_source, QV_EFORMAT);
+    close_writer(&w);
+    w = go_on_writing(dir, NULL); /* of another run there is one part */
+    write_key(w, &tiny, "d", 6);
+    close_writer(&w);
+    c = open_cache(dir);
+    assert_true(qv_cache_last_rate(c, &rate));
+    assert_int_equal(rate.clips, 2);
+    assert_int_equal(rate.tokens, 5);
+    assert_int_equal(rate.parts, 2);
+    assert_true(rate.seconds >= 0.02 && rate.seconds < 30);
+    qv_cache_close(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
+        TEST(test_superseded), TEST(test_keeps_order), TEST(test_drop),
+        TEST(test_keep),       TEST(test_damage),      TEST(test_damage_is_superseded),
+        TEST(test_hostile),    TEST(test_locks),       TEST(test_wrong_calls),
+        TEST(test_stopped),    TEST(test_readers),     TEST(test_made_again),
+        TEST(test_trust),      TEST(test_resolved),    TEST(test_model_names),
+        TEST(test_rate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

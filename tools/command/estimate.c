@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "estimate.h"
+
+#include <math.h>
+
+#include "error.h"
+
+/* Opening a clip takes milliseconds: of more than so many some stand for all. */
+enum { MOST_OPENED = 1000 };
+
+struct tool_rules
+tool_rules_of(const qv_model_info *model)
+{
+    return model ? (struct tool_rules){ model->image, model->video }
+                 : (struct tool_rules){ qv_preprocess_default(true), qv_preprocess_default(false) };
+}
+
+static qv_status
+add_clip(const struct tool_options *o, const struct tool_entry *entry,
+         const struct tool_rules *rules, struct tool_estimate *e, qv_error *err)
+{
+    const qv_clip_options options = qv_row_options(entry->own, &o->clip);
+    qv_clip *clip = NULL;
+    qv_clip_info c;
+    const qv_status s =
+        qv_clip_open(entry->path, &rules->image, &rules->video, &options, &clip, err);
+    if (s)
+        return s;
+    qv_clip_get_info(clip, &c);
+    qv_clip_close(&clip);
+    const int merge = c.is_image ? rules->image.merge_size : rules->video.merge_size;
+    e->images += c.is_image;
+    e->frames += (double)c.n_frames;
+    e->source_frames += c.is_image ? 1 : (double)c.cut_frames;
+    e->tokens += (double)(c.grid_thw[0] * c.grid_thw[1] * c.grid_thw[2]) / (merge * merge);
+    return QV_OK;
+}
+
+qv_status
+tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
+                   const struct tool_rules *rules, struct tool_estimate *e, qv_error *err)
+{
+    struct tool_progress bar;
+    *e = (struct tool_estimate){ .n = (int64_t)list->n };
+    const int64_t n = e->n < MOST_OPENED ? e->n : MOST_OPENED;
+    tool_progress_begin(&bar, "looking at", n, o->quiet);
+    bar.unit = "clips";
+    for (; e->opened < n; e->opened++) {
+        const struct tool_entry *entry =
+            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of n-ths */
+        const qv_status s = add_clip(o, entry, rules, e, err);
+        if (s && qv_ends_all(s))
+            return s;
+        if (s)
+            tool_complain("%s", err->text);
+        e->unusable += s != QV_OK;
+        tool_progress_show(&bar, e->opened + 1);
+    }
+    tool_progress_end(&bar, n);
+    double *const sums[] = { &e->images, &e->frames, &e->source_frames, &e->tokens };
+    for (size_t i = 0; i < sizeof sums / sizeof *sums && e->opened; i++)
+        *sums[i] *= (double)e->n / (double)e->opened;
+    return QV_OK;
+}
+
+void
+tool_estimate_print(const struct tool_estimate *e)
+{
+    printf("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
+    if (e->opened < e->n)
+        printf("; by %lld of them, at equal distances, which stand for all", (long long)e->opened);
+    if (e->unusable)
+        printf("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
+    printf("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,
+           e->source_frames);
+    printf("  tokens     %.0f\n", e->tokens);
+}
+
+json_t *
+tool_estimate_json(const struct tool_estimate *e)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "clips", (json_int_t)e->n, "opened",
+                     (json_int_t)e->opened, "unusable", (json_int_t)e->unusable, "images",
+                     (json_int_t)llround(e->images), "frames", (json_int_t)llround(e->frames),
+                     "source_frames", (json_int_t)llround(e->source_frames), "tokens",
+                     (json_int_t)llround(e->tokens));
+}
+
+int
+tool_info_list(const struct tool_options *o, const qv_model_info *model)
+{
+    struct tool_list list = { .n = 0 };
+    struct tool_estimate e = { .n = 0 };
+    qv_error err = { 0 };
+    const struct tool_rules rules = tool_rules_of(model);
+    qv_status s = tool_list_read(o->list, &list, &err);
+    if (!s)
+        s = tool_estimate_list(o, &list, &rules, &e, &err);
+    if (!s && o->json) {
+        json_t *j = tool_estimate_json(&e);
+        if (j && !json_object_set_new(j, "list", tool_json_text(o->list)))
+            tool_print_json(j);
+        else
+            s = qv_fail(&err, QV_ENOMEM, "no memory for a result");
+    } else if (!s) {
+        printf("%s:\n", o->list);
+        tool_estimate_print(&e);
+        if (model)
+            printf("  disk       %.3f GB of bf16, [n, %lld] and %d DeepStack outputs\n",
+                   2e-9 * e.tokens * (double)model->out_hidden * (1 + model->n_deepstack),
+                   (long long)model->out_hidden, model->n_deepstack);
+        if (o->rate > 0)
+            printf("  time       %.2f hours at %g clips a second (--rate)\n",
+                   (double)e.n / o->rate / 3600, o->rate);
+    }
+    tool_list_free(&list);
+    return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;
+}
