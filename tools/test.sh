@@ -18,6 +18,7 @@ case ${1:-} in
 *) echo "test.sh: what is $1? (--gpu, --asan-python, or nothing)" >&2; exit 2 ;;
 esac
 [ "${QV_DEPS:-}" = no ] || sh tools/deps.sh tests
+export OMP_WAIT_POLICY=passive # as the presets for tests have it (CONTRIBUTING)
 passed=0 failed=0 began=$(date +%s)
 say() { printf '\n== %s (after %d s)\n' "$*" "$(($(date +%s) - began))"; }
 mkdir -p build
@@ -129,7 +130,9 @@ check build dev
 run dev -E '^buckets$' # minutes of GEMMs, whose code others pass through
 check build release
 # left out: what sanitizers find, and what waits or kills, to which optimisation makes no difference
-run release -E '^(faults_(alloc|onednn).*|planted|isolation|job_progress|mlx_sizes|cache_crash|lost_device|verify)$'
+left_out='faults_(alloc|onednn).*|planted|isolation|job_progress|mlx_sizes|cache_crash|lost_device|verify'
+! command -v nvcc > /dev/null || left_out="$left_out|consumer" # of the CUDA build, which has all that this one has
+run release -E "^($left_out)\$"
 check build clang
 units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
 run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
@@ -140,13 +143,14 @@ export QV_SOAK=20 # clips are slow there
 run tsan -R "^($(echo $threaded | tr ' ' '|'))\$"
 unset QV_SOAK
 check build min # the core and ref, with jansson alone
-check build metal-dev
-run metal-dev -R 'metal|^api$|^golden$|^threads$|^conv3d_run$'
+metal='api golden threads conv3d_run metal'
+check build metal-dev --target checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
+run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
 if command -v nvcc > /dev/null; then
     # the oldest, the one that was measured, the newest: all take a minute more
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     check build cuda
-    run cuda -L absent # what a machine without a GPU can say
+    run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can say; 1 is what --gpu ran on
 else
     say 'CUDA: no nvcc here, skipped'
 fi
