@@ -164,8 +164,9 @@ __wrap_open(const char *path, int flags, ...)
 
 /* The job's files. */
 static const char clip_file[] = "clip.y4m", jpeg_file[] = "image.jpg", cut_file[] = "clip.mov",
-                  tokens_file[] = "tokens.safetensors", image_file[] = "image.png",
-                  tune_file[] = "tune.json", log_file[] = "log.json";
+                  avc_file[] = "clip.ts", /* where FFmpeg has libx264 */
+    tokens_file[] = "tokens.safetensors", image_file[] = "image.png", tune_file[] = "tune.json",
+                  log_file[] = "log.json";
 
 int __real_fstat(int fd, struct stat *out);
 
@@ -254,12 +255,12 @@ WRAPPER(avformat_open_input, int,
 enum { FRAMES = 6, WIDTH = 72, HEIGHT = 64, SAMPLED = 4 };
 enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SIDE * OUT };
 
-enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3 };
+enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3, AVC_S = 7 };
 
 /* What a job gives, beside its files. */
 struct made {
     float y[N_Y];
-    uint8_t rgb[MOST_RGB], late[MOST_RGB];
+    uint8_t rgb[MOST_RGB], late[MOST_RGB], avc[MOST_RGB];
 };
 
 static qv_error complaint; /* of the command */
@@ -376,6 +377,8 @@ run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
         status = look_at(jpeg_file, 0, decoder, made->rgb, err);
     if (!status)
         status = look_at(cut_file, CUT_S, decoder, made->late, err);
+    if (!status && !access(avc_file, F_OK))
+        status = look_at(avc_file, AVC_S, decoder, made->avc, err);
     if (!status)
         status = encode(backend, decoder, err);
     qv_decoder_stop(&decoder);
@@ -425,8 +428,8 @@ check_file(long n, const char *name, const struct bytes *wanted, bool needed)
 static void
 check_folder(long n)
 {
-    static const char *const known[] = { clip_file,  jpeg_file, cut_file, tokens_file,
-                                         image_file, tune_file, log_file };
+    static const char *const known[] = { clip_file,   jpeg_file,  cut_file,  avc_file,
+                                         tokens_file, image_file, tune_file, log_file };
     DIR *dir = opendir(".");
     for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         bool expected = e->d_name[0] == '.';
@@ -583,6 +586,52 @@ make_image(void)
     avcodec_free_context(&c);
 }
 
+/* H.264 in groups of three frames, with parameter sets in front of each: what is left out leaves these. */
+static void
+make_avc(void)
+{
+    const AVCodec *codec = avcodec_find_encoder_by_name("libx264");
+    AVCodecContext *c = codec ? avcodec_alloc_context3(codec) : NULL;
+    AVFormatContext *mux = NULL;
+    AVFrame *frame = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    if (!c)
+        return;
+    av_log_set_level(AV_LOG_ERROR);
+    avformat_alloc_output_context2(&mux, NULL, "mpegts", avc_file);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    c->width = frame->width = WIDTH;
+    c->height = frame->height = HEIGHT;
+    c->pix_fmt = AV_PIX_FMT_YUV420P;
+    frame->format = AV_PIX_FMT_YUV420P;
+    c->time_base = (AVRational){ 1, 1 };
+    c->framerate = (AVRational){ 1, 1 };
+    c->gop_size = 3;
+    c->thread_count = 1;
+    c->max_b_frames = 0;
+    bool good = avcodec_open2(c, codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0 &&
+                avcodec_parameters_from_context(stream->codecpar, c) >= 0 &&
+                avio_open(&mux->pb, avc_file, AVIO_FLAG_WRITE) >= 0 &&
+                avformat_write_header(mux, NULL) >= 0;
+    for (int i = 0; good && i <= AVC_S + 1; i++) {
+        for (int p = 0; p < 3; p++)
+            memset(frame->data[p], 20 * i + p, (size_t)(HEIGHT / (p ? 2 : 1) * frame->linesize[p]));
+        frame->pts = i;
+        good = avcodec_send_frame(c, i <= AVC_S ? frame : NULL) >= 0;
+        while (good && avcodec_receive_packet(c, packet) >= 0) {
+            av_packet_rescale_ts(packet, c->time_base, stream->time_base);
+            good = av_write_frame(mux, packet) >= 0;
+        }
+    }
+    if (good)
+        av_write_trailer(mux);
+    avio_closep(&mux->pb);
+    avformat_free_context(mux);
+    av_packet_free(&packet);
+    av_frame_free(&frame);
+    avcodec_free_context(&c);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -600,6 +649,7 @@ main(int argc, char **argv)
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
     make_image();
+    make_avc();
     const char *backend = argv[2];
     qv_error err;
     bool isolated = class == PROCESS;

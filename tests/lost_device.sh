@@ -54,7 +54,7 @@ while ! run $cache --out some/$after; do
     left=$(find some/$after -name '*tmp*')
     [ -z "$left" ] || fail "lost after $after: $left stays"
     expect 0 ' 0 failed' "$qwenvit" cache --out some/$after --status --list list.txt
-    there=$(sed 's/.*: \([0-9]*\) ok.*/\1/' out.txt)
+    there=$(sed -n 's/.*: \([0-9]*\) ok.*/\1/p' out.txt)
     expect 0 "$((3 - there)) done" $cache --out some/$after
     grep -q "; $there were there" out.txt || fail "lost after $after: what was sealed was done again"
     expect 0 '3 keys in ' "$qwenvit" cache --out some/$after --check --quiet
