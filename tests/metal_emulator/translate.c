@@ -172,6 +172,24 @@ read_macro(const char *p, struct macro *m)
     return end;
 }
 
+static void
+free_texts(char **texts, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(texts[i]);
+}
+
+static void
+free_macros(struct macro *macros, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        free(macros[i].name);
+        free(macros[i].body);
+        free_texts(macros[i].parameters, macros[i].n);
+    }
+    free(macros);
+}
+
 /* The text with the kernels that its macros make, line for line. */
 static char *
 expand_kernels(const char *p)
@@ -203,12 +221,14 @@ expand_kernels(const char *p)
             if (given != m->n)
                 die(1, "%s takes %d arguments", m->name, m->n);
             write_expanded(out, m, arguments);
+            free_texts(arguments, given);
         } else {
             fwrite(p, 1, n ? n : 1, out);
             p += n ? n : 1;
         }
     }
     fclose(out);
+    free_macros(macros, n_macros);
     return expanded;
 }
 
@@ -913,7 +933,8 @@ main(int argc, char **argv)
     }
     const char *library = argv[3];
     in_name = argv[1];
-    char *text = expand_kernels(read_all(in_name));
+    char *read = read_all(in_name), *text = expand_kernels(read);
+    free(read);
     tokenise(text);
     check_words();
     read_declarations();
