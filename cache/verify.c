@@ -88,7 +88,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
     const struct qv_index_key *k = &c->index.keys[i];
     char *path = qv_cache_part_path(c, k->part);
     s = path ? qv_file_open(path, &fd, &size, err) : qv_cache_no_memory(c, err);
-    if (s) {
+    if (s || !path) {
         const qv_cache *later = NULL;
         qv_cache_item item = { .key = NULL };
         s = qv_cache_look_again(c, k, s, &later, &item, err);

@@ -51,7 +51,7 @@ take_bits(struct bits *b, int n)
     return value;
 }
 
-/* ue(v) */
+/* An unsigned Exp-Golomb code (9.1). */
 static unsigned
 take_golomb(struct bits *b)
 {

@@ -58,7 +58,8 @@ push(struct encoder *e, qv_plan *plan, const qv_item *items, const int64_t *firs
         return status;
     struct pushed *p = &e->pushed[e->n_pushed++];
     p->plan = plan;
-    memcpy(p->first_rows, first_rows, n * sizeof *first_rows);
+    for (size_t i = 0; i < n; i++)
+        p->first_rows[i] = first_rows[i];
     return QV_OK;
 }
 
@@ -217,12 +218,10 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
 {
     if (!model || !items || !n_items || !out)
         return qv_fail(err, QV_EINVAL, "model, items or out is NULL, or n_items is 0");
-    struct encoder e = { .model = model,
-                         .options = options ? *options : (qv_plan_options){ .input = input },
-                         .items = items,
-                         .n = n_items,
-                         .out = out };
+    struct encoder e = { .model = model, .items = items, .n = n_items, .out = out };
     int64_t rows;
+    if (options)
+        e.options = *options;
     e.options.input = input;
     e.first_rows = calloc(n_items, sizeof *e.first_rows);
     if (!e.first_rows)
