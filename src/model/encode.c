@@ -19,10 +19,10 @@ struct encoder {
     const qv_item *items;
     size_t n;
     const qv_tokens *out;
-    int64_t *first_rows;                  /* [n], of the output */
-    struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
+    int64_t *first_rows; /* [n], of the output */
+    bool began;          /* a chunk was pushed */
     int n_pushed;
-    bool began; /* a chunk was pushed */
+    struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
 };
 
 static int64_t
@@ -58,8 +58,7 @@ push(struct encoder *e, qv_plan *plan, const qv_item *items, const int64_t *firs
         return status;
     struct pushed *p = &e->pushed[e->n_pushed++];
     p->plan = plan;
-    for (size_t i = 0; i < n; i++)
-        p->first_rows[i] = first_rows[i];
+    memcpy(p->first_rows, first_rows, n * sizeof *first_rows);
     return QV_OK;
 }
 
