@@ -128,7 +128,7 @@ def prepare(folder, env):
     shutil.copy(os.path.join(ROOT, "docs", "tokens.png"), os.path.join(folder, "b.png"))
     run = lambda *command: subprocess.run(command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
     run("qwenvit", "synth", "--clip", "clip.mp4")
-    for name in ("a.mp4", "b.mp4"):
+    for name in ("a.mp4", "b.mp4", "c.mp4"):
         shutil.copy(os.path.join(folder, "clip.mp4"), os.path.join(folder, name))
     with open(os.path.join(folder, "clips.txt"), "w", encoding="utf-8") as f:
         f.write("clip.mp4\na.mp4\nb.png\n")
