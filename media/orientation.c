@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/* Which way up an image is, by EXIF or XMP, where Pillow finds these: FFmpeg passes on a part of it, and of some formats,
+ * and which depends on its version. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "media.h"
+
+enum { MOST_PARTS = 100000, MOST_XMP = 1 << 20, TAG = 274 };
+
+struct place {
+    int64_t at, n; /* bytes; n is 0 where there is none */
+};
+
+struct places {
+    struct place exif, xmp;
+};
+
+static uint32_t
+number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}
+
+/* ---- where they are: false for a file that cannot be read ------------------------------------ */
+
+/* Segments up to the first scan. */
+static bool
+walk_jpeg(const qvm_source *source, struct places *p)
+{
+    static const char xmp[] = "http://ns.adobe.com/xap/1.0/";
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 2, n;
+    while ((n = qvm_source_read(source, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
+        const int64_t length = (int64_t)number(m + 2, 2, true);
+        if (m[1] == 0xff) { /* padding */
+            at++;
+            continue;
+        }
+        if (m[1] == 0xe1 && length > 8 && !p->exif.n && !memcmp(m + 4, "Exif\0\0", 6))
+            p->exif = (struct place){ at + 10, length - 8 };
+        if (m[1] == 0xe1 && length > 31 && !memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 4, length - 2 };
+        at += 2 + length;
+    }
+    return n >= 0;
+}
+
+/* Chunks: their length, their name, so many bytes, a checksum. */
+static bool
+walk_png(const qvm_source *source, struct places *p)
+{
+    static const char xmp[] = "iTXtXML:com.adobe.xmp\0"; /* and then a byte: it is not compressed */
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 8, n = 0;
+    for (int i = 0; i < MOST_PARTS; i++) {
+        n = qvm_source_read(source, at, m, sizeof m);
+        const int64_t length = (int64_t)number(m, 4, true);
+        if (n < 8 || !memcmp(m + 4, "IEND", 4))
+            break;
+        if (!memcmp(m + 4, "eXIf", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 8, length };
+        at += 12 + length;
+    }
+    return n >= 0;
+}
+
+/* Chunks: their name, their length, so many bytes, to an even number. */
+static bool
+walk_webp(const qvm_source *source, struct places *p)
+{
+    uint8_t m[8];
+    int64_t at = 12, n = 0;
+    for (int i = 0; i < MOST_PARTS && (n = qvm_source_read(source, at, m, sizeof m)) == 8; i++) {
+        const int64_t length = (int64_t)number(m + 4, 4, false);
+        if (!memcmp(m, "EXIF", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m, "XMP ", 4))
+            p->xmp = (struct place){ at + 8, length };
+        at += 8 + length + length % 2;
+    }
+    return n >= 0;
+}
+
+/* EXIF is a TIFF file of its own. */
+static bool
+walk_tiff(const qvm_source *source, struct places *p)
+{
+    (void)source;
+    p->exif = (struct place){ 0, INT32_MAX };
+    return true;
+}
+
+/* ---- what they say: 0 for nothing, -1 for a file that cannot be read --------------------------- */
+
+/* Entries of 12 bytes: a tag, a type, how many values, and these. */
+static int
+read_exif(const qvm_source *source, struct place exif)
+{
+    static const int bytes_of_type[5] = { [1] = 1, [3] = 2, [4] = 4 };
+    uint8_t b[12] = { 0 };
+    int64_t n = qvm_source_read(source, exif.at, b, 8);
+    if (n == 8 && !memcmp(b, "Exif\0\0", 6)) {
+        exif = (struct place){ exif.at + 6, exif.n - 6 };
+        n = qvm_source_read(source, exif.at, b, 8);
+    }
+    const bool big = *b == 'M';
+    if (n < 8 || (memcmp(b, "II*", 4) != 0 && memcmp(b, "MM\0*", 4) != 0))
+        return n < 0 ? -1 : 0;
+    const int64_t at = number(b + 4, 4, big);
+    n = qvm_source_read(source, exif.at + at, b, 2);
+    const int64_t entries = n == 2 ? (int64_t)number(b, 2, big) : 0;
+    for (int64_t i = 0; i < entries && at + 14 + 12 * i <= exif.n; i++) {
+        n = qvm_source_read(source, exif.at + at + 2 + 12 * i, b, sizeof b);
+        if (n < (int64_t)sizeof b)
+            break;
+        const uint32_t type = number(b + 2, 2, big);
+        const int bytes = type < 5 ? bytes_of_type[type] : 0;
+        if (number(b, 2, big) == TAG && bytes && number(b + 4, 4, big) == 1) {
+            const uint32_t value = number(b + 8, bytes, big);
+            return value < 9 ? (int)value : 0;
+        }
+    }
+    return n < 0 ? -1 : 0;
+}
+
+/* The first number behind tiff:Orientation=" or tiff:Orientation>, as Pillow searches for it. */
+static int
+read_xmp(const qvm_source *source, struct place xmp)
+{
+    static const char name[] = "tiff:Orientation";
+    const int64_t most = xmp.n < MOST_XMP ? xmp.n : MOST_XMP;
+    char *text = calloc(1, (size_t)most + 3); /* so that what follows the name can be looked at */
+    const int64_t n = text ? qvm_source_read(source, xmp.at, text, (size_t)most) : 0;
+    int found = n < 0 ? -1 : 0;
+    for (const char *at = text; !found && at < text + n; at++) {
+        at = memchr(at, *name, (size_t)(text + n - at));
+        if (!at || at + sizeof name > text + n)
+            break;
+        const char *digit = at + sizeof name - 1 + (at[sizeof name - 1] == '=' ? 2 : 1);
+        if (!memcmp(at, name, sizeof name - 1) && (digit[-1] == '>' || digit[-1] == '"') &&
+            *digit >= '1' && *digit <= '8')
+            found = *digit - '0';
+    }
+    free(text);
+    return found;
+}
+
+static const struct {
+    int at, n;
+    const char *magic;
+    bool (*walk)(const qvm_source *source, struct places *places);
+} formats[] = {
+    { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
+    { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
+    { 0, 4, "MM\0*", walk_tiff },
+};
+
+int
+qvm_find_orientation(const qvm_source *source)
+{
+    uint8_t head[16] = { 0 };
+    struct places p = { { 0, 0 }, { 0, 0 } };
+    bool read = qvm_source_read(source, 0, head, sizeof head) >= 0;
+    for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
+        if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
+            read = formats[i].walk(source, &p);
+    int found = !read ? -1 : p.exif.n ? read_exif(source, p.exif) : 0;
+    if (!found && p.xmp.n)
+        found = read_xmp(source, p.xmp);
+    return found;
+}
