@@ -173,11 +173,16 @@ scale_fields(const qvm_converter *c, const AVFrame *frame)
 static qv_status
 scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
-    if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP) &&
-        qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
-        return qvm_image_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0])
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_TIFF;
+    if (of_library && qvm_is_plain_yuv(format))
+        return qvm_image_rgb(frame, c->colour, c->rgb->data[0], c->rgb->linesize[0])
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for a row of an image");
+    if (c->colour != QVM_CLIP && qvm_is_wide(format)) {
+        qvm_wide_rgb(frame, c->colour == QVM_NETPBM, c->rgb->data[0], c->rgb->linesize[0]);
+        return QV_OK;
+    }
     const bool scaled =
         c->fields ? scale_fields(c, frame)
                   : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,

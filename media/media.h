@@ -294,8 +294,16 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips, PIL's for images. */
-typedef enum qvm_colour { QVM_CLIP, QVM_IMAGE, QVM_JPEG, QVM_WEBP } qvm_colour;
+/* Whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
+typedef enum qvm_colour {
+    QVM_CLIP,
+    QVM_IMAGE,
+    QVM_JPEG, /* decoded by FFmpeg */
+    QVM_WEBP,
+    QVM_AVIF,
+    QVM_TIFF,
+    QVM_NETPBM
+} qvm_colour;
 
 typedef struct qvm_converter {
     qvm_colour colour;
@@ -319,9 +327,12 @@ qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn t
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
-/* chroma.c: 8-bit planar YUV of a JPEG or WebP image; false for lack of memory. */
+/* chroma.c: 8-bit planar YUV of an image of JPEG, WebP, AVIF or TIFF; false for lack of memory. */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-bool qvm_image_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
+bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, uint8_t *rgb, int64_t stride);
+/* Images of gray and RGB with more than 8 bits a sample. */
+bool qvm_is_wide(const AVPixFmtDescriptor *format);
+void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
 /* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
 

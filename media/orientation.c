@@ -14,6 +14,7 @@ struct place {
 
 struct places {
     struct place exif, xmp;
+    int found; /* without these */
 };
 
 static uint32_t
@@ -87,6 +88,42 @@ walk_webp(const qvm_source *source, struct places *p)
     return n >= 0;
 }
 
+/* Boxes: their length and name, then what they hold. The first of that name, without that; n is 0 for none. */
+static struct place
+find_box(const qvm_source *source, struct place in, const char *name)
+{
+    uint8_t m[8];
+    const int64_t end = in.at + in.n;
+    for (int i = 0; i < MOST_PARTS && in.at + 8 <= end; i++) {
+        const int64_t length =
+            qvm_source_read(source, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
+        if (length < 8 || length > end - in.at)
+            break;
+        if (!memcmp(m + 4, name, 4))
+            return (struct place){ in.at + 8, length - 8 };
+        in.at += length;
+    }
+    return (struct place){ 0, 0 };
+}
+
+/* Properties of the image turn it, quarters against the clock, and mirror it then; by its EXIF it is not turned. */
+static bool
+walk_avif(const qvm_source *source, struct places *p)
+{
+    /* [quarters][not mirrored, top and bottom swapped, left and right] */
+    static const int orientations[4][3] = { { 1, 4, 2 }, { 8, 5, 7 }, { 3, 2, 4 }, { 6, 7, 5 } };
+    uint8_t angle = 0, axis = 0;
+    struct place box = find_box(source, (struct place){ 0, INT32_MAX }, "meta");
+    if (box.n > 4) /* behind its version */
+        box = find_box(source, (struct place){ box.at + 4, box.n - 4 }, "iprp");
+    const struct place all = find_box(source, box, "ipco");
+    const struct place irot = find_box(source, all, "irot"), imir = find_box(source, all, "imir");
+    const int64_t n = irot.n ? qvm_source_read(source, irot.at, &angle, 1) : 0;
+    const int64_t m = imir.n ? qvm_source_read(source, imir.at, &axis, 1) : 0;
+    p->found = orientations[angle & 3][imir.n ? 1 + (axis & 1) : 0];
+    return n >= 0 && m >= 0;
+}
+
 /* EXIF is a TIFF file of its own. */
 static bool
 walk_tiff(const qvm_source *source, struct places *p)
@@ -158,19 +195,19 @@ static const struct {
 } formats[] = {
     { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
     { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
-    { 0, 4, "MM\0*", walk_tiff },
+    { 0, 4, "MM\0*", walk_tiff },        { 4, 8, "ftypavif", walk_avif },
 };
 
 int
 qvm_find_orientation(const qvm_source *source)
 {
     uint8_t head[16] = { 0 };
-    struct places p = { { 0, 0 }, { 0, 0 } };
+    struct places p = { .found = 0 };
     bool read = qvm_source_read(source, 0, head, sizeof head) >= 0;
     for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
         if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
             read = formats[i].walk(source, &p);
-    int found = !read ? -1 : p.exif.n ? read_exif(source, p.exif) : 0;
+    int found = !read ? -1 : p.exif.n ? read_exif(source, p.exif) : p.found;
     if (!found && p.xmp.n)
         found = read_xmp(source, p.xmp);
     return found;

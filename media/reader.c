@@ -86,14 +86,38 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Whose conversion to RGB the pixels are held to: of clips and images, each transformers'
- * reader's own. */
+/* Whose conversion to RGB the pixels are held to: of clips, and of the first frame of one, PyAV's. */
 static qvm_colour
-find_colour(bool is_image, enum AVCodecID codec)
+find_colour(const qvm_reader *r, bool is_image)
 {
-    if (!is_image)
+    if (!is_image || !(qvm_source_is_image(&r->source) || is_animation(qvm_source_format(&r->source))))
         return QVM_CLIP;
-    return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
+    switch (qvm_source_codec(&r->source)) {
+    case AV_CODEC_ID_MJPEG: return QVM_JPEG;
+    case AV_CODEC_ID_WEBP: return QVM_WEBP;
+    case AV_CODEC_ID_AV1: return QVM_AVIF;
+    case AV_CODEC_ID_TIFF: return QVM_TIFF;
+    case AV_CODEC_ID_PPM:
+    case AV_CODEC_ID_PAM: return QVM_NETPBM;
+    default: return QVM_IMAGE;
+    }
+}
+
+/* What its reader is not to expect of the pixels. */
+static qv_remark
+find_remark(const qvm_reader *r)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(r->last->format);
+    if (r->converter.colour == QVM_CLIP || !format)
+        return QV_REMARK_NONE;
+    if (format->nb_components == 1 && qvm_is_wide(format))
+        return QV_REMARK_GRAY16;
+    if (r->converter.colour == QVM_JPEG && !r->source.is_jpeg)
+        return QV_REMARK_JPEG;
+    const bool gray = format->nb_components == 1 && format->comp[0].depth == 8;
+    return r->converter.colour == QVM_AVIF && !gray && !qvm_is_plain_yuv(format)
+               ? QV_REMARK_AVIF
+               : QV_REMARK_NONE;
 }
 
 /* Reads all packets of a clip, and goes back to the first. */
@@ -228,7 +252,8 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
-    r->converter.colour = find_colour(info->is_image, qvm_source_codec(&r->source));
+    r->converter.colour = find_colour(r, info->is_image);
+    info->remark = find_remark(r);
     r->converter.on_white = info->is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
     status = find_turn(r, info->is_image, err);
     if (status)
