@@ -62,6 +62,15 @@ set_integer(int64_t *field, const qv_row_value *value, int64_t least)
     return true;
 }
 
+static bool
+set_flag(bool *field, const qv_row_value *value)
+{
+    if (value->type != QV_ROW_FLAG)
+        return false;
+    *field = value->integer;
+    return true;
+}
+
 const char *
 qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
 {
@@ -72,7 +81,8 @@ qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
         return "";
     const enum field_kind kind = fields[i].kind;
     void *field = (char *)row + fields[i].at;
-    const bool good = kind == TEXT ? set_text(field, value)
+    const bool good = kind == TEXT   ? set_text(field, value)
+                      : kind == FLAG ? set_flag(field, value)
                       : kind == POSITIVE || kind == SECONDS
                           ? set_real(field, value, kind == POSITIVE)
                           : set_integer(field, value, kind == COUNT);
