@@ -190,13 +190,16 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
-/* One of four channels of colour and transparency; palettes and gray are something else to PIL. */
+/* One of four channels of colour and transparency; palettes are something else to PIL, and so is gray but of 16
+ * bits. */
 static const AVComponentDescriptor *
 find_alpha(const AVPixFmtDescriptor *format)
 {
+    const int n = format ? format->nb_components : 0;
     const bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA &&
-                       !(format->flags & AV_PIX_FMT_FLAG_PAL) && format->nb_components == 4;
-    return alpha ? &format->comp[3] : NULL;
+                       !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
+                       (n == 4 || (n == 2 && format->comp[0].depth == 16));
+    return alpha ? &format->comp[n - 1] : NULL;
 }
 
 /* PIL's paste of an image over white with its own alpha as the mask. */

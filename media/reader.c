@@ -187,6 +187,10 @@ read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
     const AVPixFmtDescriptor *pixels = av_pix_fmt_desc_get(r->last->format);
     if (info->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
         return qv_fail(err, QV_EFORMAT, "%s", QVM_FLOATS);
+    const bool tiff = info->is_image && qvm_source_codec(&r->source) == AV_CODEC_ID_TIFF;
+    const char *why = tiff ? qvm_why_unread(&r->source) : NULL;
+    if (why)
+        return qv_fail(err, QV_EFORMAT, "%s", why);
     return QV_OK;
 }
 
@@ -225,6 +229,20 @@ find_turn(qvm_reader *r, bool is_image, qv_error *err)
     return QV_OK;
 }
 
+/* qwen-vl-utils puts an image on white. The fourth byte of a BMP's pixel is transparency where that has masks. */
+static qv_status
+find_white(qvm_reader *r, bool is_image, qv_error *err)
+{
+    enum { COMPRESSION_AT = 30, MASKS = 3 };
+    uint8_t compression = MASKS;
+    if (qvm_source_codec(&r->source) == AV_CODEC_ID_BMP &&
+        qvm_source_read(&r->source, COMPRESSION_AT, &compression, 1) < 0)
+        return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
+    r->converter.on_white =
+        is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS && compression == MASKS;
+    return QV_OK;
+}
+
 /* Reads what the file says about itself and its first frame. */
 static qv_status
 look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
@@ -254,8 +272,9 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     }
     r->converter.colour = find_colour(r, info->is_image);
     info->remark = find_remark(r);
-    r->converter.on_white = info->is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
-    status = find_turn(r, info->is_image, err);
+    status = find_white(r, info->is_image, err);
+    if (!status)
+        status = find_turn(r, info->is_image, err);
     if (status)
         return status;
     info->rotation = qvm_turn_degrees(r->turn);

@@ -17,7 +17,7 @@ struct view {
     uint8_t head[HEAD];
 };
 
-enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF };
+enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF, JPEG_TIFF };
 
 static const char *const words[] = {
     [CUT] = "it is cut short: the file ends before the image does",
@@ -28,6 +28,8 @@ static const char *const words[] = {
     [HEIF] =
         "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
         "(heif-convert IMAGE.heic IMAGE.jpg)",
+    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; as JPEG, or as TIFF of "
+                  "another compression, it can be read",
 };
 
 static size_t
@@ -92,12 +94,12 @@ look_at_gif(const struct view *v)
     return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
 }
 
-/* The first image's entries of 12 bytes: a tag, a type, how many values, and these or where they are.
- * What samples are is tag 339, a value of 16 bits for each channel. */
+/* The first image's entries of 12 bytes, by ascending tags: a tag, a type, how many values, and these or where they
+ * are. How pixels are packed is tag 259, what samples are tag 339, a value of 16 bits for each channel. */
 static enum reason
 look_at_tiff(const struct view *v)
 {
-    enum { FORMAT = 339, IS_FLOAT = 3 };
+    enum { PACKED = 259, AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
     const bool big = *v->head == 'M';
     const int64_t at = number(v->head + 4, 4, big);
     uint8_t b[12];
@@ -107,6 +109,8 @@ look_at_tiff(const struct view *v)
     for (int i = 0; i < n; i++) {
         if (read_at(v, at + 2 + 12 * (int64_t)i, b, sizeof b) < sizeof b)
             return CUT;
+        if (number(b, 2, big) == PACKED && number(b + 8, 2, big) == AS_JPEG)
+            return JPEG_TIFF;
         if (number(b, 2, big) != FORMAT)
             continue;
         if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)

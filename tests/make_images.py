@@ -128,7 +128,6 @@ add("adobe-rgb.jpg", lambda: inserted(without(saved(scene(), "JPEG", subsampling
 add("adobe-ycc.jpg", lambda: inserted(saved(scene(), "JPEG"), segment(0xEE, ADOBE + b"\1")))
 add("padded.jpg", lambda: inserted(saved(scene(), "JPEG"), b"\xff" * 7))
 add("garbage-behind.jpg", lambda: saved(scene(), "JPEG") + bytes(5000))
-add("no-last-marker.jpg", lambda: saved(scene(), "JPEG")[:-2])
 add("two.mpo.jpg", lambda: saved(scene(), "MPO", save_all=True, append_images=[scene(64, 48)]))
 
 # ---- PNG -----------------------------------------------------------------------------------------
