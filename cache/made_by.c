@@ -33,12 +33,12 @@ preprocess_json(const qv_preprocess *p)
 static json_t *
 sampling_json(const qv_clip_options *c)
 {
-    json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
-                     "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
-                     (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames,
-                     "min_pixels", (json_int_t)c->min_pixels, "max_pixels",
-                     (json_int_t)c->max_pixels, "total_pixels", (json_int_t)c->total_pixels,
-                     "cap_pixels", c->cap_pixels);
+    json_t *j =
+        json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
+                  "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
+                  (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames, "min_pixels",
+                  (json_int_t)c->min_pixels, "max_pixels", (json_int_t)c->max_pixels,
+                  "total_pixels", (json_int_t)c->total_pixels, "cap_pixels", c->cap_pixels);
     /* only where it is asked for: caches that do not say it are of the same */
     if (j && c->first_frame && json_object_set_new(j, "first_frame", json_true())) {
         json_decref(j);

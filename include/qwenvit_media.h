@@ -70,8 +70,8 @@ typedef struct qv_clip_options {
 typedef enum qv_remark {
     QV_REMARK_NONE = 0,
     QV_REMARK_GRAY16, /* 16-bit gray: what is above 255 is white, as in Pillow */
-    QV_REMARK_JPEG,   /* a JPEG that FFmpeg decoded: its bytes are not Pillow's, which are libjpeg-turbo's */
-    QV_REMARK_AVIF,   /* an AVIF: colours up to some levels away from Pillow's, which are libavif's */
+    QV_REMARK_JPEG, /* a JPEG that FFmpeg decoded: its bytes are not Pillow's, which are libjpeg-turbo's */
+    QV_REMARK_AVIF, /* an AVIF: colours up to some levels away from Pillow's, which are libavif's */
     QV_REMARK_MAX = 0x7fff
 } qv_remark;
 /* A sentence that begins with "its"; "" for none; never NULL. */

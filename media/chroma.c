@@ -149,8 +149,8 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, uint8_t *rgb, int64_t str
             if (colour == QVM_TIFF)
                 repeat(plane + i * step, half_width, width, line);
             else
-                widen(plane + i * step, half_height ? plane + j * step : NULL, half_width,
-                      colour, width, line);
+                widen(plane + i * step, half_height ? plane + j * step : NULL, half_width, colour,
+                      width, line);
         }
         r.y = frame->data[0] + (int64_t)y * frame->linesize[0];
         colours[colour](r, rgb + y * stride);

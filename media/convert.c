@@ -231,14 +231,18 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
                        frame->width, frame->height);
-    qv_status status = prepare(c, frame, err);
-    if (!status)
-        status = scale(c, frame, err);
-    if (status)
-        return status;
-    if (c->on_white)
-        put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
-    *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
+    if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) { /* as it is to be */
+        *out = (qvm_image){ frame->data[0], frame->linesize[0], frame->width, frame->height };
+    } else {
+        qv_status status = prepare(c, frame, err);
+        if (!status)
+            status = scale(c, frame, err);
+        if (status)
+            return status;
+        if (c->on_white)
+            put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
+        *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
+    }
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;
 

@@ -72,7 +72,9 @@ hear(j_common_ptr d, int level)
     case JWRN_HUFF_BAD_CODE:
     case JWRN_ARITH_BAD_CODE:
     case JWRN_MUST_RESYNC: j->damaged = true; break;
-    case JWRN_EXTRANEOUS_DATA: j->damaged |= j->has_header; break; /* bytes of a scan; else padding */
+    case JWRN_EXTRANEOUS_DATA:
+        j->damaged |= j->has_header;
+        break; /* bytes of a scan; else padding */
     default: break;
     }
 }

@@ -22,8 +22,10 @@ qv_remark_text(qv_remark remark)
     case QV_REMARK_GRAY16:
         return "its gray of 16 bits is white from level 255 up, as transformers reads it";
     case QV_REMARK_JPEG:
-        return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot read it";
-    case QV_REMARK_AVIF: return "its colours are some levels away from Pillow's: it has more than 8 bits";
+        return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot "
+               "read it";
+    case QV_REMARK_AVIF:
+        return "its colours are some levels away from Pillow's: it has more than 8 bits";
     default: return "";
     }
 }

@@ -196,7 +196,8 @@ typedef struct qvm_source {
     int64_t at;   /* in the file */
     int io_errno; /* of the first read that failed */
     const qvm_watch *watch;
-    bool is_jpeg; /* an image that jpeg.c reads: nothing of the following but `errors` and n_given is used */
+    bool
+        is_jpeg; /* an image that jpeg.c reads: nothing of the following but `errors` and n_given is used */
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which way up an image is, by EXIF or XMP, where Pillow finds these: FFmpeg passes on a part of it, and of some formats,
  * and which depends on its version. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "media.h"
@@ -166,26 +165,38 @@ read_exif(const qvm_source *source, struct place exif)
     return n < 0 ? -1 : 0;
 }
 
-/* The first number behind tiff:Orientation=" or tiff:Orientation>, as Pillow searches for it. */
+/* The digit behind tiff:Orientation=" or tiff:Orientation> at the beginning of a text that ends with zeros. */
+static int
+read_name(const char *text)
+{
+    static const char name[] = "tiff:Orientation";
+    const char *at = text + sizeof name - 1;
+    if (strncmp(text, name, sizeof name - 1) != 0)
+        return 0;
+    at += !strncmp(at, "=\"", 2) ? 2 : *at == '>' ? 1 : 0;
+    return (at[-1] == '"' || at[-1] == '>') && *at >= '1' && *at <= '8' ? *at - '0' : 0;
+}
+
+/* The first one, as Pillow searches for it. */
 static int
 read_xmp(const qvm_source *source, struct place xmp)
 {
-    static const char name[] = "tiff:Orientation";
+    enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by what the name and its digit take */
+    char block[BLOCK + NAME];
     const int64_t most = xmp.n < MOST_XMP ? xmp.n : MOST_XMP;
-    char *text = calloc(1, (size_t)most + 3); /* so that what follows the name can be looked at */
-    const int64_t n = text ? qvm_source_read(source, xmp.at, text, (size_t)most) : 0;
-    int found = n < 0 ? -1 : 0;
-    for (const char *at = text; !found && at < text + n; at++) {
-        at = memchr(at, *name, (size_t)(text + n - at));
-        if (!at || at + sizeof name > text + n)
-            break;
-        const char *digit = at + sizeof name - 1 + (at[sizeof name - 1] == '=' ? 2 : 1);
-        if (!memcmp(at, name, sizeof name - 1) && (digit[-1] == '>' || digit[-1] == '"') &&
-            *digit >= '1' && *digit <= '8')
-            found = *digit - '0';
+    for (int64_t at = 0; at < most; at += BLOCK) {
+        const int64_t left = most - at;
+        memset(block, 0, sizeof block);
+        if (qvm_source_read(source, xmp.at + at, block,
+                            left < BLOCK + NAME ? (size_t)left : sizeof block) < 0)
+            return -1;
+        for (int i = 0; i < BLOCK; i++) {
+            const int found = block[i] == 't' ? read_name(block + i) : 0;
+            if (found)
+                return found;
+        }
     }
-    free(text);
-    return found;
+    return 0;
 }
 
 static const struct {

@@ -90,7 +90,8 @@ is_animation(const char *format)
 static qvm_colour
 find_colour(const qvm_reader *r, bool is_image)
 {
-    if (!is_image || !(qvm_source_is_image(&r->source) || is_animation(qvm_source_format(&r->source))))
+    if (!is_image ||
+        !(qvm_source_is_image(&r->source) || is_animation(qvm_source_format(&r->source))))
         return QVM_CLIP;
     switch (qvm_source_codec(&r->source)) {
     case AV_CODEC_ID_MJPEG: return QVM_JPEG;
@@ -115,9 +116,8 @@ find_remark(const qvm_reader *r)
     if (r->converter.colour == QVM_JPEG && !r->source.is_jpeg)
         return QV_REMARK_JPEG;
     const bool gray = format->nb_components == 1 && format->comp[0].depth == 8;
-    return r->converter.colour == QVM_AVIF && !gray && !qvm_is_plain_yuv(format)
-               ? QV_REMARK_AVIF
-               : QV_REMARK_NONE;
+    return r->converter.colour == QVM_AVIF && !gray && !qvm_is_plain_yuv(format) ? QV_REMARK_AVIF
+                                                                                 : QV_REMARK_NONE;
 }
 
 /* Reads all packets of a clip, and goes back to the first. */
@@ -252,8 +252,7 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     if (status)
         return status;
     snprintf(info->format, sizeof info->format, "%s", qvm_source_format(&r->source));
-    snprintf(info->codec, sizeof info->codec, "%s",
-             avcodec_get_name(qvm_source_codec(&r->source)));
+    snprintf(info->codec, sizeof info->codec, "%s", avcodec_get_name(qvm_source_codec(&r->source)));
     info->is_image = r->watch->first_frame || qvm_source_is_image(&r->source);
     info->source_frames = 1;
     if (!info->is_image)

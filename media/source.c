@@ -369,9 +369,8 @@ open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
         return status;
     source->packet = av_packet_alloc();
     source->parameters = av_packet_alloc();
-    return source->packet && source->parameters
-               ? QV_OK
-               : qv_fail(err, QV_ENOMEM, "no memory for packets");
+    return source->packet && source->parameters ? QV_OK
+                                                : qv_fail(err, QV_ENOMEM, "no memory for packets");
 }
 
 qv_status

@@ -28,7 +28,8 @@ static const char *const words[] = {
     [HEIF] =
         "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
         "(heif-convert IMAGE.heic IMAGE.jpg)",
-    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; as JPEG, or as TIFF of "
+    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; "
+                  "as JPEG, or as TIFF of "
                   "another compression, it can be read",
 };
 

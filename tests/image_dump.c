@@ -31,9 +31,9 @@ dump(qvm_reader *r, const qv_clip_info *info, const char *out, qv_error *err)
     const size_t bytes = 3 * (size_t)info->source_width * (size_t)info->source_height;
     uint8_t *rgb = malloc(bytes);
     FILE *file = fopen(out, "wb");
-    qv_status status = rgb && file ? qvm_reader_read(r, 0, info->source_height, info->source_width,
-                                                     rgb, err)
-                                   : qv_fail(err, QV_EIO, "no memory, or no file for it");
+    qv_status status =
+        rgb && file ? qvm_reader_read(r, 0, info->source_height, info->source_width, rgb, err)
+                    : qv_fail(err, QV_EIO, "no memory, or no file for it");
     if (!status && fwrite(rgb, bytes, 1, file) != 1)
         status = qv_fail(err, QV_EIO, "cannot be written");
     if (file)

@@ -715,8 +715,7 @@ make_scans_jpeg(void)
     uint8_t table[69] = { 0xff, 0xdb, 0, 67 };
     clip_bytes file = { malloc(256 + SCANS * SCAN), 0 };
     need(file.data != NULL, "no memory");
-#define APPEND(bytes)                                                                              \
-    (memcpy(file.data + file.n, bytes, sizeof(bytes)), file.n += sizeof(bytes))
+#define APPEND(bytes) (memcpy(file.data + file.n, bytes, sizeof(bytes)), file.n += sizeof(bytes))
     memset(table + 5, 1, 64);
     APPEND(((const uint8_t[]){ 0xff, 0xd8 }));
     APPEND(table);

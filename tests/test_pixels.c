@@ -205,8 +205,8 @@ exif_turns_a_image(void **state)
             memset(frame->data[0] + i * frame->linesize[0], 0, (size_t)W * 3);
         memset(frame->data[0], 255, 3);
         memset(frame->data[0] + 3, 100, 3);
-        assert_int_equal(
-            qvm_convert(&converter, frame, qvm_exif_turn(orientation), &image, NULL), QV_OK);
+        assert_int_equal(qvm_convert(&converter, frame, qvm_exif_turn(orientation), &image, NULL),
+                         QV_OK);
         assert_true(image.width == width && image.height == height);
         if (image.rgb[y * image.stride + 3 * x] != 255 ||
             image.rgb[(y + dy) * image.stride + 3 * (x + dx)] != 100)
