@@ -55,6 +55,7 @@ typedef struct row {
     const uint8_t *y, *u, *v;
     int width;
     const struct yuv_numbers *numbers;
+    const float *levels; /* [6] */
 } row;
 
 static void
@@ -65,6 +66,30 @@ colour_jpeg(row r, uint8_t *rgb)
         const int y = r.y[x], cb = r.u[x] - 128, cr = r.v[x] - 128;
         *rgb++ = clip(y + ((91881 * cr + half) >> 16));
         *rgb++ = clip(y + ((-22554 * cb - 46802 * cr + half) >> 16));
+        *rgb++ = clip(y + ((116130 * cb + half) >> 16));
+    }
+}
+
+/* libtiff's level of a code, of which `black` and `white` are known. */
+static int
+level(int code, float black, float white, float range)
+{
+    const float span = white - black;
+    const float value = (float)(code - (int)black) * range / (span != 0 ? span : 1);
+    return (int)(value < -4096 ? -4096 : value > 4096 ? 4096 : value);
+}
+
+static void
+colour_tiff(row r, uint8_t *rgb)
+{
+    const int half = 1 << 15;
+    const float *l = r.levels;
+    for (int x = 0; x < r.width; x++) {
+        const int y = level(r.y[x], l[0], l[1], 255);
+        const int cb = level(r.u[x] - 128, l[2] - 128, l[3] - 128, 127);
+        const int cr = level(r.v[x] - 128, l[4] - 128, l[5] - 128, 127);
+        *rgb++ = clip(y + ((91881 * cr + half) >> 16));
+        *rgb++ = clip(y + ((-22553 * cb - 46802 * cr + half) >> 16));
         *rgb++ = clip(y + ((116130 * cb + half) >> 16));
     }
 }
@@ -125,10 +150,11 @@ qvm_is_plain_yuv(const AVPixFmtDescriptor *format)
 }
 
 bool
-qvm_image_rgb(const AVFrame *frame, qvm_colour colour, uint8_t *rgb, int64_t stride)
+qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
+              int64_t stride)
 {
     static void (*const colours[])(row, uint8_t *) = { [QVM_JPEG] = colour_jpeg,
-                                                       [QVM_TIFF] = colour_jpeg,
+                                                       [QVM_TIFF] = colour_tiff,
                                                        [QVM_WEBP] = colour_webp,
                                                        [QVM_AVIF] = colour_avif };
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
@@ -136,7 +162,11 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, uint8_t *rgb, int64_t str
     const bool half_width = format->log2_chroma_w, half_height = format->log2_chroma_h;
     const int last = half_height ? (height + 1) / 2 - 1 : height - 1;
     uint8_t *lines = malloc(2 * (size_t)width);
-    row r = { .u = lines, .v = lines + width, .width = width, .numbers = find_numbers(frame) };
+    row r = { .u = lines,
+              .v = lines + width,
+              .width = width,
+              .numbers = find_numbers(frame),
+              .levels = levels };
     if (!lines)
         return false;
     for (int y = 0; y < height; y++) {

@@ -176,7 +176,7 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
     const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_TIFF;
     if (of_library && qvm_is_plain_yuv(format))
-        return qvm_image_rgb(frame, c->colour, c->rgb->data[0], c->rgb->linesize[0])
+        return qvm_image_rgb(frame, c->colour, c->levels, c->rgb->data[0], c->rgb->linesize[0])
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for a row of an image");
     if (c->colour != QVM_CLIP && qvm_is_wide(format)) {

@@ -229,6 +229,8 @@ void qvm_warm_up(void);
 
 /* unread.c: why nothing of the file can be decoded, in words; NULL where its bytes do not tell. */
 const char *qvm_why_unread(const qvm_source *source);
+/* Black and white of a TIFF's Y, Cb and Cr. */
+void qvm_find_levels(const qvm_source *source, float levels[6]);
 
 /* n bytes of the clip from `at` on, or as many as there are; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
@@ -309,6 +311,7 @@ typedef enum qvm_colour {
 typedef struct qvm_converter {
     qvm_colour colour;
     bool on_white;             /* transparent images; else as if they were not */
+    float levels[6];           /* TIFF: black and white of Y, Cb and Cr */
     struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
     int width, height, format, range, colorspace; /* that these are for */
     bool fields;
@@ -330,7 +333,8 @@ void qvm_converter_close(qvm_converter *converter);
 
 /* chroma.c: 8-bit planar YUV of an image of JPEG, WebP, AVIF or TIFF; false for lack of memory. */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, uint8_t *rgb, int64_t stride);
+bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
+                   int64_t stride);
 /* Images of gray and RGB with more than 8 bits a sample. */
 bool qvm_is_wide(const AVPixFmtDescriptor *format);
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);

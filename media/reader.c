@@ -271,6 +271,8 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     }
     r->converter.colour = find_colour(r, info->is_image);
     info->remark = find_remark(r);
+    if (r->converter.colour == QVM_TIFF)
+        qvm_find_levels(&r->source, r->converter.levels);
     status = find_white(r, info->is_image, err);
     if (!status)
         status = find_turn(r, info->is_image, err);

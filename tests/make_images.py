@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Images to compare with Pillow: of each format that it and qwenvit read, plain and odd ones.
 
-    make_images.py FOLDER      writes them all
+    make_images.py FOLDER [path/to/image_write]      writes them all
 
-MADE has each by its name: a function that gives the file's bytes.
+MADE has each by its name: a function that gives the file's bytes. image_write adds those of FFmpeg's encoders.
 """
 
 import io
 import random
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -246,11 +247,43 @@ save("alpha.avif", "AVIF", of("RGBA"))
 save("turned.avif", "AVIF", exif=exif_of(6))
 
 
+# What FFmpeg makes of the scene, by image_write: its encoder and pixel format.
+BY_FFMPEG = {
+    f"ffmpeg-{pixels}.{ending}": (encoder, pixels)
+    for ending, encoder, formats in (
+        ("jpg", "mjpeg", ("yuvj420p", "yuvj422p", "yuvj444p")),
+        ("png", "png", ("rgb24", "rgba", "gray", "ya8", "gray16be", "rgb48be", "rgba64be")),
+        ("tif", "tiff", ("rgb24", "rgba", "gray", "gray16le", "rgb48le", "yuv420p", "yuv422p", "yuv444p")),
+        ("bmp", "bmp", ("bgr24", "bgra", "gray", "rgb565le")),
+        ("ppm", "ppm", ("rgb24", "rgb48be")),
+        ("pgm", "pgm", ("gray", "gray16be")),
+        ("qoi", "qoi", ("rgb24", "rgba")),
+        ("j2k", "jpeg2000", ("rgb24", "gray")),
+    )
+    for pixels in formats
+}
+
+
+def by_ffmpeg(tool, name):
+    """Its bytes; None where this FFmpeg has no such encoder, or not of these pixels."""
+    image = scene()
+    done = subprocess.run([tool, *BY_FFMPEG[name], *map(str, image.size)], input=image.tobytes(), stdout=subprocess.PIPE)
+    assert done.returncode in (0, 4), name
+    return done.stdout or None
+
+
+def write_all(folder, tool=None):
+    """Paths of all that can be made; tool: image_write."""
+    made = {name: make() for name, make in MADE.items()}
+    made.update({name: by_ffmpeg(tool, name) for name in BY_FFMPEG if tool})
+    for name in made:
+        if made[name]:
+            Path(folder, name).write_bytes(made[name])
+    return [Path(folder, name) for name in made if made[name]]
+
+
 def main():
-    folder = Path(sys.argv[1])
-    for name, make in MADE.items():
-        (folder / name).write_bytes(make())
-    print(len(MADE), "files")
+    print(len(write_all(*sys.argv[1:3])), "files")
 
 
 if __name__ == "__main__":

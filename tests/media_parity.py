@@ -2,7 +2,7 @@
 """Compares media_dump with transformers, PyAV, torchvision and PIL, byte by byte.
 
     media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
-    media_parity.py --images path/to/image_dump
+    media_parity.py --images path/to/image_dump path/to/image_write
 
 The first is run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
 processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; glm=1: as those of GLM-4.1V; else as those
@@ -157,7 +157,8 @@ def compare(tool, path, words):
 # Levels that an image may be away, for a reason that docs/preprocessing.md has a row for.
 REFUSED = {"jpeg.tif", "gray-jpeg.tif"}
 NOT_ON_WHITE = {"alpha.avif"}  # by qwen-vl-utils' rules: FFmpeg keeps an AVIF's transparency apart
-AWAY = {"cmyk.tif": 1, "cmyk-lzw.tif": 1, "gray-100.pgm": 1, "rgb10.ppm": 1, "irreversible.jp2": 1}
+AWAY = {"cmyk.tif": 1, "cmyk-lzw.tif": 1, "gray-100.pgm": 1, "rgb10.ppm": 1, "irreversible.jp2": 1,
+        "ffmpeg-rgb24.j2k": 1, "ffmpeg-gray.j2k": 1, "ffmpeg-rgb565le.bmp": 1}
 
 
 def as_transformers(path):
@@ -189,12 +190,10 @@ def compare_image(name, said, raw, expected):
     return None if said["remark"] == ("16" in name and "gray" in name) else f"remark {said['remark']}"
 
 
-def compare_images(tool):
+def compare_images(tool, writer):
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, name) for name in make_images.MADE]
-        for path in paths:
-            path.write_bytes(make_images.MADE[path.name]())
+        paths = make_images.write_all(folder, writer)
         for words, read in (([], as_transformers), (["like=1"], as_qwen_vl_utils)):
             done = subprocess.run([tool, *words, folder, *paths], capture_output=True, text=True, check=True)
             for i, (path, line) in enumerate(zip(paths, done.stdout.splitlines(), strict=True)):
@@ -208,7 +207,7 @@ def compare_images(tool):
 
 def main():
     if sys.argv[1] == "--images":
-        return compare_images(sys.argv[2])
+        return compare_images(*sys.argv[2:])
     words = [w for w in sys.argv[2:] if "=" in w]
     paths = [w for w in sys.argv[2:] if "=" not in w]
     lines = [compare(sys.argv[1], path, words) for path in paths]
