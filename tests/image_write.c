@@ -56,7 +56,7 @@ main(int argc, char **argv)
     const enum AVPixelFormat format = argc == 5 ? av_get_pix_fmt(argv[2]) : AV_PIX_FMT_NONE;
     if (!codec || format == AV_PIX_FMT_NONE)
         return LACKING;
-    const int width = atoi(argv[3]), height = atoi(argv[4]);
+    const int width = (int)strtol(argv[3], NULL, 10), height = (int)strtol(argv[4], NULL, 10);
     AVCodecContext *encoder = avcodec_alloc_context3(codec);
     AVFrame *rgb = new_frame(width, height, AV_PIX_FMT_RGB24);
     AVFrame *frame = new_frame(width, height, format);
