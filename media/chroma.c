@@ -162,13 +162,13 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], ui
     const bool half_width = format->log2_chroma_w, half_height = format->log2_chroma_h;
     const int last = half_height ? (height + 1) / 2 - 1 : height - 1;
     uint8_t *lines = malloc(2 * (size_t)width);
+    if (!lines)
+        return false;
     row r = { .u = lines,
               .v = lines + width,
               .width = width,
               .numbers = find_numbers(frame),
               .levels = levels };
-    if (!lines)
-        return false;
     for (int y = 0; y < height; y++) {
         const int i = half_height ? y / 2 : y;
         const int j = y % 2 ? (i < last ? i + 1 : i) : (i > 0 ? i - 1 : i);
