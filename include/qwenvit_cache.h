@@ -112,6 +112,7 @@ typedef struct qv_cache_result {
     int64_t n_timestamps;
     double sampled_fps; /* qv_clip_info's, of a clip; 0: none */
     bool is_image;
+    int remark; /* qv_clip_info's qv_remark, of an image; 0: none */
     uint64_t reserved[2];
 } qv_cache_result;
 

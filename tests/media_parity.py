@@ -87,8 +87,8 @@ def sample(processor, meta, options):
 def video_reference(path, options):
     processor, size, factor = video_processor(options)
     container = av.open(path)
-    stream = container.streams.video[0]
-    decoded = list(container.decode(video=0))
+    stream = container.streams.best("video")  # as torchcodec takes it
+    decoded = list(container.decode(stream))
     total = stream.frames or len(decoded)
     fps = float(stream.average_rate)
     end = options.get("end", float("inf"))

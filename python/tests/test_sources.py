@@ -110,6 +110,9 @@ def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
             assert (model.preprocess(source).pixel_values == made[name].pixel_values).all(), name
         assert bool(made[name].remark) == (name == "wide.png") and not made[name].damage
     assert "white from level 255" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
+        writer.add([tmp_path / "wide.png", tmp_path / "alpha.png"])
+    assert [entry.remark for entry in qwenvit.Cache(tmp_path / "cache").values()].count(made["wide.png"].remark) == 1
     for source in (table, table[..., :3]):
         assert (model.preprocess(source).pixel_values == made["alpha.png"].pixel_values).all()
 
