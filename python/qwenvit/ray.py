@@ -132,8 +132,7 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
     """Makes the cache that `qwenvit cache` makes of the same list, in a folder that all nodes see.
 
     dataset: rows with `path`, and where wanted key, start, end, fps, max_frames, max_pixels, first_frame, offset,
-    bytes;
-    other columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
+    bytes; other columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
     num_gpus GPUs or num_cpus cores, and a part for every batch of rows, sealed before Ray hears that the
     batch is done. So what Ray does again after a crash is found in the cache, or done again and counted
     once by those who read it; run it again after any end, and it goes on. model, load_options: as of
