@@ -61,6 +61,7 @@ int64_t qv_cache_latest_ns(void);
 struct qv_cache_asked {
     int64_t fps_micro, max_frames, max_pixels, offset,
         bytes; /* fps_micro: frames in 10^6 seconds */
+    bool first_frame;
 };
 /* Its text; NULL where nothing was asked. */
 const char *qv_cache_asked_text(const struct qv_cache_asked *asked,

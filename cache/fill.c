@@ -140,6 +140,7 @@ finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_stat
     qv_cache_result done = { .status = status,
                              .error = words,
                              .is_image = result->is_image,
+                             .remark = result->clip ? (int)result->clip->remark : 0,
                              .damaged_frames = result->damaged_frames,
                              .grid_thw = { result->grid_thw[0], result->grid_thw[1],
                                            result->grid_thw[2] } };

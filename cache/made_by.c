@@ -33,12 +33,18 @@ preprocess_json(const qv_preprocess *p)
 static json_t *
 sampling_json(const qv_clip_options *c)
 {
-    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
-                     "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
-                     (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames,
-                     "min_pixels", (json_int_t)c->min_pixels, "max_pixels",
-                     (json_int_t)c->max_pixels, "total_pixels", (json_int_t)c->total_pixels,
-                     "cap_pixels", c->cap_pixels);
+    json_t *j =
+        json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
+                  "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
+                  (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames, "min_pixels",
+                  (json_int_t)c->min_pixels, "max_pixels", (json_int_t)c->max_pixels,
+                  "total_pixels", (json_int_t)c->total_pixels, "cap_pixels", c->cap_pixels);
+    /* only where it is asked for: caches that do not say it are of the same */
+    if (j && c->first_frame && json_object_set_new(j, "first_frame", json_true())) {
+        json_decref(j);
+        return NULL;
+    }
+    return j;
 }
 
 /* What a folder's model is called: "Qwen/Qwen3-VL-4B-Instruct" of models--Qwen--Qwen3-VL-4B-Instruct in a
@@ -118,7 +124,8 @@ qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CA
                                           .max_frames = o->max_frames,
                                           .max_pixels = o->max_pixels,
                                           .offset = o->offset,
-                                          .bytes = o->length };
+                                          .bytes = o->length,
+                                          .first_frame = o->first_frame };
     s.options = qv_cache_asked_text(&asked, text);
     return s;
 }

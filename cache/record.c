@@ -7,6 +7,7 @@
 #include "cache.h"
 #include "files/json.h"
 #include "files/utf8.h"
+#include "qwenvit_media.h"
 
 enum { MOST_ERROR_BYTES = 800 /* of a record's error */ };
 
@@ -58,6 +59,8 @@ add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
     qv_text_say(t, ",\"picture\":%s", r->is_image ? "true" : "false");
     if (r->sampled_fps > 0)
         add_real(t, "sampled_fps", r->sampled_fps);
+    if (*qv_remark_text((qv_remark)r->remark))
+        add_string(t, "remark", qv_remark_text((qv_remark)r->remark));
     qv_text_say(t, ",\"xxh3\":\"%016" PRIx64 "\"", xxh3);
 }
 

@@ -12,16 +12,19 @@
 
 /* ---- of one clip ----------------------------------------------------------------------------- */
 
+static const char first_frame[] = ",\"first_frame\":true"; /* left out where it is false */
+
 const char *
 qv_cache_asked_text(const struct qv_cache_asked *a, char text[QV_CACHE_OPTIONS_BYTES])
 {
-    if (a->fps_micro <= 0 && !a->max_frames && !a->max_pixels && !a->offset && !a->bytes)
+    if (a->fps_micro <= 0 && !a->max_frames && !a->max_pixels && !a->offset && !a->bytes &&
+        !a->first_frame)
         return NULL;
     snprintf(text, QV_CACHE_OPTIONS_BYTES, /* whatever the locale */
              "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64 ",\"max_pixels\":%" PRId64
-             ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "}",
+             ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "%s}",
              a->fps_micro / 1000000, a->fps_micro % 1000000, a->max_frames, a->max_pixels,
-             a->offset, a->bytes);
+             a->offset, a->bytes, a->first_frame ? first_frame : "");
     return text;
 }
 
@@ -55,6 +58,7 @@ read_asked(const char *text, struct qv_cache_asked *a)
     if (whole < 0 || whole > INT64_MAX / 1000000 - 1)
         return false;
     a->fps_micro = whole * 1000000 + micro;
+    a->first_frame = !strncmp(at, first_frame, sizeof first_frame - 1);
     const char *same = qv_cache_asked_text(a, again);
     return same && !strcmp(same, text);
 }

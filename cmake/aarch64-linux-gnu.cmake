@@ -10,7 +10,7 @@ set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 set(headers ${CMAKE_BINARY_DIR}/headers)
 file(MAKE_DIRECTORY ${headers})
 foreach(name jansson.h jansson_config.h xxhash.h oneapi libavcodec libavformat libavutil libswscale
-        seccomp.h seccomp-syscalls.h)
+        seccomp.h seccomp-syscalls.h jpeglib.h jconfig.h jmorecfg.h jerror.h)
     file(GLOB found /usr/include/${name} /usr/include/*-linux-gnu/${name})
     if(found)
         file(CREATE_LINK ${found} ${headers}/${name} SYMBOLIC)

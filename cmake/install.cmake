@@ -137,7 +137,7 @@ function(install_pc name summary)
 endfunction()
 install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
 if(QV_MEDIA)
-    install_pc(qwenvit_media "Clips and images as frames for qwenvit" ${FFMPEG_LDFLAGS} -pthread
+    install_pc(qwenvit_media "Clips and images as frames for qwenvit" ${FFMPEG_LDFLAGS} ${JPEG_LDFLAGS} -pthread
                -ldl -lm)
     install_pc(qwenvit_job "Many clips at once for qwenvit" -pthread -lm)
 endif()
@@ -183,5 +183,5 @@ set(CPACK_COMPONENT_DEV_DESCRIPTION
     "Headers and static libraries of qwenvit\nAnd what find_package and pkg-config read.")
 # what only the static libraries need
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
-    "libjansson-dev, libavformat-dev, libavcodec-dev, libswscale-dev, libavutil-dev")
+    "libjansson-dev, libavformat-dev, libavcodec-dev, libswscale-dev, libavutil-dev, libjpeg-dev")
 include(CPack)

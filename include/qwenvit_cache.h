@@ -50,7 +50,7 @@ struct qv_clip_options; /* qwenvit_media.h */
 #define QV_CACHE_OPTIONS_BYTES 192
 /* The source that `qwenvit cache` has of a clip, whose file is looked at: one that is not there has no
  * size and no time. own: what is asked of this clip alone, or NULL. start_s and end_s become the piece;
- * fps, max_frames, max_pixels, offset and length the options, if one of them is not 0; the rest is not
+ * fps, max_frames, max_pixels, offset, length and first_frame the options, if one of them is not 0; the rest is not
  * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. For
  * a record, bytes and mtime_ns are to be qv_clip_info's: the file may be another since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
@@ -112,6 +112,7 @@ typedef struct qv_cache_result {
     int64_t n_timestamps;
     double sampled_fps; /* qv_clip_info's, of a clip; 0: none */
     bool is_image;
+    int remark; /* qv_clip_info's qv_remark, of an image; 0: none */
     uint64_t reserved[2];
 } qv_cache_result;
 

@@ -39,6 +39,7 @@ typedef struct qv_row_own {
     double fps, start_s, end_s;
     int64_t max_frames, max_pixels;
     int64_t offset, bytes; /* where in the file the clip lies */
+    bool first_frame;
 } qv_row_own;
 
 /* A row of a list of clips, as `qwenvit encode` and `qwenvit cache` read it from JSON and the wheel from a
@@ -50,10 +51,11 @@ typedef struct qv_row {
 } qv_row;
 
 typedef enum qv_row_type {
-    QV_ROW_OTHER = 0, /* what is none of these; true and false are not numbers */
+    QV_ROW_OTHER = 0, /* what is none of these */
     QV_ROW_TEXT,
     QV_ROW_INTEGER,
     QV_ROW_REAL,
+    QV_ROW_FLAG, /* `integer` is 1 or 0 */
     QV_ROW_TYPE_MAX = 0x7fff
 } qv_row_type;
 
@@ -64,8 +66,8 @@ typedef struct qv_row_value {
     double real;
 } qv_row_value;
 
-/* Sets the field of that name: "path", "key", "fps", "max_frames", "max_pixels", "start", "end", "offset" or
- * "bytes". NULL where that is done; else what the value must be, in words ("an integer from 1 up"), or ""
+/* Sets the field of that name: "path", "key", "fps", "max_frames", "max_pixels", "start", "end", "offset",
+ * "bytes" or "first_frame". NULL where that is done; else what the value must be, in words ("an integer from 1 up"), or ""
  * where there is no such field. */
 QV_API const char *qv_row_set(qv_row *row, const char *name, const qv_row_value *value);
 /* What the fields say together: QV_EINVAL for a row without a path, and for an end that is not above its

@@ -62,8 +62,20 @@ typedef struct qv_clip_options {
      * and before end_s are the clip to sample from. 0: from its beginning, to its end. Where `like` is
      * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
     double start_s, end_s;
-    uint64_t reserved[8];
+    bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
+    uint64_t reserved[7];
 } qv_clip_options;
+
+/* What is not to be expected of an image's pixels. */
+typedef enum qv_remark {
+    QV_REMARK_NONE = 0,
+    QV_REMARK_GRAY16, /* 16-bit gray: what is above 255 is white, as in Pillow */
+    QV_REMARK_JPEG, /* a JPEG that FFmpeg decoded: its bytes are not Pillow's, which are libjpeg-turbo's */
+    QV_REMARK_AVIF, /* an AVIF: colours up to some levels away from Pillow's, which are libavif's */
+    QV_REMARK_MAX = 0x7fff
+} qv_remark;
+/* A sentence that begins with "its"; "" for none; never NULL. */
+QV_API const char *qv_remark_text(qv_remark remark);
 
 typedef struct qv_clip_info {
     bool is_image; /* one still image: the image rules apply */
@@ -91,7 +103,8 @@ typedef struct qv_clip_info {
     /* The identity of the file: its size, and its modification time in nanoseconds since 1970. Both are
      * those of the open file, taken before its first byte is read; of bytes in memory they are 0. */
     int64_t file_bytes, file_mtime_ns;
-    uint64_t reserved[8];
+    qv_remark remark;
+    uint64_t reserved[7];
 } qv_clip_info;
 
 /* The version of the FFmpeg libraries that this process has: "5.1.6". Static text. */

@@ -7,12 +7,12 @@
 #include "error.h"
 #include "qwenvit_job.h"
 
-enum field_kind { TEXT, POSITIVE, SECONDS, COUNT, PLACE };
+enum field_kind { TEXT, POSITIVE, SECONDS, COUNT, PLACE, FLAG };
 
 static const char *const wanted[] = {
     [TEXT] = "a text that is not empty", [POSITIVE] = "a number above 0",
     [SECONDS] = "a number from 0 up",    [COUNT] = "an integer from 1 up",
-    [PLACE] = "an integer from 0 up",
+    [PLACE] = "an integer from 0 up",    [FLAG] = "true or false",
 };
 
 static const struct {
@@ -29,6 +29,7 @@ static const struct {
     { "end", POSITIVE, offsetof(qv_row, own.end_s) },
     { "offset", PLACE, offsetof(qv_row, own.offset) },
     { "bytes", COUNT, offsetof(qv_row, own.bytes) },
+    { "first_frame", FLAG, offsetof(qv_row, own.first_frame) },
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
@@ -61,6 +62,15 @@ set_integer(int64_t *field, const qv_row_value *value, int64_t least)
     return true;
 }
 
+static bool
+set_flag(bool *field, const qv_row_value *value)
+{
+    if (value->type != QV_ROW_FLAG)
+        return false;
+    *field = value->integer;
+    return true;
+}
+
 const char *
 qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
 {
@@ -71,7 +81,8 @@ qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
         return "";
     const enum field_kind kind = fields[i].kind;
     void *field = (char *)row + fields[i].at;
-    const bool good = kind == TEXT ? set_text(field, value)
+    const bool good = kind == TEXT   ? set_text(field, value)
+                      : kind == FLAG ? set_flag(field, value)
                       : kind == POSITIVE || kind == SECONDS
                           ? set_real(field, value, kind == POSITIVE)
                           : set_integer(field, value, kind == COUNT);
@@ -102,6 +113,7 @@ qv_row_options(const qv_row_own *own, const qv_clip_options *all)
     o.end_s = own->end_s;
     o.offset = own->offset;
     o.length = own->bytes;
+    o.first_frame = own->first_frame || all->first_frame;
     o.max_pixels = own->max_pixels ? own->max_pixels : o.max_pixels;
     return o;
 }

@@ -147,6 +147,7 @@ take_facts(qv_clip_info *info, const qv_clip_info *said)
     info->source_fps = said->source_fps;
     info->duration_s = said->duration_s;
     info->source_frames = said->source_frames;
+    info->remark = said->remark;
 }
 
 static qv_status
@@ -155,6 +156,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     const qvm_request open = { .kind = QVM_OPEN,
                                .threads = o->threads,
                                .like = (int32_t)o->like,
+                               .first_frame = o->first_frame,
                                .offset = o->offset,
                                .length = o->length };
     qvm_event event;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decoded frames to upright RGB bytes. */
+#include <libavutil/display.h>
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
 #include <math.h>
@@ -11,45 +12,29 @@
 
 /* ---- display rotation ------------------------------------------------------------------------ */
 
-/* EXIF orientation where FFmpeg passes it on as text only (WebP; JPEG has a matrix too). */
-static qvm_turn
-exif_turn(const AVFrame *frame)
+qvm_turn
+qvm_exif_turn(int orientation)
 {
     static const qvm_turn turns[9] = {
         [2] = { false, true, false }, [3] = { false, true, true }, [4] = { false, false, true },
         [5] = { true, false, false }, [6] = { true, true, false }, [7] = { true, true, true },
         [8] = { true, false, true },
     };
-    const AVDictionaryEntry *entry = av_dict_get(frame->metadata, "Orientation", NULL, 0);
-    const long value = entry ? strtol(entry->value, NULL, 10) : 1;
-    return turns[value >= 1 && value <= 8 ? value : 0];
+    return turns[orientation >= 1 && orientation <= 8 ? orientation : 0];
 }
 
+/* Its angle alone, to the nearest quarter: a mirrored matrix is taken for a turned one. */
 qvm_turn
-qvm_find_turn(const AVFrame *frame, const AVStream *stream)
+qvm_find_turn(const AVStream *stream)
 {
-    const AVFrameSideData *side = av_frame_get_side_data(frame, AV_FRAME_DATA_DISPLAYMATRIX);
-    const size_t bytes = 9 * sizeof(int32_t);
-    const void *found = side && side->size >= bytes
-                            ? side->data
-                            : qvm_stream_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, bytes);
-    const int32_t *matrix = found;
-    qvm_turn turn = { false, false, false };
-    if (!matrix)
-        return exif_turn(frame);
-    /* x' = a x + c y, y' = b x + d y: right angles have one of the two pairs near zero */
-    const double a = matrix[0], b = matrix[1], c = matrix[3], d = matrix[4];
-    const double straight = fmin(fabs(a), fabs(d)), crossed = fmin(fabs(b), fabs(c));
-    const double near_zero = 0.0175; /* one degree, as FFmpeg's own tools allow */
-    if (straight > 0 && fmax(fabs(b), fabs(c)) < near_zero * straight) {
-        turn.flip_x = a < 0;
-        turn.flip_y = d < 0;
-    } else if (crossed > 0 && fmax(fabs(a), fabs(d)) < near_zero * crossed) {
-        turn.transpose = true;
-        turn.flip_x = c < 0;
-        turn.flip_y = b < 0;
-    }
-    return turn;
+    static const int orientations[4] = { 1, 6, 3, 8 }; /* by quarters clockwise */
+    const uint8_t *matrix =
+        stream ? qvm_stream_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t))
+               : NULL;
+    const double degrees =
+        matrix ? av_display_rotation_get((const int32_t *)(const void *)matrix) : NAN;
+    const int quarters = isnan(degrees) ? 0 : (int)round(-degrees / 90);
+    return qvm_exif_turn(orientations[(quarters + 4) % 4]);
 }
 
 int
@@ -188,11 +173,16 @@ scale_fields(const qvm_converter *c, const AVFrame *frame)
 static qv_status
 scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
-    if ((c->colour == QVM_JPEG || c->colour == QVM_WEBP) &&
-        qvm_is_plain_yuv(av_pix_fmt_desc_get(frame->format)))
-        return qvm_image_rgb(frame, c->colour == QVM_WEBP, c->rgb->data[0], c->rgb->linesize[0])
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_TIFF;
+    if (of_library && qvm_is_plain_yuv(format))
+        return qvm_image_rgb(frame, c->colour, c->levels, c->rgb->data[0], c->rgb->linesize[0])
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for a row of an image");
+    if (c->colour != QVM_CLIP && qvm_is_wide(format)) {
+        qvm_wide_rgb(frame, c->colour == QVM_NETPBM, c->rgb->data[0], c->rgb->linesize[0]);
+        return QV_OK;
+    }
     const bool scaled =
         c->fields ? scale_fields(c, frame)
                   : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
@@ -200,13 +190,16 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
-/* One of four channels of colour and transparency; palettes and gray are something else to PIL. */
+/* One of four channels of colour and transparency; palettes are something else to PIL, and so is gray but of 16
+ * bits. */
 static const AVComponentDescriptor *
 find_alpha(const AVPixFmtDescriptor *format)
 {
+    const int n = format ? format->nb_components : 0;
     const bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA &&
-                       !(format->flags & AV_PIX_FMT_FLAG_PAL) && format->nb_components == 4;
-    return alpha ? &format->comp[3] : NULL;
+                       !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
+                       (n == 4 || (n == 2 && format->comp[0].depth == 16));
+    return alpha ? &format->comp[n - 1] : NULL;
 }
 
 /* PIL's paste of an image over white with its own alpha as the mask. */
@@ -238,14 +231,18 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
                        frame->width, frame->height);
-    qv_status status = prepare(c, frame, err);
-    if (!status)
-        status = scale(c, frame, err);
-    if (status)
-        return status;
-    if (c->on_white)
-        put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
-    *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
+    if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) { /* as it is to be */
+        *out = (qvm_image){ frame->data[0], frame->linesize[0], frame->width, frame->height };
+    } else {
+        qv_status status = prepare(c, frame, err);
+        if (!status)
+            status = scale(c, frame, err);
+        if (status)
+            return status;
+        if (c->on_white)
+            put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
+        *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
+    }
     if (!turn.transpose && !turn.flip_x && !turn.flip_y)
         return QV_OK;
 

@@ -196,6 +196,8 @@ are_facts_possible(const qv_clip_info *f)
         f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
         (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
         return false;
+    if ((int)f->remark < 0 || !*qv_remark_text(f->remark) != !f->remark)
+        return false;
     if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
         f->rotation < 0 || f->rotation > 270)
         return false;

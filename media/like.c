@@ -15,6 +15,21 @@ qv_like_name(qv_like like)
     return (size_t)like < N_NAMES ? names[like] : "no qv_like";
 }
 
+const char *
+qv_remark_text(qv_remark remark)
+{
+    switch (remark) {
+    case QV_REMARK_GRAY16:
+        return "its gray of 16 bits is white from level 255 up, as transformers reads it";
+    case QV_REMARK_JPEG:
+        return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot "
+               "read it";
+    case QV_REMARK_AVIF:
+        return "its colours are some levels away from Pillow's: it has more than 8 bits";
+    default: return "";
+    }
+}
+
 bool
 qv_like_parse(const char *name, qv_like *out)
 {

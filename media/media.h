@@ -187,6 +187,7 @@ typedef struct qvm_watch {
     void (*alive)(void *user); /* called once a packet */
     void *user;
     qv_like like;
+    bool first_frame;       /* as an image */
     int64_t offset, length; /* where in the file it lies; length 0: to the end */
 } qvm_watch;
 
@@ -195,6 +196,8 @@ typedef struct qvm_source {
     int64_t at;   /* in the file */
     int io_errno; /* of the first read that failed */
     const qvm_watch *watch;
+    bool
+        is_jpeg; /* an image that jpeg.c reads: nothing of the following but `errors` and n_given is used */
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
@@ -226,8 +229,13 @@ void qvm_warm_up(void);
 
 /* unread.c: why nothing of the file can be decoded, in words; NULL where its bytes do not tell. */
 const char *qvm_why_unread(const qvm_source *source);
+/* Black and white of a TIFF's Y, Cb and Cr. */
+void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* Opens a file's first video stream. */
+/* n bytes of the clip from `at` on, or as many as there are; -1 with errno. */
+int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
+
+/* Opens the video stream of a file that FFmpeg takes for the best. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
 /* `threads` as FFmpeg counts them. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
@@ -235,6 +243,9 @@ qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err
 bool qvm_source_rewind(qvm_source *source, int64_t pts);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
+/* What FFmpeg calls the container, and the codec. */
+const char *qvm_source_format(const qvm_source *source);
+enum AVCodecID qvm_source_codec(const qvm_source *source);
 
 /* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
@@ -244,6 +255,18 @@ void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
 
 /* The next packet of the stream into source->packet; *got is false at the end of what can be read. */
 qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
+
+/* ---- jpeg.c: JPEG files by libjpeg-turbo ------------------------------------------------------- */
+
+/* Whether it does; true where the file cannot be read, which reading it tells. False without libjpeg-turbo. */
+bool qvm_jpeg_is_readable(const qvm_source *source);
+/* Decodes it into an empty frame, as RGB24; it is not turned. Damage counts among the source's errors. */
+qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
+
+/* ---- orientation.c: which way up an image is ------------------------------------------------- */
+
+/* EXIF's orientation, 1 to 8, as Pillow finds it in JPEG, PNG, WebP and TIFF; 0 in other files; -1 with errno. */
+int qvm_find_orientation(const qvm_source *source);
 
 /* ---- count.c: how many frames a file has ------------------------------------------------------- */
 
@@ -274,12 +297,21 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips, PIL's for images. */
-typedef enum qvm_colour { QVM_CLIP, QVM_IMAGE, QVM_JPEG, QVM_WEBP } qvm_colour;
+/* Whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
+typedef enum qvm_colour {
+    QVM_CLIP,
+    QVM_IMAGE,
+    QVM_JPEG, /* decoded by FFmpeg */
+    QVM_WEBP,
+    QVM_AVIF,
+    QVM_TIFF,
+    QVM_NETPBM
+} qvm_colour;
 
 typedef struct qvm_converter {
     qvm_colour colour;
     bool on_white;             /* transparent images; else as if they were not */
+    float levels[6];           /* TIFF: black and white of Y, Cb and Cr */
     struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
     int width, height, format, range, colorspace; /* that these are for */
     bool fields;
@@ -288,8 +320,10 @@ typedef struct qvm_converter {
     size_t turned_bytes;
 } qvm_converter;
 
-/* What a frame's or its stream's display matrix asks for. */
-qvm_turn qvm_find_turn(const AVFrame *frame, const AVStream *stream);
+/* What a stream's display matrix asks for, as torchcodec reads it; `stream` may be NULL. */
+qvm_turn qvm_find_turn(const AVStream *stream);
+/* What EXIF's orientation 1 to 8 asks for; of other numbers none. */
+qvm_turn qvm_exif_turn(int orientation);
 int qvm_turn_degrees(qvm_turn turn);
 
 /* `out` is valid until the next call. */
@@ -297,9 +331,13 @@ qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn t
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
-/* chroma.c: 8-bit planar YUV of a JPEG or WebP image; false for lack of memory. */
+/* chroma.c: 8-bit planar YUV of an image of JPEG, WebP, AVIF or TIFF; false for lack of memory. */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-bool qvm_image_rgb(const AVFrame *frame, bool webp, uint8_t *rgb, int64_t stride);
+bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
+                   int64_t stride);
+/* Images of gray and RGB with more than 8 bits a sample. */
+bool qvm_is_wide(const AVPixFmtDescriptor *format);
+void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
 /* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
 
@@ -313,6 +351,7 @@ typedef struct qvm_reader {
     int resizer_size[4];      /* of the frames that it takes and makes: height, width */
     AVFrame *frame;           /* being received */
     AVFrame *last;            /* the last one that came, number n_decoded - 1 */
+    qvm_turn turn;            /* of all frames */
     qvm_image image;          /* made of frame number n_image, */
     int64_t n_image;          /* -1: of none */
     int64_t n_decoded;
@@ -361,7 +400,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like;                           /* OPEN */
+    int32_t threads, like, first_frame;              /* OPEN */
     int64_t offset, length;                          /* OPEN */
     int32_t height, width, n_slots;                  /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */

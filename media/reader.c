@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decodes a file: what it is, then the frames that are asked for, upright, in RGB and resized. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,14 +86,38 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Whose conversion to RGB the pixels are held to: of clips and images, each transformers'
- * reader's own. */
+/* Whose conversion to RGB the pixels are held to: of clips, and of the first frame of one, PyAV's. */
 static qvm_colour
-find_colour(bool is_image, enum AVCodecID codec)
+find_colour(const qvm_reader *r, bool is_image)
 {
-    if (!is_image)
+    if (!is_image ||
+        !(qvm_source_is_image(&r->source) || is_animation(qvm_source_format(&r->source))))
         return QVM_CLIP;
-    return codec == AV_CODEC_ID_MJPEG ? QVM_JPEG : codec == AV_CODEC_ID_WEBP ? QVM_WEBP : QVM_IMAGE;
+    switch (qvm_source_codec(&r->source)) {
+    case AV_CODEC_ID_MJPEG: return QVM_JPEG;
+    case AV_CODEC_ID_WEBP: return QVM_WEBP;
+    case AV_CODEC_ID_AV1: return QVM_AVIF;
+    case AV_CODEC_ID_TIFF: return QVM_TIFF;
+    case AV_CODEC_ID_PPM:
+    case AV_CODEC_ID_PAM: return QVM_NETPBM;
+    default: return QVM_IMAGE;
+    }
+}
+
+/* What its reader is not to expect of the pixels. */
+static qv_remark
+find_remark(const qvm_reader *r)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(r->last->format);
+    if (r->converter.colour == QVM_CLIP || !format)
+        return QV_REMARK_NONE;
+    if (format->nb_components == 1 && qvm_is_wide(format))
+        return QV_REMARK_GRAY16;
+    if (r->converter.colour == QVM_JPEG && !r->source.is_jpeg)
+        return QV_REMARK_JPEG;
+    const bool gray = format->nb_components == 1 && format->comp[0].depth == 8;
+    return r->converter.colour == QVM_AVIF && !gray && !qvm_is_plain_yuv(format) ? QV_REMARK_AVIF
+                                                                                 : QV_REMARK_NONE;
 }
 
 /* Reads all packets of a clip, and goes back to the first. */
@@ -147,6 +172,10 @@ static qv_status
 read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
 {
     bool got;
+    if (r->source.is_jpeg) {
+        r->n_decoded = 1;
+        return qvm_jpeg_read(&r->source, r->last, err);
+    }
     qv_status status = qvm_source_open_decoder(&r->source, r->single ? 1 : r->threads, err);
     if (status)
         return status;
@@ -158,6 +187,10 @@ read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
     const AVPixFmtDescriptor *pixels = av_pix_fmt_desc_get(r->last->format);
     if (info->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
         return qv_fail(err, QV_EFORMAT, "%s", QVM_FLOATS);
+    const bool tiff = info->is_image && qvm_source_codec(&r->source) == AV_CODEC_ID_TIFF;
+    const char *why = tiff ? qvm_why_unread(&r->source) : NULL;
+    if (why)
+        return qv_fail(err, QV_EFORMAT, "%s", why);
     return QV_OK;
 }
 
@@ -182,6 +215,34 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     return QV_OK;
 }
 
+/* Images by EXIF, clips by their container. qwen-vl-utils turns no image; Pillow turns TIFF by itself. */
+static qv_status
+find_turn(qvm_reader *r, bool is_image, qv_error *err)
+{
+    const enum AVCodecID codec = qvm_source_codec(&r->source);
+    const int exif = is_image ? qvm_find_orientation(&r->source) : 0;
+    if (exif < 0)
+        return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
+    if (is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS && codec != AV_CODEC_ID_TIFF)
+        return QV_OK;
+    r->turn = exif ? qvm_exif_turn(exif) : qvm_find_turn(r->source.stream);
+    return QV_OK;
+}
+
+/* qwen-vl-utils puts an image on white. The fourth byte of a BMP's pixel is transparency where that has masks. */
+static qv_status
+find_white(qvm_reader *r, bool is_image, qv_error *err)
+{
+    enum { COMPRESSION_AT = 30, MASKS = 3 };
+    uint8_t compression = MASKS;
+    if (qvm_source_codec(&r->source) == AV_CODEC_ID_BMP &&
+        qvm_source_read(&r->source, COMPRESSION_AT, &compression, 1) < 0)
+        return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
+    r->converter.on_white =
+        is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS && compression == MASKS;
+    return QV_OK;
+}
+
 /* Reads what the file says about itself and its first frame. */
 static qv_status
 look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
@@ -190,10 +251,9 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
     qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
     if (status)
         return status;
-    snprintf(info->format, sizeof info->format, "%s", r->source.format->iformat->name);
-    snprintf(info->codec, sizeof info->codec, "%s",
-             avcodec_get_name(r->source.stream->codecpar->codec_id));
-    info->is_image = qvm_source_is_image(&r->source);
+    snprintf(info->format, sizeof info->format, "%s", qvm_source_format(&r->source));
+    snprintf(info->codec, sizeof info->codec, "%s", avcodec_get_name(qvm_source_codec(&r->source)));
+    info->is_image = r->watch->first_frame || qvm_source_is_image(&r->source);
     info->source_frames = 1;
     if (!info->is_image)
         status = read_packets(r, &n_packets, err);
@@ -209,12 +269,18 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
         info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
-    r->converter.colour = find_colour(info->is_image, r->source.codec->codec_id);
-    r->converter.on_white = info->is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS;
-    const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
-    info->rotation = qvm_turn_degrees(turn);
-    info->source_width = turn.transpose ? r->last->height : r->last->width;
-    info->source_height = turn.transpose ? r->last->width : r->last->height;
+    r->converter.colour = find_colour(r, info->is_image);
+    info->remark = find_remark(r);
+    if (r->converter.colour == QVM_TIFF)
+        qvm_find_levels(&r->source, r->converter.levels);
+    status = find_white(r, info->is_image, err);
+    if (!status)
+        status = find_turn(r, info->is_image, err);
+    if (status)
+        return status;
+    info->rotation = qvm_turn_degrees(r->turn);
+    info->source_width = r->turn.transpose ? r->last->height : r->last->width;
+    info->source_height = r->turn.transpose ? r->last->width : r->last->height;
     return QV_OK;
 }
 
@@ -298,8 +364,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
         return QV_OK;
     r->n_missing += index >= r->n_decoded;
     if (r->n_image != r->n_decoded - 1) {
-        const qvm_turn turn = qvm_find_turn(r->last, r->source.stream);
-        status = qvm_convert(&r->converter, r->last, turn, &r->image, err);
+        status = qvm_convert(&r->converter, r->last, r->turn, &r->image, err);
         if (status)
             return status;
         r->n_image = r->n_decoded - 1;

@@ -155,6 +155,7 @@ decode(struct server *s, qv_error *err)
     if (!wait_for_request(s, &s->open))
         return QV_OK;
     watch.like = (qv_like)s->open.like;
+    watch.first_frame = s->open.first_frame;
     watch.offset = s->open.offset;
     watch.length = s->open.length;
     const double began_s = qv_seconds();

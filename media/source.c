@@ -110,21 +110,44 @@ is_stopped(const qvm_source *source)
     return atomic_load_explicit(source->watch->stop, memory_order_relaxed);
 }
 
+/* One read, of n bytes from `at` of the clip on at most: 0 behind its end, -1 with errno. */
+static ssize_t
+read_once(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    const qvm_watch *w = source->watch;
+    ssize_t got;
+    if (w->length && (int64_t)n > w->length - at)
+        n = at < w->length ? (size_t)(w->length - at) : 0;
+    if (!n)
+        return 0;
+    do
+        got = pread(source->fd, to, n, (off_t)(w->offset + at));
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+int64_t
+qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    size_t done = 0;
+    while (done < n) {
+        const ssize_t got = read_once(source, at + (int64_t)done, (char *)to + done, n - done);
+        if (got < 0)
+            return -1;
+        if (!got)
+            break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
 static int
 io_read(void *opaque, uint8_t *buffer, int size)
 {
     qvm_source *source = opaque;
     if (is_stopped(source))
         return AVERROR_EXIT;
-    const qvm_watch *w = source->watch;
-    ssize_t n;
-    if (w->length && size > w->length - source->at)
-        size = source->at < w->length ? (int)(w->length - source->at) : 0;
-    if (!size)
-        return AVERROR_EOF;
-    do
-        n = pread(source->fd, buffer, (size_t)size, (off_t)(w->offset + source->at));
-    while (n < 0 && errno == EINTR);
+    const ssize_t n = read_once(source, source->at, buffer, (size_t)size);
     if (n < 0) {
         source->io_errno = errno;
         return AVERROR(errno);
@@ -192,22 +215,28 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
+/* FFmpeg is told no name, by which it would guess: the content decides. */
 static qv_status
-open_format(qvm_source *source, qv_error *err)
+find_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
 {
-    /* FFmpeg is told no name, by which it would guess: the content decides. */
-    const AVInputFormat *found = NULL;
-    int code = av_probe_input_buffer2(source->io, &found, "", NULL, 0, 0);
+    *found = NULL;
+    const int code = av_probe_input_buffer2(source->io, found, "", NULL, 0, 0);
     if ((code < 0 && source->io_errno) || code == AVERROR(ENOMEM))
         return fail_av(source, code, "reading", err);
-    if (code < 0 || !found)
+    if (code < 0 || !*found)
         return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
-    if (av_match_list(found->name, allowed_formats, ',') <= 0)
+    if (av_match_list((*found)->name, allowed_formats, ',') <= 0)
         return qv_fail(err, QV_EFORMAT,
                        "the content is '%s', which is not read; an ordinary clip or image "
                        "file is expected",
-                       found->name);
+                       (*found)->name);
+    source->is_jpeg = !strcmp((*found)->name, "jpeg_pipe") && qvm_jpeg_is_readable(source);
+    return QV_OK;
+}
 
+static qv_status
+open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
+{
     AVDictionary *options = NULL;
     source->format = avformat_alloc_context();
     if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0 ||
@@ -218,7 +247,7 @@ open_format(qvm_source *source, qv_error *err)
     source->format->pb = source->io;
     source->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     source->format->io_open = io_refuse;
-    code = avformat_open_input(&source->format, "", found, &options);
+    const int code = avformat_open_input(&source->format, "", found, &options);
     av_dict_free(&options);
     if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always the file's doing */
         return qv_fail(err, QV_EFORMAT,
@@ -246,26 +275,18 @@ probe_streams(qvm_source *source, qv_error *err)
     return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
 }
 
-/* transformers takes the first video; qwen-vl-utils' readers what FFmpeg takes for the best. */
-static bool
-is_wanted(const qvm_source *source, int best, unsigned i)
-{
-    return best >= 0 ? i == (unsigned)best : !source->stream;
-}
-
 static qv_status
 choose_stream(qvm_source *source, qv_error *err)
 {
     AVFormatContext *format = source->format;
-    const int best = source->watch->like == QV_LIKE_QWEN_VL_UTILS
-                         ? av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0)
-                         : -1;
+    /* as torchcodec does, which transformers and qwen-vl-utils read with */
+    const int best = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     bool cover = false;
     for (unsigned i = 0; i < format->nb_streams; i++) {
         AVStream *stream = format->streams[i];
         const bool video = stream->codecpar->codec_type == AVMEDIA_TYPE_VIDEO;
         cover = cover || (video && (stream->disposition & AV_DISPOSITION_ATTACHED_PIC));
-        if (is_wanted(source, best, i) && video &&
+        if ((best < 0 ? !source->stream : i == (unsigned)best) && video &&
             !(stream->disposition & AV_DISPOSITION_ATTACHED_PIC))
             source->stream = stream;
         else
@@ -332,14 +353,11 @@ qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
 }
 
-qv_status
-qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err)
+/* The streams of what FFmpeg decodes. */
+static qv_status
+open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
 {
-    qvm_quiet();
-    *source = (qvm_source){ .fd = fd, .watch = watch };
-    qv_status status = open_file(source, err);
-    if (!status)
-        status = open_format(source, err);
+    qv_status status = open_format(source, found, err);
     if (!status)
         status = probe_streams(source, err);
     if (!status)
@@ -347,12 +365,25 @@ qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *er
     const char *why = status == QV_EFORMAT ? qvm_why_unread(source) : NULL;
     if (why)
         status = qv_fail(err, status, "%s", why);
-    if (!status) {
-        source->packet = av_packet_alloc();
-        source->parameters = av_packet_alloc();
-        if (!source->packet || !source->parameters)
-            status = qv_fail(err, QV_ENOMEM, "no memory for packets");
-    }
+    if (status)
+        return status;
+    source->packet = av_packet_alloc();
+    source->parameters = av_packet_alloc();
+    return source->packet && source->parameters ? QV_OK
+                                                : qv_fail(err, QV_ENOMEM, "no memory for packets");
+}
+
+qv_status
+qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err)
+{
+    const AVInputFormat *found;
+    qvm_quiet();
+    *source = (qvm_source){ .fd = fd, .watch = watch };
+    qv_status status = open_file(source, err);
+    if (!status)
+        status = find_format(source, &found, err);
+    if (!status && !source->is_jpeg)
+        status = open_streams(source, found, err);
     if (status)
         qvm_source_close(source);
     return status;
@@ -378,9 +409,23 @@ qvm_source_close(qvm_source *source)
     source->stream = NULL;
 }
 
+const char *
+qvm_source_format(const qvm_source *source)
+{
+    return source->is_jpeg ? "jpeg_pipe" : source->format->iformat->name;
+}
+
+enum AVCodecID
+qvm_source_codec(const qvm_source *source)
+{
+    return source->is_jpeg ? AV_CODEC_ID_MJPEG : source->stream->codecpar->codec_id;
+}
+
 bool
 qvm_source_is_image(const qvm_source *source)
 {
+    if (source->is_jpeg)
+        return true;
     const char *name = source->format->iformat->name;
     const size_t n = strlen(name);
     const AVDictionaryEntry *brand = av_dict_get(source->format->metadata, "major_brand", NULL, 0);

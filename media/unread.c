@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Why nothing of a file can be decoded, by what its own bytes say: for error texts alone. */
+/* What a file's own bytes say where FFmpeg does not: why nothing of it can be decoded, and which levels a TIFF has. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ struct view {
     uint8_t head[HEAD];
 };
 
-enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF };
+enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF, JPEG_TIFF };
 
 static const char *const words[] = {
     [CUT] = "it is cut short: the file ends before the image does",
@@ -28,6 +28,9 @@ static const char *const words[] = {
     [HEIF] =
         "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
         "(heif-convert IMAGE.heic IMAGE.jpg)",
+    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; "
+                  "as JPEG, or as TIFF of "
+                  "another compression, it can be read",
 };
 
 static size_t
@@ -92,28 +95,38 @@ look_at_gif(const struct view *v)
     return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
 }
 
-/* The first image's entries of 12 bytes: a tag, a type, how many values, and these or where they are.
- * What samples are is tag 339, a value of 16 bits for each channel. */
+/* A tag of the first image's entries, which are 12 bytes: a tag, a type, how many values, and these or where they are. False
+ * for one that it has not; *cut: where the file ends too early to tell. */
+static bool
+find_tag(const struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
+{
+    const bool big = *v->head == 'M';
+    const int64_t at = number(v->head + 4, 4, big);
+    *cut = read_at(v, at, entry, 2) < 2;
+    const int n = *cut ? 0 : (int)number(entry, 2, big);
+    for (int i = 0; i < n; i++) {
+        *cut = read_at(v, at + 2 + 12 * (int64_t)i, entry, 12) < 12;
+        if (*cut || number(entry, 2, big) == tag)
+            return !*cut;
+    }
+    return false;
+}
+
+/* How pixels are packed, and what samples are: a value of 16 bits for each channel. */
 static enum reason
 look_at_tiff(const struct view *v)
 {
-    enum { FORMAT = 339, IS_FLOAT = 3 };
+    enum { PACKED = 259, AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
     const bool big = *v->head == 'M';
-    const int64_t at = number(v->head + 4, 4, big);
     uint8_t b[12];
-    if (read_at(v, at, b, 2) < 2)
+    bool cut;
+    if (find_tag(v, PACKED, b, &cut) && number(b + 8, 2, big) == AS_JPEG)
+        return JPEG_TIFF;
+    if (cut || !find_tag(v, FORMAT, b, &cut))
+        return cut ? CUT : NOT_SEEN;
+    if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
         return CUT;
-    const int n = (int)number(b, 2, big);
-    for (int i = 0; i < n; i++) {
-        if (read_at(v, at + 2 + 12 * (int64_t)i, b, sizeof b) < sizeof b)
-            return CUT;
-        if (number(b, 2, big) != FORMAT)
-            continue;
-        if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
-            return CUT;
-        return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
-    }
-    return NOT_SEEN;
+    return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
 }
 
 /* Images in the container of MP4; what AVIF has in it FFmpeg has read for longer. */
@@ -144,16 +157,46 @@ static const struct {
     { 4, 4, "ftyp", look_at_heif },
 };
 
+static bool
+open_view(struct view *v, const qvm_source *source)
+{
+    struct stat info;
+    const qvm_watch *w = source->watch;
+    *v = (struct view){ .source = source };
+    if (fstat(source->fd, &info))
+        return false;
+    v->size = w->length ? w->length : (int64_t)info.st_size - w->offset;
+    read_at(v, 0, v->head, sizeof v->head);
+    return true;
+}
+
+void
+qvm_find_levels(const qvm_source *source, float levels[6])
+{
+    enum { REFERENCE_BLACK_WHITE = 532, LEVELS = 6 };
+    static const float usual[LEVELS] = { 0, 255, 128, 255, 128, 255 };
+    uint8_t b[12], ratios[LEVELS][8];
+    struct view v;
+    bool cut;
+    memcpy(levels, usual, sizeof usual);
+    if (!open_view(&v, source) || !find_tag(&v, REFERENCE_BLACK_WHITE, b, &cut))
+        return;
+    const bool big = *v.head == 'M';
+    if (number(b + 4, 4, big) != LEVELS ||
+        read_at(&v, number(b + 8, 4, big), ratios[0], sizeof ratios) < sizeof ratios)
+        return;
+    for (int i = 0; i < LEVELS; i++) {
+        const uint32_t below = number(ratios[i] + 4, 4, big);
+        levels[i] = below ? (float)((double)number(ratios[i], 4, big) / below) : usual[i];
+    }
+}
+
 const char *
 qvm_why_unread(const qvm_source *source)
 {
-    struct view v = { .source = source };
-    struct stat info;
-    const qvm_watch *w = source->watch;
-    if (fstat(source->fd, &info))
+    struct view v;
+    if (!open_view(&v, source))
         return NULL;
-    v.size = w->length ? w->length : (int64_t)info.st_size - w->offset;
-    read_at(&v, 0, v.head, sizeof v.head);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (!memcmp(v.head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
             return words[formats[i].look(&v)];

@@ -34,6 +34,7 @@ take jansson jansson.h jansson_config.h
 take xxhash xxhash.h
 take cmocka cmocka.h
 take seccomp seccomp.h seccomp-syscalls.h
+take jpeg jpeglib.h jconfig.h jmorecfg.h jerror.h
 for name in avcodec avformat avutil swscale; do
     take "$name" "lib$name"
     module "$name" "lib$name"
@@ -41,6 +42,7 @@ done
 module jansson jansson
 module cmocka cmocka
 module seccomp libseccomp
+module jpeg libjpeg
 
 # what is left of the system's, and a compiler that knows these alone
 for folder in /usr/include "/usr/include/$multiarch"; do

@@ -40,6 +40,17 @@ got=0
 [ "$got" = 1 ] || { cat out.txt err.txt; fail "exit $got, not 1, for three of five"; }
 grep -qF '3 of 5 clips failed' err.txt || { cat err.txt; fail 'three of five are not told'; }
 [ "$(cd out && echo *)" = 'four.mp4.safetensors three.mp4.safetensors' ] || fail "wrote $(ls out)"
+# the first frame alone, of animations and clips; a list says it of one, and 1 is not true
+"$write_clips" whole.gif > made.txt
+"$qwenvit" info whole.gif three.mp4 --first-frame --json > first.json
+[ "$(grep -c '"kind":"image".*"source_frames":1,.*"remark":""' first.json)" = 2 ] || fail "$(cat first.json)"
+echo '{"path": "whole.gif", "first_frame": true}' > first.list
+"$qwenvit" encode --list first.list --model "$model" -o first > first.txt || fail "$(cat first.txt)"
+grep -q 'whole.gif: 1 frame of' first.txt || fail "$(cat first.txt)"
+echo '{"path": "whole.gif", "first_frame": 1}' > first.list
+! "$qwenvit" encode --list first.list --model "$model" -o first > first.txt 2>&1 || fail 'first_frame is 1'
+grep -q '"first_frame" must be true or false' first.txt || fail "$(cat first.txt)"
+
 echo "$n clips refused, the others of a call done"
 
 command -v strace > /dev/null || { echo 'no strace here: what is opened was not watched'; exit 0; }

@@ -127,7 +127,7 @@ has qwenvit bin/qwenvit bin/qwenvit-bench libexec/qwenvit/qwenvit-decoder 'libqw
 has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_media.h include/qwenvit_job.h \
     libqwenvit.a libqwenvit_media.a libqwenvit_job.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
-grep -q 'Depends:.*libavformat.*libjansson4.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
+grep -q 'Depends:.*libavformat.*libjansson4.*libjpeg.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
 grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'
 ! grep -E 'Depends:.*(cuda|cublas|cudnn)' qwenvit.control || fail 'qwenvit alone wants CUDA'
 root-qwenvit/usr/bin/qwenvit info "$model" > said.txt || fail 'the packaged command does not run'

@@ -355,8 +355,14 @@ lie_about(qv_clip_info *info)
         memset(info->codec, 0xff, sizeof info->codec);
         memset(info->format, '\033', sizeof info->format);
     }
-    if (is("decisions")) /* which are the near end's */
+    if (is("decisions")) { /* which are the near end's */
         memset(&info->first_frame, 0x55, sizeof *info - offsetof(qv_clip_info, first_frame));
+        info->remark = QV_REMARK_NONE;
+    }
+    if (is("remark"))
+        info->remark = QV_REMARK_AVIF + 1;
+    if (is("remark back"))
+        info->remark = (qv_remark)-1;
 }
 
 qv_status

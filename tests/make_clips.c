@@ -702,6 +702,32 @@ huge_jpeg(clip_bytes *file)
         }
 }
 
+/* Of 4096 x 4096 gray, in so many scans of 40 bytes that have a pass over all of its blocks each: runs of 16384 blocks
+ * without a value. */
+static clip_bytes
+make_scans_jpeg(void)
+{
+    enum { SCANS = 2000, SCAN = 40 };
+    static const uint8_t frame[] = { 0xff, 0xc2, 0, 11, 8, 16, 0, 16, 0, 1, 1, 0x11, 0 };
+    static const uint8_t codes[] = { 0xff, 0xc4, 0, 20, 0x10, 1, 0, 0, 0, 0, 0,
+                                     0,    0,    0, 0,  0,    0, 0, 0, 0, 0, 0xe0 };
+    static const uint8_t scan[SCAN] = { 0xff, 0xda, 0, 8, 1, 1, 0, 1, 63 };
+    uint8_t table[69] = { 0xff, 0xdb, 0, 67 };
+    clip_bytes file = { malloc(256 + SCANS * SCAN), 0 };
+    need(file.data != NULL, "no memory");
+#define APPEND(bytes) (memcpy(file.data + file.n, bytes, sizeof(bytes)), file.n += sizeof(bytes))
+    memset(table + 5, 1, 64);
+    APPEND(((const uint8_t[]){ 0xff, 0xd8 }));
+    APPEND(table);
+    APPEND(frame);
+    APPEND(codes);
+    for (int i = 0; i < SCANS; i++)
+        APPEND(scan);
+    APPEND(((const uint8_t[]){ 0xff, 0xd9 }));
+#undef APPEND
+    return file;
+}
+
 static void
 huge_raw_entry(clip_bytes *file)
 {
@@ -883,6 +909,18 @@ static const recipe recipes[] = {
       .encoder = "png",
       .looks = { KIND(RGB24, false) },
       .edit = cut_half },
+    { .name = "still.jpg",
+      .frames = 1,
+      .muxer = "image2pipe",
+      .encoder = "mjpeg",
+      .looks = { KIND(YUVJ420P, true) } },
+    { .name = "huge.jpg",
+      .frames = 1,
+      .muxer = "image2pipe",
+      .encoder = "mjpeg",
+      .looks = { KIND(YUVJ420P, true) },
+      .edit = huge_jpeg },
+    { .name = "scans.jpg", .make = make_scans_jpeg },
     { .name = "cut.gif",
       .frames = 1,
       .encoder = "gif",

@@ -41,6 +41,7 @@ static const struct {
     { "start", AT(start_s), REAL },
     { "end", AT(end_s), REAL },
     { "like", AT(like), NUMBER }, /* an enum is an int here */
+    { "first_frame", AT(first_frame), FLAG },
 #undef AT
 };
 

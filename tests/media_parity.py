@@ -2,27 +2,37 @@
 """Compares media_dump with transformers, PyAV, torchvision and PIL, byte by byte.
 
     media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
+    media_parity.py --images path/to/image_dump path/to/image_write
 
-Run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
+The first is run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
 processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; glm=1: as those of GLM-4.1V; else as those
-of Qwen3-VL.
+of Qwen3-VL. The second makes the images of make_images.py, and needs nothing but Pillow: they are compared as
+transformers' load_image() and qwen-vl-utils read them, before they are resized.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-import av
-import numpy as np
-import torch
-from transformers.image_utils import SizeDict, load_image
-from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
-from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
-from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
-from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
-from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
-from transformers.video_utils import VideoMetadata
+import make_images
+from PIL import Image, ImageChops, ImageOps
+
+try:
+    import av
+    import numpy as np
+    import torch
+    from transformers.image_utils import SizeDict, load_image
+    from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
+    from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+except ImportError:
+    if "--images" not in sys.argv:
+        raise
 
 VIDEO_SIZE = {"shortest_edge": 4096, "longest_edge": 25165824}
 PICTURE_SIZE = {"shortest_edge": 65536, "longest_edge": 16777216}
@@ -77,8 +87,8 @@ def sample(processor, meta, options):
 def video_reference(path, options):
     processor, size, factor = video_processor(options)
     container = av.open(path)
-    stream = container.streams.video[0]
-    decoded = list(container.decode(video=0))
+    stream = container.streams.best("video")  # as torchcodec takes it
+    decoded = list(container.decode(stream))
     total = stream.frames or len(decoded)
     fps = float(stream.average_rate)
     end = options.get("end", float("inf"))
@@ -142,7 +152,62 @@ def compare(tool, path, words):
     )
 
 
+# ---- images --------------------------------------------------------------------------------------
+
+# Levels that an image may be away, for a reason that docs/preprocessing.md has a row for.
+REFUSED = {"jpeg.tif", "gray-jpeg.tif"}
+NOT_ON_WHITE = {"alpha.avif"}  # by qwen-vl-utils' rules: FFmpeg keeps an AVIF's transparency apart
+AWAY = {"cmyk.tif": 1, "cmyk-lzw.tif": 1, "gray-100.pgm": 1, "rgb10.ppm": 1, "irreversible.jp2": 1,
+        "ffmpeg-rgb24.j2k": 1, "ffmpeg-gray.j2k": 1, "ffmpeg-rgb565le.bmp": 1}
+
+
+def as_transformers(path):
+    """transformers.image_utils.load_image"""
+    return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+
+
+def as_qwen_vl_utils(path):
+    """Its to_rgb"""
+    image = Image.open(path)
+    if image.mode != "RGBA" or path.name in NOT_ON_WHITE:
+        return image.convert("RGB")
+    image.load()
+    white = Image.new("RGB", image.size, (255, 255, 255))
+    white.paste(image, mask=image.split()[3])
+    return white
+
+
+def compare_image(name, said, raw, expected):
+    """None, or what is wrong in words."""
+    if "error" in said:
+        return None if name in REFUSED and "packed as JPEG" in said["error"] else said["error"]
+    if (said["width"], said["height"]) != expected.size:
+        return f"{said['width']}x{said['height']}, expected {expected.width}x{expected.height}"
+    apart = ImageChops.difference(Image.frombytes("RGB", expected.size, raw), expected)
+    most = max(high for _, high in apart.getextrema())
+    if said["damaged"] or most > AWAY.get(name, 0):
+        return f"{most} levels away, {said['damaged']} damaged"
+    return None if said["remark"] == ("16" in name and "gray" in name) else f"remark {said['remark']}"
+
+
+def compare_images(tool, writer):
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = make_images.write_all(folder, writer)
+        for words, read in (([], as_transformers), (["like=1"], as_qwen_vl_utils)):
+            done = subprocess.run([tool, *words, folder, *paths], capture_output=True, text=True, check=True)
+            for i, (path, line) in enumerate(zip(paths, done.stdout.splitlines(), strict=True)):
+                said = json.loads(line)
+                raw = b"" if "error" in said else Path(folder, str(i)).read_bytes()
+                words = compare_image(path.name, said, raw, read(path))
+                wrong += [f"{read.__name__}: {path.name}: {words}"] if words else []
+    print(*wrong, f"{len(paths)} images, {len(wrong)} of twice as many not as they should be", sep="\n")
+    return bool(wrong)
+
+
 def main():
+    if sys.argv[1] == "--images":
+        return compare_images(*sys.argv[2:])
     words = [w for w in sys.argv[2:] if "=" in w]
     paths = [w for w in sys.argv[2:] if "=" not in w]
     lines = [compare(sys.argv[1], path, words) for path in paths]

@@ -442,10 +442,14 @@ test_source_of(void **state)
             .max_frames = INT64_MIN,
             .max_pixels = INT64_MIN,
             .offset = INT64_MIN,
-            .length = INT64_MIN }, /* the longest text */
+            .length = INT64_MIN,
+            .first_frame = true }, /* the longest text */
           "fps\":999999999.999999,\"max_frames\":-9223372036854775808,\"max_pixels\":-"
           "9223372036854775808,"
-          "\"offset\":-9223372036854775808,\"bytes\":-9223372036854775808" },
+          "\"offset\":-9223372036854775808,\"bytes\":-9223372036854775808,\"first_frame\":true" },
+        { { .first_frame = true },
+          "fps\":0.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0,\"first_"
+          "frame\":true" },
     };
     const char *path = temp_file("clip", "12345", 5);
     const struct timespec times[2] = { { .tv_sec = 3 },

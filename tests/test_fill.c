@@ -428,6 +428,10 @@ a_row_takes_what_its_fields_mean(void **state)
     {                                                                                              \
         .type = QV_ROW_OTHER                                                                       \
     }
+#define FLAG(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_ROW_FLAG, .integer = (v)                                                        \
+    }
     static const struct {
         const char *name, *words; /* NULL: it is right */
         qv_row_value value;
@@ -452,6 +456,10 @@ a_row_takes_what_its_fields_mean(void **state)
         { "offset", NULL, INTEGER(0) },
         { "offset", "an integer from 0 up", INTEGER(-1) },
         { "bytes", "an integer from 1 up", INTEGER(0) },
+        { "first_frame", NULL, FLAG(true) },
+        { "first_frame", "true or false", INTEGER(1) },
+        { "max_frames", "an integer from 1 up", FLAG(true) },
+        { "path", "a text that is not empty", FLAG(true) },
         { "fsp", "", INTEGER(1) },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -476,10 +484,11 @@ a_row_has_a_path_and_ends_after_its_start(void **state)
     assert_int_equal(qv_row_check(&row, &err), QV_OK);
     row.own.fps = 3;
     row.own.bytes = 7;
+    row.own.first_frame = true;
     const qv_clip_options all = { .num_frames = 5, .max_frames = 6, .min_pixels = 8 };
     const qv_clip_options o = qv_row_options(&row.own, &all);
     assert_true(o.fps == 3 && !o.num_frames && o.max_frames == 6 && o.min_pixels == 8);
-    assert_true(o.start_s == 2 && o.end_s == 2.5 && o.length == 7);
+    assert_true(o.start_s == 2 && o.end_s == 2.5 && o.length == 7 && o.first_frame);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)

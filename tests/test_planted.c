@@ -137,6 +137,8 @@ static const struct fault faults[] = {
     { "frames", IMPOSSIBLE },
     { "rotation", IMPOSSIBLE },
     { "rotation back", IMPOSSIBLE },
+    { "remark", IMPOSSIBLE },
+    { "remark back", IMPOSSIBLE },
     { "rate nan", IMPOSSIBLE },
     { "rate inf", IMPOSSIBLE },
     { "rate none", IMPOSSIBLE },

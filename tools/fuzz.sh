@@ -13,7 +13,7 @@ case $seconds in '' | *[!0-9]*) echo "fuzz.sh: what is $seconds? (seconds)" >&2;
 names=${*:-$(ls tests/fuzz/corpus)}
 build=build/fuzz
 cmake -S . -B $build -G Ninja -DCMAKE_C_COMPILER="${CC:-clang}" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DQV_FUZZ=ON -DQV_CPU=OFF -DQV_MEDIA=OFF -DQV_TOOLS=OFF > $build.log 2>&1 || { cat $build.log; exit 4; }
+    -DQV_FUZZ=ON -DQV_CPU=OFF -DQV_TOOLS=OFF > $build.log 2>&1 || { cat $build.log; exit 4; }
 cmake --build $build --target $(printf 'fuzz_%s ' $names)
 
 # sizes in inputs are hostile: memory that is not there is an error, not the end

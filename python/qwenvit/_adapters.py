@@ -2,7 +2,15 @@
 """What Tokens and entries of a cache share: the methods of engines.py, of one result."""
 
 
+def damage_of(n, is_image):
+    """As the command says it."""
+    if n and is_image:
+        return "the image is damaged: what could not be decoded is a guess"
+    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
+
+
 class Adapters:
+    damage = property(lambda self: damage_of(self.damaged_frames, self.is_image), doc='Words; "" for none.')
     picture = property(lambda self: self.is_image, doc="The name that is_image had in 0.2.")
 
     def to_vllm(self, **about):

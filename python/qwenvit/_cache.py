@@ -101,6 +101,12 @@ class Entry(Adapters):
 
     damaged_frames = property(lambda self: count_of(self.record, "damaged_frames"))
 
+    @property
+    def remark(self):
+        """Of an image's pixels, as Tokens have it."""
+        text = self.record.get("remark")
+        return text if isinstance(text, str) else ""
+
     def __len__(self):
         return self._place.rows
 

@@ -26,6 +26,7 @@ class Tokens:
     is_image: bool
     cancelled: bool
     damaged_frames: int
+    remark: str
     sampled_fps: float
     pair_seconds: float
     error: str

@@ -126,11 +126,6 @@ def _name(dtype):
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
-def damage_of(n):
-    """As the command says it."""
-    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
-
-
 class Tokens(Adapters):
     """The vision tokens of a clip or an image, or of the items of a forward().
 
@@ -140,7 +135,8 @@ class Tokens(Adapters):
     is_image: whether it is one; None of forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
     that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
     damaged_frames: how many could not be decoded, and are the one before them again; damage: the same in the
-    words of the command, "" where there are none.
+    words of the command, "" where there are none. remark: what is not to be expected of an image's pixels, as that
+    gray of 16 bits is white from level 255 up; "" for nothing.
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
     installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
@@ -161,7 +157,7 @@ class Tokens(Adapters):
     sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
-    damage = property(lambda self: damage_of(self.damaged_frames))
+    remark = property(lambda self: self._core.remark)
     tokens = property(lambda self: self._matrix(0))
     grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
 
@@ -317,7 +313,7 @@ class Model:
 
         source: a path, or its file:// URL; bytes of a file, or one that is open; frames, an array of bytes
         [frames, height, width, 3] or [frames, 3, height, width] (without the first axis: an image), where 4
-        channels are RGBA and 1 is gray; a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..}
+        channels are RGBA, whose alpha is dropped, and 1 is gray; a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..}
         with "key", a text that is not empty, and options of its own. An iterable of these gives a generator:
         they are decoded side by side and packed into full chunks, and come in the order of the sources, each
         with its index there and its key (its path, else its place). ordered=False: as they are done.
@@ -327,7 +323,8 @@ class Model:
         does, and are all taken: they were sampled already. fps, or timestamps, seconds of each: theirs.
 
         options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
-        min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), threads,
+        min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), first_frame (True: the
+        first frame of an animation or clip, as an image), threads,
         decode_seconds, decode_memory. offset, length: the clip is these bytes of its file.
 
         progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
@@ -390,6 +387,7 @@ class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
     second_per_grid_ts = property(lambda self: self._tokens.second_per_grid_ts)
     damaged_frames = property(lambda self: self._tokens.damaged_frames)
     damage = property(lambda self: self._tokens.damage)
+    remark = property(lambda self: self._tokens.remark)
 
     def __repr__(self):
         return f"<qwenvit.Pixels {list(self.pixel_values.shape)}, {self.key!r}>"

@@ -112,14 +112,11 @@ def local_path(path):
 
 
 def _array_of_pil(image):
-    """Its RGB; where it is transparent, on white."""
+    """Its upright RGB, as transformers' load_image() makes it, so that it is what its file is: transparency is dropped."""
     try:
-        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-            from PIL import Image
+        from PIL import ImageOps
 
-            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-            image = Image.alpha_composite(white, image.convert("RGBA"))
-        image = image.convert("RGB")
+        image = ImageOps.exif_transpose(image).convert("RGB")
         return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
     except Exception as e:  # a file is read here, by whichever plugin
         raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None

@@ -69,7 +69,7 @@ class Encoder:
     """For Dataset.map_batches with batch_format="pyarrow": rows with a `path` get the columns of SCHEMA.
 
     An actor loads the model once: one a GPU (num_gpus=1), or one for each num_cpus cores, which are its
-    threads. A row may have options of its own: start, end, fps, max_frames, max_pixels, and offset and
+    threads. A row may have options of its own: start, end, fps, max_frames, max_pixels, first_frame, and offset and
     bytes of a clip inside of a file. Its other columns stay. A row that fails has status "failed", a code
     and an error; so has one without a path. Rows stay in order; a batch is decoded side by side and packed
     into full chunks, so let it have 32 rows or more.
@@ -131,8 +131,8 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
                 load_options=None, **options):
     """Makes the cache that `qwenvit cache` makes of the same list, in a folder that all nodes see.
 
-    dataset: rows with `path`, and where wanted key, start, end, fps, max_frames, max_pixels, offset, bytes;
-    other columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
+    dataset: rows with `path`, and where wanted key, start, end, fps, max_frames, max_pixels, first_frame, offset,
+    bytes; other columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
     num_gpus GPUs or num_cpus cores, and a part for every batch of rows, sealed before Ray hears that the
     batch is done. So what Ray does again after a crash is found in the cache, or done again and counted
     once by those who read it; run it again after any end, and it goes on. model, load_options: as of

@@ -66,6 +66,7 @@ struct Tokens {
     double sampled_fps = 0, pair_seconds = 0;
     bool has_timestamps = false, is_image = false, cancelled = false;
     std::string key, error;
+    const char *remark = ""; /* qv_remark_text */
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* qv_clip_info's; 0: not of a file */
@@ -91,6 +92,7 @@ struct Frames {
     bool is_image = false;
     std::vector<double> timestamps; /* [n], or none */
     double sampled_fps = 0;
+    const char *remark = ""; /* qv_remark_text */
 };
 
 /* A device and the weights on it. One call at a time, whatever thread; others wait. */

@@ -59,6 +59,8 @@ CacheRow::options() const
     for (auto [name, value] : integers)
         if (value)
             d[name] = value;
+    if (own.first_frame)
+        d["first_frame"] = true;
     return d;
 }
 
@@ -68,8 +70,11 @@ row_value(nb::handle value, std::string *text)
 {
     qv_row_value v = {};
     PyObject *o = value.ptr();
-    if (PyBool_Check(o))
+    if (PyBool_Check(o)) {
+        v.type = QV_ROW_FLAG;
+        v.integer = o == Py_True;
         return v;
+    }
     if (PyIndex_Check(o)) {
         int overflow = 0;
         const nb::object whole = nb::steal(PyNumber_Index(o));

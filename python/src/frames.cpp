@@ -81,15 +81,8 @@ view_of(nb::handle object, const std::string &what)
     return v;
 }
 
-/* What Pillow's alpha_composite makes of a value on white. */
-static uint8_t
-on_white(unsigned value, unsigned alpha)
-{
-    const unsigned sum = value * alpha + 255 * (255 - alpha) + 128;
-    return (uint8_t)((sum + (sum >> 8)) >> 8);
-}
-
-/* Frame i as RGB without gaps: where it lies, or made in `room`. */
+/* Frame i as RGB without gaps: where it lies, or made in `room`. A fourth channel is dropped, as Pillow's
+ * convert("RGB") does. */
 static const uint8_t *
 rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 {
@@ -101,10 +94,8 @@ rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
     for (int64_t y = 0; y < v.size[View::H]; y++)
         for (int64_t x = 0; x < v.size[View::W]; x++) {
             const uint8_t *from = v.at(i, y, x);
-            for (int64_t c = 0; c < 3; c++) {
-                const uint8_t value = from[channels == 1 ? 0 : c * step];
-                *to++ = channels == 4 ? on_white(value, from[3 * step]) : value;
-            }
+            for (int64_t c = 0; c < 3; c++)
+                *to++ = from[channels == 1 ? 0 : c * step];
         }
     return room.data();
 }
@@ -244,6 +235,7 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
     }
     const std::unique_ptr<qv_clip, ClipCloser> owned(clip);
     qv_clip_get_info(clip, &info);
+    frames.remark = qv_remark_text(info.remark);
     read_clip(clip, info, frames);
     return qv_clip_damaged(clip);
 }
@@ -316,6 +308,7 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     const int64_t *g = frames->grid_thw;
     made->key = key;
     made->is_image = frames->is_image;
+    made->remark = frames->remark;
     made->grid_thw.assign(g, g + 3);
     made->n = g[0] * g[1] * g[2];
     made->width = model.facts.row_dim;

@@ -224,6 +224,7 @@ Job::take(const qv_job_result *r, qv_error *)
     t.cancelled = r->cancelled;
     t.is_image = r->is_image;
     t.damaged_frames = r->damaged_frames;
+    t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
     t.file_bytes = r->clip ? r->clip->file_bytes : 0;
     t.file_mtime_ns = r->clip ? r->clip->file_mtime_ns : 0;
@@ -331,6 +332,13 @@ take_clip_options(nb::dict options, qv_clip_options *o)
                 *integer.at = integer_of(name, value);
                 known = true;
             }
+        if (name == "first_frame") {
+            if (!PyBool_Check(value.ptr()))
+                fail(QV_EINVAL, "first_frame: a %s; must be True or False",
+                     nb::type_name(value.type()).c_str());
+            o->first_frame = value.ptr() == Py_True;
+            known = true;
+        }
         if (!known)
             fail(QV_EINVAL, "there is no option %s", name.c_str());
     }

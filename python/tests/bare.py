@@ -13,7 +13,7 @@ except ImportError:
     pass
 installed = files("qwenvit")
 licenses = {f.name for f in installed if "licenses" in f.parts}
-assert licenses >= {"LICENSE", "jansson", "libgomp", "libseccomp", "nanobind", "oneDNN"}, licenses
+assert licenses >= {"LICENSE", "jansson", "libgomp", "libjpeg-turbo", "libseccomp", "nanobind", "oneDNN"}, licenses
 others = [f.name for f in installed if f.name.startswith(("libav", "libsw", "libcu", "libdnnl", "libgomp."))]
 assert not others, f"these are the system's, or have no name of their own: {others}"
 model = qwenvit.load(sys.argv[1], backend="cpu", dtype="f32")

@@ -82,14 +82,66 @@ def test_gray_and_transparent_arrays_are_what_pil_images_are(model):
     assert same(model.encode(frames=list(clip)), model.encode(clip[..., None]))
 
 
-def test_a_transparent_value_on_white_is_pillows(model):
-    """Every value with every alpha, at the tower's size, so that nothing is resized."""
+def saved(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
+    """Transparency is dropped, EXIF turns it, CMYK and gray of 16 bits are Pillow's."""
     image = pytest.importorskip("PIL.Image")
+    exif = image.Exif()
+    exif[274] = 6
     value, alpha = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
-    table = np.stack([value, value, value, alpha], axis=2)
-    options = {"min_pixels": 1, "max_pixels": 256 * 256}
-    ours, theirs = (model.preprocess(m, **options).pixel_values for m in (table, image.fromarray(table)))
-    assert (ours == theirs).all()
+    table = np.stack([value, value.T, value, alpha], axis=2)
+    rgba = image.fromarray(table)
+    files = {
+        "alpha.png": saved(rgba, "PNG"), "turned.png": saved(rgba, "PNG", exif=exif),
+        "turned.jpg": saved(rgba.convert("RGB"), "JPEG", exif=exif), "cmyk.jpg": saved(rgba.convert("CMYK"), "JPEG"),
+        "wide.png": saved(image.fromarray(value.astype(np.uint16) * 257), "PNG"),
+    }
+    made = {}
+    for name, data in files.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        made[name] = model.preprocess(path)
+        for source in (data, image.open(path), image.open(io.BytesIO(data))):
+            assert (model.preprocess(source).pixel_values == made[name].pixel_values).all(), name
+        assert bool(made[name].remark) == (name == "wide.png") and not made[name].damage
+    assert "white from level 255" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
+        writer.add([tmp_path / "wide.png", tmp_path / "alpha.png"])
+    assert [entry.remark for entry in qwenvit.Cache(tmp_path / "cache").values()].count(made["wide.png"].remark) == 1
+    for source in (table, table[..., :3]):
+        assert (model.preprocess(source).pixel_values == made["alpha.png"].pixel_values).all()
+
+
+def test_damage_of_an_image_is_told_everywhere(model, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    data = saved(image.effect_noise((256, 256), 90), "JPEG")
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(data[: len(data) // 2])
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
+        writer.add([path])
+    entry = qwenvit.Cache(tmp_path / "cache")[str(path)]
+    results = [model.encode(path), model.encode(path.read_bytes()), model.preprocess(path), entry]
+    assert [r.damaged_frames for r in results] == [1] * 4 and entry.record["damaged_frames"] == 1
+    assert all("image is damaged" in r.damage for r in results)
+    whole = model.encode(data)
+    assert (whole.damaged_frames, whole.damage) == (0, "")
+
+
+def test_the_first_frame_of_an_animation(model, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    frames = [image.effect_noise((64, 64), 90).convert("RGB") for _ in range(3)]
+    for kind in ("GIF", "PNG"):
+        data = saved(frames[0], kind, save_all=True, append_images=frames[1:])
+        assert not model.encode(data).is_image
+        first = model.encode(data, first_frame=True)
+        assert first.is_image and same(first, model.encode(image.open(io.BytesIO(data))))
+    with pytest.raises(qwenvit.Error, match="first_frame: a int; must be True or False"):
+        model.encode(data, first_frame=1)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def check_class(found, body):
     names = {node.name for node in methods if node.name[0] != "_"} | fields
     public = {n for n in dir(found) if n[0] != "_"} - set(dir(qwenvit._adapters.Adapters))
     public -= set(dir(tuple)) if issubclass(found, tuple) else set()
-    assert public - names == set() and names - public <= {"info", "model_type", "picture"}, found
+    assert public - names == set() and names - public <= {"info", "model_type", "picture", "damage"}, found
     for method in methods:
         if method.name[0] != "_" and not any(getattr(d, "id", "") == "property" for d in method.decorator_list):
             assert parameters(method) == parameters(getattr(found, method.name)), f"{found}.{method.name}"

@@ -171,7 +171,7 @@ check_info(const qv_clip_info *c)
     FUZZ_CHECK(c->width >= 1 && c->height >= 1 && c->width <= QVM_MAX_SIDE);
     FUZZ_CHECK(c->height <= QVM_MAX_SIDE && (int64_t)c->width * c->height <= QVM_MAX_PIXELS);
     FUZZ_CHECK(c->decoded_frames >= 0 && is_text(c->decodes_all, sizeof c->decodes_all));
-    FUZZ_CHECK(!c->reserved[0] && !c->reserved[7]);
+    FUZZ_CHECK(!c->reserved[0] && !c->reserved[6]);
 }
 
 /* What a stranger does is never a fault of memory or of a device, which would end all. */

@@ -80,6 +80,8 @@ value_of(const json_t *value)
                ? (qv_row_value){ .type = QV_ROW_INTEGER, .integer = json_integer_value(value) }
            : json_is_real(value)
                ? (qv_row_value){ .type = QV_ROW_REAL, .real = json_real_value(value) }
+           : json_is_boolean(value)
+               ? (qv_row_value){ .type = QV_ROW_FLAG, .integer = json_is_true(value) }
                : (qv_row_value){ .type = QV_ROW_OTHER };
 }
 

@@ -117,6 +117,8 @@ static const struct option options[] = {
       GROUP_ENCODE | GROUP_INFO, AT(clip.start_s), 0 },
     { "--end", "S", "before this second of the clip (default: its end)", REAL,
       GROUP_ENCODE | GROUP_INFO, AT(clip.end_s), 0 },
+    { "--first-frame", NULL, "read the first frame of each clip or animation, as an image", FLAG,
+      GROUP_CLIP, AT(clip.first_frame), 0 },
     { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
     { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
       1 },

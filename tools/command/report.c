@@ -100,7 +100,12 @@ tool_report(const struct tool_encoder *e, const struct tool_output *output, cons
            (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
            qv_dtype_name(e->model.dtype), output->path);
     report_stages(output, r);
-    if (r->damaged_frames)
+    if (c->remark)
+        tool_complain("%s: %s", output->clip, qv_remark_text(c->remark));
+    if (r->damaged_frames && r->is_image)
+        tool_complain("%s: the image is damaged: what could not be decoded is a guess",
+                      output->clip);
+    else if (r->damaged_frames)
         tool_complain("%s: %lld damaged frame%s replaced by the one before", output->clip,
                       (long long)r->damaged_frames, r->damaged_frames == 1 ? " was" : "s were");
     return QV_OK;

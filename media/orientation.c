@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+/* Which way up an image is, by EXIF or XMP, where Pillow finds these: FFmpeg passes on a part of it, and of some formats,
+ * and which depends on its version. */
+#include <string.h>
+
+#include "media.h"
+
+enum { MOST_PARTS = 100000, MOST_XMP = 1 << 20, TAG = 274 };
+
+struct place {
+    int64_t at, n; /* bytes; n is 0 where there is none */
+};
+
+struct places {
+    struct place exif, xmp;
+    int found; /* without these */
+};
+
+static uint32_t
+number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}
+
+/* ---- where they are: false for a file that cannot be read ------------------------------------ */
+
+/* Segments up to the first scan. */
+static bool
+walk_jpeg(const qvm_source *source, struct places *p)
+{
+    static const char xmp[] = "http://ns.adobe.com/xap/1.0/";
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 2, n;
+    while ((n = qvm_source_read(source, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
+        const int64_t length = (int64_t)number(m + 2, 2, true);
+        if (m[1] == 0xff) { /* padding */
+            at++;
+            continue;
+        }
+        if (m[1] == 0xe1 && length > 8 && !p->exif.n && !memcmp(m + 4, "Exif\0\0", 6))
+            p->exif = (struct place){ at + 10, length - 8 };
+        if (m[1] == 0xe1 && length > 31 && !memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 4, length - 2 };
+        at += 2 + length;
+    }
+    return n >= 0;
+}
+
+/* Chunks: their length, their name, so many bytes, a checksum. */
+static bool
+walk_png(const qvm_source *source, struct places *p)
+{
+    static const char xmp[] = "iTXtXML:com.adobe.xmp\0"; /* and then a byte: it is not compressed */
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 8, n = 0;
+    for (int i = 0; i < MOST_PARTS; i++) {
+        n = qvm_source_read(source, at, m, sizeof m);
+        const int64_t length = (int64_t)number(m, 4, true);
+        if (n < 8 || !memcmp(m + 4, "IEND", 4))
+            break;
+        if (!memcmp(m + 4, "eXIf", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 8, length };
+        at += 12 + length;
+    }
+    return n >= 0;
+}
+
+/* Chunks: their name, their length, so many bytes, to an even number. */
+static bool
+walk_webp(const qvm_source *source, struct places *p)
+{
+    uint8_t m[8];
+    int64_t at = 12, n = 0;
+    for (int i = 0; i < MOST_PARTS && (n = qvm_source_read(source, at, m, sizeof m)) == 8; i++) {
+        const int64_t length = (int64_t)number(m + 4, 4, false);
+        if (!memcmp(m, "EXIF", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m, "XMP ", 4))
+            p->xmp = (struct place){ at + 8, length };
+        at += 8 + length + length % 2;
+    }
+    return n >= 0;
+}
+
+/* Boxes: their length and name, then what they hold. The first of that name, without that; n is 0 for none. */
+static struct place
+find_box(const qvm_source *source, struct place in, const char *name)
+{
+    uint8_t m[8];
+    const int64_t end = in.at + in.n;
+    for (int i = 0; i < MOST_PARTS && in.at + 8 <= end; i++) {
+        const int64_t length =
+            qvm_source_read(source, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
+        if (length < 8 || length > end - in.at)
+            break;
+        if (!memcmp(m + 4, name, 4))
+            return (struct place){ in.at + 8, length - 8 };
+        in.at += length;
+    }
+    return (struct place){ 0, 0 };
+}
+
+/* Properties of the image turn it, quarters against the clock, and mirror it then; by its EXIF it is not turned. */
+static bool
+walk_avif(const qvm_source *source, struct places *p)
+{
+    /* [quarters][not mirrored, top and bottom swapped, left and right] */
+    static const int orientations[4][3] = { { 1, 4, 2 }, { 8, 5, 7 }, { 3, 2, 4 }, { 6, 7, 5 } };
+    uint8_t angle = 0, axis = 0;
+    struct place box = find_box(source, (struct place){ 0, INT32_MAX }, "meta");
+    if (box.n > 4) /* behind its version */
+        box = find_box(source, (struct place){ box.at + 4, box.n - 4 }, "iprp");
+    const struct place all = find_box(source, box, "ipco");
+    const struct place irot = find_box(source, all, "irot"), imir = find_box(source, all, "imir");
+    const int64_t n = irot.n ? qvm_source_read(source, irot.at, &angle, 1) : 0;
+    const int64_t m = imir.n ? qvm_source_read(source, imir.at, &axis, 1) : 0;
+    p->found = orientations[angle & 3][imir.n ? 1 + (axis & 1) : 0];
+    return n >= 0 && m >= 0;
+}
+
+/* EXIF is a TIFF file of its own. */
+static bool
+walk_tiff(const qvm_source *source, struct places *p)
+{
+    (void)source;
+    p->exif = (struct place){ 0, INT32_MAX };
+    return true;
+}
+
+/* ---- what they say: 0 for nothing, -1 for a file that cannot be read --------------------------- */
+
+/* Entries of 12 bytes: a tag, a type, how many values, and these. */
+static int
+read_exif(const qvm_source *source, struct place exif)
+{
+    static const int bytes_of_type[5] = { [1] = 1, [3] = 2, [4] = 4 };
+    uint8_t b[12] = { 0 };
+    int64_t n = qvm_source_read(source, exif.at, b, 8);
+    if (n == 8 && !memcmp(b, "Exif\0\0", 6)) {
+        exif = (struct place){ exif.at + 6, exif.n - 6 };
+        n = qvm_source_read(source, exif.at, b, 8);
+    }
+    const bool big = *b == 'M';
+    if (n < 8 || (memcmp(b, "II*", 4) != 0 && memcmp(b, "MM\0*", 4) != 0))
+        return n < 0 ? -1 : 0;
+    const int64_t at = number(b + 4, 4, big);
+    n = qvm_source_read(source, exif.at + at, b, 2);
+    const int64_t entries = n == 2 ? (int64_t)number(b, 2, big) : 0;
+    for (int64_t i = 0; i < entries && at + 14 + 12 * i <= exif.n; i++) {
+        n = qvm_source_read(source, exif.at + at + 2 + 12 * i, b, sizeof b);
+        if (n < (int64_t)sizeof b)
+            break;
+        const uint32_t type = number(b + 2, 2, big);
+        const int bytes = type < 5 ? bytes_of_type[type] : 0;
+        if (number(b, 2, big) == TAG && bytes && number(b + 4, 4, big) == 1) {
+            const uint32_t value = number(b + 8, bytes, big);
+            return value < 9 ? (int)value : 0;
+        }
+    }
+    return n < 0 ? -1 : 0;
+}
+
+/* The digit behind tiff:Orientation=" or tiff:Orientation> at the beginning of a text that ends with zeros. */
+static int
+read_name(const char *text)
+{
+    static const char name[] = "tiff:Orientation";
+    const char *at = text + sizeof name - 1;
+    if (strncmp(text, name, sizeof name - 1) != 0)
+        return 0;
+    at += !strncmp(at, "=\"", 2) ? 2 : *at == '>' ? 1 : 0;
+    return (at[-1] == '"' || at[-1] == '>') && *at >= '1' && *at <= '8' ? *at - '0' : 0;
+}
+
+/* The first one, as Pillow searches for it. */
+static int
+read_xmp(const qvm_source *source, struct place xmp)
+{
+    enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by what the name and its digit take */
+    char block[BLOCK + NAME];
+    const int64_t most = xmp.n < MOST_XMP ? xmp.n : MOST_XMP;
+    for (int64_t at = 0; at < most; at += BLOCK) {
+        const int64_t left = most - at;
+        memset(block, 0, sizeof block);
+        if (qvm_source_read(source, xmp.at + at, block,
+                            left < BLOCK + NAME ? (size_t)left : sizeof block) < 0)
+            return -1;
+        for (int i = 0; i < BLOCK; i++) {
+            const int found = block[i] == 't' ? read_name(block + i) : 0;
+            if (found)
+                return found;
+        }
+    }
+    return 0;
+}
+
+static const struct {
+    int at, n;
+    const char *magic;
+    bool (*walk)(const qvm_source *source, struct places *places);
+} formats[] = {
+    { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
+    { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
+    { 0, 4, "MM\0*", walk_tiff },        { 4, 8, "ftypavif", walk_avif },
+};
+
+int
+qvm_find_orientation(const qvm_source *source)
+{
+    uint8_t head[16] = { 0 };
+    struct places p = { .found = 0 };
+    bool read = qvm_source_read(source, 0, head, sizeof head) >= 0;
+    for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
+        if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
+            read = formats[i].walk(source, &p);
+    int found = !read ? -1 : p.exif.n ? read_exif(source, p.exif) : p.found;
+    if (!found && p.xmp.n)
+        found = read_xmp(source, p.xmp);
+    return found;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* Images: which way up any file says that it is, and JPEG files through libjpeg-turbo, of up to a million pixels as
+ * their headers say. */
+#define _GNU_SOURCE
+#include "fuzz.h"
+#include "../media/media.h"
+
+static void
+say_nothing(void *user)
+{
+    (void)user;
+}
+
+/* Of the largest header that any decoder could find. */
+static bool
+is_small(const uint8_t *data, size_t size)
+{
+    enum { MOST = 1 << 20 };
+    for (size_t i = 0; i + 8 < size; i++) {
+        const bool header =
+            data[i] == 0xff && data[i + 1] && strchr("\xc0\xc1\xc2\xc9\xca", data[i + 1]);
+        const int64_t height = data[i + 5] << 8 | data[i + 6],
+                      width = data[i + 7] << 8 | data[i + 8];
+        if (header && height * width > MOST)
+            return false;
+    }
+    return true;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    atomic_bool stop;
+    qv_error err;
+    atomic_init(&stop, false);
+    const qvm_watch watch = { .stop = &stop, .alive = say_nothing };
+    const int fd = open(fuzz_file("image", data, size), O_RDONLY);
+    FUZZ_CHECK(fd >= 0);
+    qvm_source source = { .fd = fd, .watch = &watch };
+    const int orientation = qvm_find_orientation(&source);
+    FUZZ_CHECK(orientation >= 0 && orientation <= 8);
+    AVFrame *frame = av_frame_alloc();
+    FUZZ_CHECK(frame);
+    if (is_small(data, size) && qvm_jpeg_is_readable(&source) &&
+        !fuzz_failed(qvm_jpeg_read(&source, frame, &err), &err)) {
+        FUZZ_CHECK(frame->format == AV_PIX_FMT_RGB24 && frame->data[0] && source.errors <= 1);
+        FUZZ_CHECK(frame->width > 0 && frame->height > 0);
+        FUZZ_CHECK(frame->linesize[0] >= 3 * frame->width);
+    }
+    av_frame_free(&frame);
+    close(fd);
+    return 0;
+}
