@@ -18,8 +18,7 @@
  * loaded: cuBLASLt alone takes a third of a second. */
 #define CUDA_DRIVER "libcuda.so.1"
 
-/* ---- finding the library
- * ------------------------------------------------------------------------ */
+/* ---- finding the library --------------------------------------------------------------------- */
 
 static qv_status
 find_library(const char *folder, char *path, size_t size, qv_error *err)
@@ -39,8 +38,7 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
                    CUDA_LIBRARY, path);
 }
 
-/* ---- opening the library
- * ------------------------------------------------------------------------ */
+/* ---- opening the library --------------------------------------------------------------------- */
 
 /* The linker's message names a missing library and not where to get it: this adds the advice. */
 static const char *
