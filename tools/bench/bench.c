@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+/* qwenvit bench: finds the bench that is asked for, and has what all of them share: timing, tables,
+ * records. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
@@ -32,7 +33,8 @@ bench_talks(const struct bench *b)
     return !b->o->json || b->o->json_file;
 }
 
-/* Says where a line has raised the roofline by more than noise: shares before it are of a lower one. */
+/* Reports a roofline that a line has raised by more than noise: the shares printed before are of
+ * the lower one. */
 static void
 tell_raised_roofline(const struct bench *b)
 {
@@ -120,15 +122,15 @@ bench_base_name(const char *path, char *name, size_t size)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* long enough to say so */
+enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* seconds from which the time left is told */
 
 struct samples {
-    double ms[MOST_SAMPLES], spent_ms; /* spent: by the host's clock */
-    double first_ms;                   /* the warming up */
+    double ms[MOST_SAMPLES], spent_ms; /* spent_ms is by the host's clock */
+    double first_ms;                   /* time of the warm-up */
     int64_t n;
 };
 
-/* 75 s; 4 min */
+/* Prints "75 s" or "4 min". */
 static const char *
 duration(double seconds, char text[32])
 {
@@ -167,7 +169,8 @@ enough(const struct samples *s, int64_t repeats)
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
-/* The first run only warms up, unless it alone uses up the time for all of them. */
+/* Takes one sample. The first run only warms up, unless it alone uses up the time for all of
+ * them. */
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
@@ -254,7 +257,7 @@ bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double byt
     return seconds > 0 ? least_s / seconds : 0;
 }
 
-/* Units a second from units a run. */
+/* Returns units a second from units a run. */
 static double
 rate(double units, double ms)
 {
@@ -342,7 +345,7 @@ bench_ended(const char *what, int code, qv_error *err)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* What is wrong with a line is wrong with its file. */
+/* Names the file and line of a failure; an invalid line is an invalid file. */
 static qv_status
 blame(const char *file, int line, qv_status status, qv_error *err)
 {
@@ -393,7 +396,7 @@ bench_read_list(const char *path, char **out, qv_error *err)
     return QV_OK;
 }
 
-/* ---- a folder -------------------------------------------------------------------------------- */
+/* ---- temporary folders ----------------------------------------------------------------------- */
 
 qv_status
 bench_open_folder(const char *folder, char **out, qv_error *err)
@@ -420,14 +423,14 @@ bench_close_folder(char **folder)
     *folder = NULL;
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- the table of benches -------------------------------------------------------------------- */
 
 int
 tool_bench(const struct tool_options *o)
 {
     static const struct {
         const char *name;
-        size_t most_arguments; /* its name is one */
+        size_t most_arguments; /* the bench's name counts as one */
         int (*run)(const struct tool_options *o);
     } benches[] = { { "patch-embed", 1, bench_patch_embed },
                     { "conv3d", 1, bench_conv3d },

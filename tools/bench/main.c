@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-bench SUBCOMMAND ...: `qwenvit bench` and `qwenvit profile` start it. */
+/* The program qwenvit-bench, which `qwenvit bench` and `qwenvit profile` start. */
 #include "command/tool.h"
 
 static const struct tool tools[] = {

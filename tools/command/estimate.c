@@ -6,7 +6,8 @@
 
 #include "error.h"
 
-/* Opening a clip takes milliseconds: of more than so many some stand for all. */
+/* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
+ * all. */
 enum { MOST_OPENED = 1000 };
 
 struct tool_rules
@@ -48,7 +49,8 @@ tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
     bar.unit = "clips";
     for (; e->opened < n; e->opened++) {
         const struct tool_entry *entry =
-            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of n-ths */
+            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of each of n equal
+                                                              * parts */
         const qv_status s = add_clip(o, entry, rules, e, err);
         if (s && qv_ends_all(s))
             return s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit SUBCOMMAND ... */
+/* The command: qwenvit SUBCOMMAND ... */
 #include "tool.h"
 
 static const struct tool tools[] = {
