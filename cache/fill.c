@@ -286,7 +286,7 @@ qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_
 {
     if (!key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
         (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
-        return qv_fail(err, QV_EINVAL, "%s: no bytes of a file and no frames are in memory",
+        return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
                        key ? key : "no key");
     struct clip clip = { .key = key, .memory = m, .own = own, .bytes = (int64_t)m->n_bytes };
     struct identity id;
@@ -323,7 +323,7 @@ qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!model || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill begins on a model, before it has ended");
+        return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
     if (f->filling.writer)
         return QV_OK;
     qv_model_info info;
@@ -426,7 +426,8 @@ static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
     if (!models || !n_models || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill is run on one model or more, until it has ended");
+        return qv_fail(err, QV_EINVAL,
+                       "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;
     f->status = QV_OK;
     atomic_store(&f->ended, false);

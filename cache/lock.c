@@ -58,7 +58,7 @@ qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_erro
     case EWOULDBLOCK:
         return qv_fail(
             err, QV_ESTATE,
-            "%s: somebody adds to this cache or prunes it; run it again once they have ended",
+            "%s: another process adds to this cache or prunes it; run it again once that has ended",
             path);
     case EBADF: /* NFS refuses with this if the file is not open for writing */
     case EINVAL:
@@ -67,8 +67,8 @@ qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_erro
     case EOPNOTSUPP:
         return qv_fail(
             err, QV_EUNSUPPORTED,
-            "%s: no lock can be had here (%s), by which others would be seen that add to "
-            "this cache; where there are none, --no-lock does without",
+            "%s: files cannot be locked here (%s), so a run that adds to this cache would not be "
+            "noticed; if there is none, --no-lock goes on without a lock",
             path, strerror(e));
     default:
         return qv_fail(err, QV_EIO, "%s: %s cannot be locked: %s", path, QV_CACHE_DESCRIPTION,

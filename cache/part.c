@@ -82,7 +82,7 @@ reserve(const struct qv_cache_part *p, qv_error *err)
         r = fallocate(p->file.fd, 0, 0, (off_t)p->room);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
-        return qv_fail(err, QV_EIO, "%s: no space can be had for a part: %s",
+        return qv_fail(err, QV_EIO, "%s: no space for a part: %s",
                        qv_path_tail(p->file.folder->path), strerror(errno));
 #else
     (void)p;

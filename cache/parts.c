@@ -89,8 +89,8 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
         const char *name = how->parts[i];
         s = is_part(name) && !strchr(name, '/')
                 ? add_part(c, name, room, err)
-                : qv_fail(err, QV_EINVAL, "%s: %.80s is no name of a part", qv_path_tail(c->dir),
-                          name);
+                : qv_fail(err, QV_EINVAL, "%s: %.80s is not the name of a part",
+                          qv_path_tail(c->dir), name);
     }
     return s;
 }

@@ -516,7 +516,9 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
         return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
     *out = (qv_cache_pruned){ .keys = 0 };
     if (!QV_RESERVED_IS_ZERO(o) || (o->n_keep && !o->keep) || (o->n_drop && !o->drop))
-        return qv_fail(err, QV_EINVAL, "reserved prune options must be 0, and keys be there");
+        return qv_fail(
+            err, QV_EINVAL,
+            "reserved prune options must be 0, and keep and drop not NULL if they have keys");
     if (o->keep && !o->n_keep)
         return qv_fail(err, QV_EINVAL,
                        "%s: no key is to be kept; to remove all of a cache, remove its folder",

@@ -77,7 +77,7 @@ read_offsets(struct qv_cursor *c, struct tensor *t)
         !qv_cursor_expect(c, ']', "data_offsets are two"))
         return false;
     return (t->begin >= 0 && t->begin <= t->end) ||
-           qv_cursor_fail(c, "data_offsets are no begin and end");
+           qv_cursor_fail(c, "data_offsets are not a begin and an end");
 }
 
 static bool

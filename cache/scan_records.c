@@ -154,7 +154,7 @@ check_record(struct qv_cursor *c, const struct record *r)
     if (!(r->seen & F_KEY) || !(r->seen & F_PATH) || !(r->seen & F_STATUS))
         return qv_cursor_fail(c, "a record has no key, path or status");
     if (!r->key.n || r->key.n > QV_CACHE_MAX_KEY || !strncmp(r->key.at, "__", 2))
-        return qv_cursor_fail(c, "a record's key is none");
+        return qv_cursor_fail(c, "a record's key is not valid");
     if (r->ok ? !(r->seen & F_XXH3) || r->seen & F_CODE : !(r->seen & F_CODE))
         return qv_cursor_fail(c, "a record that is ok has an xxh3, one that failed a code");
     return true;

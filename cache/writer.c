@@ -250,11 +250,11 @@ check_options(const qv_cache_writer_options *o, qv_error *err)
                        (long long)o->shard, (long long)o->n_shards);
     if (o->part_bytes < 0 || !(o->part_seconds >= 0))
         return qv_fail(err, QV_EINVAL,
-                       "part_bytes is %lld and part_seconds %g; 0 and more are right",
+                       "part_bytes is %lld and part_seconds %g; both must be 0 or more",
                        (long long)o->part_bytes, o->part_seconds);
     if (o->after < 0 || o->after > qv_cache_latest_ns())
         return qv_fail(err, QV_EINVAL,
-                       "after is %lld ns since 1970; a time up to 100 years from now is right",
+                       "after is %lld ns since 1970; it must be at most 100 years from now",
                        (long long)o->after);
     return QV_OK;
 }
@@ -444,8 +444,8 @@ qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *sourc
     const uint64_t most =
         ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
     if (rows < 0 || (uint64_t)rows > most || rows > UINT32_MAX)
-        return qv_fail(err, QV_EINVAL, "a key of %lld rows; 0 to %llu can be kept", (long long)rows,
-                       (unsigned long long)most);
+        return qv_fail(err, QV_EINVAL, "a key has %lld rows; it must have 0 to %llu",
+                       (long long)rows, (unsigned long long)most);
     qv_cache_entry *e = NULL;
     qv_status s = make_entry(w, key, source, rows, &e, err);
     if (s)
@@ -576,12 +576,12 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
     if (r->status)
         return QV_OK;
     if (e->block.rows <= 0 || r->n_timestamps < 0 || r->n_timestamps > UINT32_MAX)
-        return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
+        return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld timestamps",
                        qv_json_quote(e->key, quoted), (long long)e->block.rows,
                        (long long)r->n_timestamps);
     if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->is_image && r->sampled_fps > 0))
         return qv_fail(err, QV_EINVAL,
-                       "key %s: sampled_fps is %g; a number from 0 up is right, 0 of an image",
+                       "key %s: sampled_fps is %g; it must be 0 or more, and 0 for an image",
                        qv_json_quote(e->key, quoted), r->sampled_fps);
     return QV_OK;
 }

@@ -141,7 +141,7 @@ until ls busy/part-* > /dev/null 2>&1; do
     kill -0 $run || fail 'the run ended'
     sleep 0.1
 done
-expect 4 'somebody adds to this cache' "$qwenvit" cache --out busy --prune
+expect 4 'another process adds to this cache' "$qwenvit" cache --out busy --prune
 expect 0 'would be removed' "$qwenvit" cache --quiet --out busy --prune --dry-run
 kill -9 $run
 wait $run 2> /dev/null || true

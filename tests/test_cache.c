@@ -735,7 +735,7 @@ test_contradictions(void **state)
         { { { "[{", "[{\\\"key\\\":\\\"k\\\",\\\"path\\\":\\\"p\\\",\\\"status\\\":\\\"failed\\\","
                     "\\\"code\\\":\\\"QV_EIO\\\"},{" } },
           "a key has two records" },
-        { { { RECORD, "[{\\\"key\\\":\\\"__k\\\"," } }, "a record's key is none" },
+        { { { RECORD, "[{\\\"key\\\":\\\"__k\\\"," } }, "a record's key is not valid" },
         { { { RECORD, "[{\\\"key\\\":\\\"k\\\",\\\"key\\\":\\\"k\\\"," } }, "a field twice" },
         { { { RECORD, "[{\\\"key\\\":\\\"other\\\"," } }, "a key that is ok lacks a tensor" },
         { { { "\\\"status\\\":\\\"ok\\\"",
@@ -744,7 +744,7 @@ test_contradictions(void **state)
         { { { "\\\"xxh3\\\":\\\"", "\\\"xxh3\\\":\\\"0" } }, "16 hexadecimal digits" },
         { { { "\"version\":\"1\"", "\"version\":\"1\",\"version\":\"1\"" } }, "each once" },
         { { { "[408,432]}}", "[408,432]}} x" } }, "something follows the header" },
-        { { { "[0,72]", "[72,0]" } }, "no begin and end" },
+        { { { "[0,72]", "[72,0]" } }, "not a begin and an end" },
         { { { "[3,6]", "[3,6,1]" } }, "one or two sizes" },
         { { { "[256,328]", "[256,304]" },
             { "\"shape\":[56],\"data_offsets\":[328,384]",

@@ -447,11 +447,11 @@ test_locks(void **state)
     qv_cache_prune_options o = { .superseded = true };
     qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
     const int entries = temp_entries(dir);
-    expect_failure("two write", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
-                   &err);
+    expect_failure("two write", QV_ESTATE, "another process adds",
+                   qv_cache_prune(dir, &o, &n, &err), &err);
     close_writer(&w);
-    expect_failure("one writes", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
-                   &err);
+    expect_failure("one writes", QV_ESTATE, "another process adds",
+                   qv_cache_prune(dir, &o, &n, &err), &err);
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
     o.dry_run = false;

@@ -284,7 +284,7 @@ test_some_parts(void **state)
     qv_cache_close(&c);
     for (int i = 0; i < 2; i++) {
         how = (struct qv_cache_reading){ .parts = &odd[i], .n_parts = 1 };
-        expect_failure(odd[i], QV_EINVAL, "is no name of a part",
+        expect_failure(odd[i], QV_EINVAL, "is not the name of a part",
                        qv_cache_open_as(dir, &how, &c, &err), &err);
     }
 }

@@ -400,7 +400,7 @@ the_same_bytes_are_the_same_clip(void **state)
     wrong[1].n_bytes = 0;
     wrong[2].reserved[1] = 1;
     for (int i = 0; i < 3; i++)
-        expect_failure("no source", QV_EINVAL, "k: no bytes of a file",
+        expect_failure("no source", QV_EINVAL, "k: neither the bytes of a file",
                        qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
     qv_cache_fill_forget(m.fill);
     close_in_memory(&m);

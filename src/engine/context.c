@@ -131,7 +131,7 @@ qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
     if (!ctx || !out)
         return qv_fail(err, QV_EINVAL, "%s is NULL", ctx ? "out" : "context");
     if (!bytes)
-        return qv_fail(err, QV_EINVAL, "0 bytes were asked for: at least 1");
+        return qv_fail(err, QV_EINVAL, "0 bytes were asked for; at least 1 is needed");
     return ctx->backend->lock_pages ? ctx->backend->lock_pages(ctx->dev, bytes, out, err)
                                     : qv_host_alloc_pages(bytes, out, err);
 }

@@ -41,10 +41,10 @@ tell_raised_roofline(const struct bench *b)
     const double noise = 1.02;
     for (int dtype = 0; dtype <= QV_F16; dtype++)
         if (b->told_flops[dtype] > 0 && b->peak_flops[dtype] > noise * b->told_flops[dtype])
-            printf("the roofline that was seen at last: %.3f TFLOP/s in %s\n",
+            printf("a line raised the measured roofline to %.3f TFLOP/s in %s\n",
                    b->peak_flops[dtype] * 1e-12, qv_dtype_name((qv_dtype)dtype));
     if (b->told_bytes > 0 && b->memory_bytes > noise * b->told_bytes)
-        printf("the roofline that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
+        printf("a line raised the measured roofline to %.1f GB/s\n", b->memory_bytes * 1e-9);
 }
 
 static void
@@ -52,9 +52,8 @@ tell_scatter(const struct bench *b)
 {
     if (b->scattered && !b->o->quiet)
         fprintf(stderr,
-                "bench %s: %lld of %lld times are not to be relied on: their p90 is up to %.1f "
-                "times the "
-                "median, so something else took this machine's time\n",
+                "bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
+                "median, so something else was using this machine\n",
                 b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
 }
 
@@ -448,7 +447,7 @@ tool_bench(const struct tool_options *o)
             }
             if (o->n_arguments <= benches[i].most_arguments)
                 return benches[i].run(o);
-            tool_complain("bench %s: what is %s? (qwenvit bench --help)", benches[i].name,
+            tool_complain("bench %s: %s is not known (qwenvit bench --help)", benches[i].name,
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }

@@ -308,7 +308,7 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
                (long long)n, (long long)info.n_parts, (long long)*n_bad, (long long)info.n_damaged);
         printf(superseded ? ", %lld of them superseded (--prune)\n" : "\n", (long long)superseded);
         if (*n_bad)
-            printf("--delete KEY removes a bad key; run it again: it is made again\n");
+            printf("--delete KEY removes a bad key, and the next run makes it again\n");
         return QV_OK;
     }
     json_t *j =

@@ -71,7 +71,7 @@ tool_estimate_print(const struct tool_estimate *e)
 {
     printf("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
     if (e->opened < e->n)
-        printf("; by %lld of them, at equal distances, which stand for all", (long long)e->opened);
+        printf("; estimated from %lld of them, evenly spaced", (long long)e->opened);
     if (e->unusable)
         printf("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
     printf("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,
