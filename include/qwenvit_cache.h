@@ -51,12 +51,11 @@ typedef struct qv_cache_source {
 struct qv_clip_options; /* qwenvit_media.h */
 
 #define QV_CACHE_OPTIONS_BYTES 192
-/* Returns the source that `qwenvit cache` records for a clip, and looks at the clip's file: a file
- * that does not exist has neither size nor time. own holds the options of this clip alone, or is
- * NULL: start_s and end_s become the piece; fps, max_frames, max_pixels, offset and length the
- * options, if one of them is not 0; its other fields are ignored. The result points to `path` and
- * to `text`, which are the caller's. It cannot fail. For a record, take bytes and mtime_ns from
- * qv_clip_info: the file may have been replaced since it was decoded. */
+/* The source that `qwenvit cache` has of a clip, whose file is looked at: one that is not there has no
+ * size and no time. own: what is asked of this clip alone, or NULL. start_s and end_s become the piece;
+ * fps, max_frames, max_pixels, offset and length the options, if one of them is not 0; the rest is not
+ * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. For
+ * a record, bytes and mtime_ns are to be qv_clip_info's: the file may be another since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 

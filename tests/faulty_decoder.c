@@ -359,7 +359,7 @@ lie_about(qv_clip_info *info)
         memset(info->codec, 0xff, sizeof info->codec);
         memset(info->format, '\033', sizeof info->format);
     }
-    if (is("decisions")) /* These fields are for the near end to decide. */
+    if (is("decisions")) /* which are the near end's */
         memset(&info->first_frame, 0x55, sizeof *info - offsetof(qv_clip_info, first_frame));
 }
 

@@ -40,7 +40,7 @@ static const struct {
     { "total_pixels", AT(total_pixels), COUNT },
     { "start", AT(start_s), REAL },
     { "end", AT(end_s), REAL },
-    { "like", AT(like), NUMBER }, /* An enum is stored as an int here. */
+    { "like", AT(like), NUMBER }, /* an enum is an int here */
 #undef AT
 };
 

@@ -446,7 +446,7 @@ test_source_of(void **state)
             .max_frames = INT64_MIN,
             .max_pixels = INT64_MIN,
             .offset = INT64_MIN,
-            .length = INT64_MIN }, /* This gives the longest text. */
+            .length = INT64_MIN }, /* the longest text */
           "fps\":999999999.999999,\"max_frames\":-9223372036854775808,\"max_pixels\":-"
           "9223372036854775808,"
           "\"offset\":-9223372036854775808,\"bytes\":-9223372036854775808" },

@@ -305,7 +305,7 @@ write_two_streams(const char *path)
     avformat_free_context(mux);
 }
 
-/* transformers takes the first stream, the readers of qwen-vl-utils the best one. */
+/* transformers takes the first, qwen-vl-utils' readers the best. */
 static void
 each_has_the_stream_of_its_readers(void **state)
 {

@@ -83,7 +83,7 @@ view_of(nb::handle object, const std::string &what)
     return v;
 }
 
-/* Returns a value on a white background, as Pillow's alpha_composite computes it. */
+/* What Pillow's alpha_composite makes of a value on white. */
 static uint8_t
 on_white(unsigned value, unsigned alpha)
 {
@@ -91,7 +91,7 @@ on_white(unsigned value, unsigned alpha)
     return (uint8_t)((sum + (sum >> 8)) >> 8);
 }
 
-/* Returns frame i as contiguous RGB, in place if it is that already, else made in `room`. */
+/* Frame i as RGB without gaps: where it lies, or made in `room`. */
 static const uint8_t *
 rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 {

@@ -36,7 +36,7 @@ preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
     if (!c->is_image)
         missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
                   json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
-    /* this field is the last one, so that its growth moves nothing else */
+    /* the last: what else there is does not move when it grows */
     missing |= json_object_set_new(j, "damaged_frames", json_integer(r->damaged_frames));
     char *text = missing ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
