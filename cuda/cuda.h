@@ -102,10 +102,9 @@ struct graph_cuda {
     bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
-/* One GEMM, on cuBLASLt or as a cuDNN graph. Scratch has parts of these three sizes, in this
- * order. */
+/* One GEMM, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
-    struct graph_cuda graph; /* plan NULL: cuBLASLt runs it, with the fields below */
+    struct graph_cuda graph; /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
                                         * column-major */

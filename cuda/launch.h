@@ -37,7 +37,7 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* Adds n f32 values: y[i] += x[i]. */
+/* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 
 /* Copies y[rows, to] = x[rows, from] with zeros behind (to >= from); elements are of dtype. */

@@ -481,7 +481,7 @@ expect 2 'multiples of 2' "$qwenvit" verify --model "$model" --grid 1,3,4
 rmdir tmp || fail "a temporary checkpoint was left: $(ls tmp)"
 unset TMPDIR
 
-# bad input gives exit code 3, the error names the file, and nothing is left behind
+# bad input: exit 3, names the file, leaves nothing behind
 printf 'not a clip' > text.mp4
 : > empty.mp4
 expect 3 'text.mp4' "$qwenvit" bench preprocess text.mp4 $quick

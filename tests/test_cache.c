@@ -567,8 +567,7 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
-/* Tests the description that a model and its sampling give of themselves, and that a cache of
- * another description is told apart. */
+/* What a model and sampling say of themselves, and that a cache of others is told apart by it. */
 static void
 test_made_by(void **state)
 {

@@ -361,7 +361,7 @@ recorded_is_step_by_step(void **state)
     tiny_close(&t);
 }
 
-/* Black, white and the most extreme frames give finite tokens. */
+/* Black, white and the loudest frames: finite tokens. */
 static void
 extreme_frames_stay_finite(void **state)
 {

@@ -22,10 +22,9 @@ struct job_bench {
     uint64_t bytes; /* size of all tokens */
     void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
-    bool wrong;                               /* a stage's measurement was wrong */
-    qv_tokens one;                            /* room for the largest item's tokens, for
-                                               * BENCH_JOB_ONE */
-    qv_job_progress progress[BENCH_JOB_WAYS]; /* progress of the last run of each way */
+    bool wrong;                               /* a stage was measured wrongly */
+    qv_tokens one;                            /* the largest item's, for one by one */
+    qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
 };
 
 static inline int64_t
@@ -45,8 +44,8 @@ job_devices_of(const struct job_bench *j, enum bench_job_way way)
  * finds out what the clips are, so it must come first. */
 extern bench_work *const job_works[BENCH_JOB_WAYS];
 
-/* job_clips.c: the shape of the clip that is made and copied; how often it is repeated in its file;
- * and a function that makes all files and their list. */
+/* job_clips.c: the shape of the clips that are made and copied; how often each is repeated in its file; and all
+ * files, with their list. */
 struct tool_clip_shape job_clip_shape(const struct tool_options *o);
 int job_repetitions(const struct tool_options *o);
 qv_status job_make_clips(const struct job_bench *j, qv_error *err);

@@ -25,7 +25,7 @@ extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 
 /* The stages of a way: the slowest of them, and (for few cores) the sum of all. */
 struct bench_job_bounds {
-    double slowest_ms, sum_ms; /* 0: the way has no stages */
+    double slowest_ms, sum_ms; /* 0: it has none */
     enum bench_job_way slowest;
 };
 struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],

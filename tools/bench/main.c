@@ -12,8 +12,8 @@ static const struct tool tools[] = {
           "lowering.\n"
           "tower: a chunk, or a list of grids packed into chunks, against limit and floor.\n"
           "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.\n"
-          "job: clips to tokens, against decoding, device and writing alone. cache: a cache "
-          "of many keys.\n"
+          "job: clips to tokens, against decoding, device and writing alone. cache: of many "
+          "keys.\n"
           "start: this command, from the process's start to the clip's file.",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_BENCH | GROUP_JSON,

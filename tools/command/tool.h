@@ -19,7 +19,7 @@ enum tool_exit {
 
 enum { TOOL_MOST_DEVICES = 64 };
 
-/* Every option of every subcommand. A subcommand accepts those of its groups. */
+/* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* options of all subcommands */
     const char *backend, *naive;
@@ -44,10 +44,10 @@ struct tool_options {
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], repeats, rows;
-    int64_t bench_chunk; /* frame pairs; 0: chosen, -1: the whole grid */
+    int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     int64_t keys, clips, frames;
-    double seconds;   /* length of generated clips; 0: the bench's own */
-    const char *from; /* folder with a few clips to copy instead */
+    double seconds;   /* of clips that are made; 0: the bench's own */
+    const char *from; /* a folder with a few to copy instead */
     bool no_limit;
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
@@ -133,11 +133,10 @@ int tool_exit_code(qv_status status);
 /* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
  * warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
-/* Closes a context. Prints a warning that came after it was opened: the tune file could not be
- * written. */
+/* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
-/* Progress on stderr: a bar on a terminal, else a line now and then. */
+/* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
 struct tool_progress {
     const char *label, *unit; /* unit: "frames" unless set */
     int64_t total;

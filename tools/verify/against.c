@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify --against FILE: compares with another implementation's layer outputs. */
+/* qwenvit verify --against FILE: another implementation's layer outputs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,7 @@ struct verify_job {
     qv_context *ctx;
     const char *dir;
     qv_dtype dtype;                /* QV_DTYPE_AUTO: f32 and bf16 */
-    void (*say)(const char *what); /* reports progress; may be NULL */
+    void (*say)(const char *what); /* progress; may be NULL */
 };
 
 /* Checks the model against itself: definition, pulled, rounding, repeat, layouts. The input is one
@@ -114,7 +114,7 @@ enum verify_rounding {
     VERIFY_ROUND_WEIGHTS, /* matrices and tables are rounded to bf16: the very values of a bf16
                            * model */
 };
-/* Loads the model. *inexact (may be NULL) tells whether rounding changes any stored weight. */
+/* *inexact (may be NULL): whether rounding changes any weight that is stored. */
 qv_status verify_load(qv_context *ctx, const char *dir, qv_dtype dtype,
                       enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err);
 
