@@ -10,14 +10,14 @@
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
 #define QV_CACHE_FORMAT "qwenvit-cache"
 #define QV_CACHE_VERSION "1"
-#define QV_CACHE_ALIGN 64u                          /* tensors of tokens begin at multiples of it */
-#define QV_CACHE_PAGE 4096u                         /* data begin at a multiple of it */
-#define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* of a part's header, with its length */
-#define QV_CACHE_MAX_TENSORS (1 + QV_MAX_DEEPSTACK) /* of tokens, of a key */
+#define QV_CACHE_ALIGN 64u                          /* alignment of tensors of tokens */
+#define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
+#define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */
+#define QV_CACHE_MAX_TENSORS (1 + QV_MAX_DEEPSTACK) /* limit for a key's tensors of tokens */
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* A text that grows. Once there was no memory for it, `lost` says so and nothing more is added. */
+/* A text that grows. When memory for it runs out, `lost` is set and nothing more is added. */
 struct qv_text {
     char *at; /* free() */
     size_t n, room;
@@ -29,66 +29,73 @@ void qv_text_say(struct qv_text *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
-/* As the inside of a JSON string. UTF-8 stays as it is. */
+/* Appends text as it stands inside a JSON string. UTF-8 stays as it is. */
 void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
-size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes that adds */
-/* Seconds to the nanosecond, "1.25", whatever the locale. */
+size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_escape adds */
+/* Appends seconds to the nanosecond, as in "1.25", whatever the locale. */
 void qv_text_seconds(struct qv_text *t, double seconds);
 
-/* ---- what both know -------------------------------------------------------------------------- */
+/* ---- layouts, records and descriptions ------------------------------------------------------- */
 
-/* Tensors of tokens that a key has, their columns, and their dtype's name in files. */
+/* Return the number of tensors of tokens that a key has, the columns of one, its dtype's name in
+ * files, and the bytes of a row. */
 int qv_cache_n_tensors(const qv_cache_layout *l);
 int64_t qv_cache_columns(const qv_cache_layout *l);
-const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for one that caches do not hold */
+const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
-/* "tokens", "packed", "deepstack.0" */
+/* Writes the name of tensor i: "tokens", "packed", "deepstack.0". */
 void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
-/* What of a source is compared besides path, size and time: XXH3-64 of their texts; NULL: there is none. */
+/* Returns a hash of the piece and options of a source, which are compared besides path, size and
+ * time. The texts are those of records; NULL: the record has no such field. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
 
-/* Adds the record of a key that ended so. The texts of the source are UTF-8; xxh3: of one that is ok. */
+/* Appends the record of a finished key. The texts of the source must be UTF-8; xxh3 is the checksum
+ * of a key that is ok. */
 void qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source *source,
                            uint64_t xxh3, const qv_cache_result *result);
 
-/* The latest time at which a part may say that it was sealed: 100 years from now, in nanoseconds since
- * 1970. New parts come later than those that are there, so one at the end of what 64 bits count would
- * leave no time to them. A bound that moves with the clock is one that no part can sit on for long; one
- * so far away takes every clock that was merely wrong, and is the same to clocks that differ. */
+/* Returns the latest time that a part's header may give as its sealing: 100 years from now, in
+ * nanoseconds since 1970. New parts get later times than those that exist, so a part with the last
+ * time that fits into 64 bits would leave no time for them. A bound that moves with the clock lets
+ * no part block others for long; one so far away accepts times from clocks that were merely wrong,
+ * and is practically the same for clocks that differ. */
 int64_t qv_cache_latest_ns(void);
 
-/* What was asked of one clip alone, as it stands in records; 0: nothing. */
+/* The options of one clip alone, as records have them; 0: not set. */
 struct qv_cache_asked {
     int64_t fps_micro, max_frames, max_pixels, offset,
         bytes; /* fps_micro: frames in 10^6 seconds */
     bool first_frame;
 };
-/* Its text; NULL where nothing was asked. */
+/* Prints these options as records have them; returns NULL if none is set. */
 const char *qv_cache_asked_text(const struct qv_cache_asked *asked,
                                 char text[QV_CACHE_OPTIONS_BYTES]);
 
-/* What a clip or an image that asks for nothing of its own is given, as a cache's description says it;
- * 0: it does not say. */
+/* The values that a clip or an image without options of its own gets, as a cache's description
+ * says; 0: it does not say. */
 struct qv_cache_usual {
     int64_t fps_micro, max_frames;
-    int64_t max_pixels[2]; /* of a clip, of an image */
+    int64_t max_pixels[2]; /* for a clip, for an image */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
-/* Whether a record whose piece and options have the hash `asked` was made as this would be: one that
- * says what is usual asks for the same as one that says nothing. is_image as in records. */
+/* Returns whether a record whose piece and options have the hash `asked` was made with these:
+ * options that ask for the usual values are the same as no options. is_image is as in records. */
 bool qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const char *start,
                             const char *end, const char *options, uint64_t asked);
-/* A copy of a description for comparing: options that say what the model's are say nothing, and what its
- * tokens do not depend on is left out. NULL for lack of memory. */
+/* Returns a copy of a description for comparing: options equal to the model's own values are set to
+ * 0, and what tokens do not depend on is left out. NULL for lack of memory. */
 json_t *qv_cache_resolved(const json_t *description);
 
-/* qwenvit-cache.json: the text for a layout and what else is to be said, for free(). */
+/* Makes the contents of qwenvit-cache.json for a layout and the fields of made_by. The caller owns
+ * *out. */
 qv_status qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out,
                             qv_error *err);
-/* Reads it from the folder. *there is false, and nothing read, if it is not there. */
+/* Reads qwenvit-cache.json from the folder. If it does not exist, *there is false and nothing is
+ * read. */
 qv_status qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layout *l,
                                qv_error *err);
-/* QV_EFORMAT naming the first value in which `run` differs from what stands in dir, and both models. */
+/* Returns QV_EFORMAT if `run` differs from the description `there` of dir, naming the first value
+ * that differs, and both models. */
 qv_status qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err);
 
 #endif

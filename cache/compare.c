@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Resuming: whether what a cache has of a key is what a source would give. */
+/* Says whether the record that a cache has of a key was made from a given source. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "files/utf8.h"
 #include "reader.h"
 
-/* A source as records have it. */
+/* A source's texts, as records have them. */
 struct texts {
     char *path, *options;
     struct qv_text start, end;

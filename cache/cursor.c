@@ -72,7 +72,8 @@ read_hex(struct qv_cursor *c, unsigned *out)
     return true;
 }
 
-/* Behind "\u": a character of the basic plane, or a pair of surrogates. Returns its bytes; 0: wrong. */
+/* Reads what follows "\u": a character of the basic plane, or a pair of surrogates. Returns how
+ * many bytes of UTF-8 it takes; 0: it is wrong. */
 static size_t
 read_escaped_character(struct qv_cursor *c, char out[4])
 {
@@ -104,7 +105,7 @@ read_escaped_character(struct qv_cursor *c, char out[4])
     return n;
 }
 
-/* Behind a backslash. */
+/* Reads what follows a backslash. */
 static bool
 read_escape(struct qv_cursor *c, struct qv_text *to)
 {

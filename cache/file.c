@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* O_TMPFILE, pwritev */
+#define _GNU_SOURCE /* for O_TMPFILE, pwritev */
 #include "file.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 #include "error.h"
 #include "files/sync_file.h"
 
-/* Temporary names are PREFIX host-process-DRAWNnumber; DRAWN has 8 hexadecimal digits. */
+/* Temporary names are PREFIX host-process-DRAWNnumber, where DRAWN has 8 hexadecimal digits. */
 #define PREFIX ".qwenvit-tmp-"
 
 static qv_status
@@ -43,7 +43,8 @@ name_host(char host[64])
     host[48] = 0;
 }
 
-/* Not for secrets: that two runs draw the same costs them a try. */
+/* Draws a number. It is not for secrets: two runs that draw the same number only have to try
+ * another name. */
 static uint32_t
 draw(void)
 {
@@ -58,8 +59,8 @@ draw(void)
     return drawn;
 }
 
-/* A process draws one number, which its temporary files have in their names: so they differ from those that
- * a dead process with the same process number left. */
+/* Returns this process's drawn number, which stands in the names of its temporary files: so they
+ * differ from those that a dead process with the same process number left. */
 static uint32_t
 draw_of_process(void)
 {
@@ -91,7 +92,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
-/* Who may not read the folder above cannot sync it, and does without. */
+/* A process that may not read the folder above cannot sync it, and goes on without. */
 qv_status
 qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
 {
@@ -114,12 +115,14 @@ qv_cache_folder_close(struct qv_cache_folder *f)
     *f = (struct qv_cache_folder){ .fd = -1 };
 }
 
-/* Between its making and its lock a file of ours looks like one that is left over. */
+/* A file of ours looks left over between its creation and its lock; this mutex keeps the sweep out
+ * meanwhile. */
 static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
 
 enum owner { OTHERS, OURS, NOBODY };
 
-/* Whose file it is, by the host and the process that its name tells: a dead one's is nobody's. */
+/* Finds whose file it is, by the host and the process in its name: a dead process's file is
+ * nobody's. */
 static enum owner
 find_owner(const struct qv_cache_folder *f, const char *name)
 {
@@ -139,8 +142,9 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* A process that is seen from here under another number, or not at all (containers), keeps a lock on
- * its file. Where there are no locks, one of ours may be in use by another writer. */
+/* Removes a file that nobody has locked. The lock protects a process that has another number here,
+ * or is invisible from here (containers). If the file system has no locks, a file of our own
+ * process may be in use by another writer, so only files of dead processes are removed. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
@@ -174,7 +178,7 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* A file system without locks does without. */
+/* Creates a file and locks it. On a file system without locks it stays unlocked. */
 static int
 make_locked(int folder, const char *name)
 {
@@ -210,7 +214,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
 {
     struct qv_cache_file f = { .folder = folder, .fd = -1 };
 #ifdef O_TMPFILE
-    if (!access("/proc/self/fd", X_OK)) /* by which it gets its name */
+    if (!access("/proc/self/fd", X_OK)) /* the file gets its name through /proc/self/fd */
         f.fd = openat(folder->fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
 #endif
     if (f.fd < 0)
@@ -229,7 +233,8 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
     return e ? fail_errno(f->folder, "a part cannot be written", e, err) : QV_OK;
 }
 
-/* Of what a call wrote only whole pieces are skipped; a piece that was cut is written by itself. */
+/* Writes pieces with few calls. After a short write only whole pieces are skipped; a piece that was
+ * cut is written again by itself. */
 qv_status
 qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void *const *pieces,
                      size_t n, size_t bytes, qv_error *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a cache lacks of a list goes through a job, and what comes of it into parts. What is wrong with a clip
- * becomes its record; what is wrong with the device or the disk ends the run, as its caller may: what is done
- * by then is sealed.
+ * Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
+ * failure becomes its record. A failure of the device or the disk ends the run, and so may its
+ * caller: what is finished by then is sealed.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "qwenvit_fill.h"
@@ -25,15 +25,15 @@ enum { SINKS = 4, QUEUE = 512 };
 
 /* A clip that is wanted. */
 struct clip {
-    const char *key, *path;             /* path: NULL of one in memory */
-    const qv_cache_fill_memory *memory; /* NULL of a file */
+    const char *key, *path;             /* path is NULL for a clip in memory */
+    const qv_cache_fill_memory *memory; /* NULL for a file */
     const qv_row_own *own;
-    int64_t bytes, mtime_ns; /* of its file, before the job saw it; or of memory, */
-    uint64_t xxh3;           /* whose hash this is */
-    qv_cache_entry *cached;  /* the sink's */
+    int64_t bytes, mtime_ns; /* of its file, before the job opened it; or of its memory */
+    uint64_t xxh3;           /* hash of a clip in memory */
+    qv_cache_entry *cached;  /* its entry in the cache; belongs to the sink */
 };
 
-/* Of a clip, and what its texts stand in. */
+/* A clip's source, with the memory of its texts. */
 struct identity {
     qv_cache_source source;
     char path[24], options[QV_CACHE_OPTIONS_BYTES];
@@ -47,18 +47,19 @@ struct qv_cache_fill {
     size_t n, room;
     qv_job *job;
     bool has_lock;
-    pthread_mutex_t lock; /* of the counts, and: */
+    pthread_mutex_t lock; /* guards counts, status and error */
     qv_cache_fill_counts counts;
-    qv_status status; /* what ends the run */
+    qv_status status; /* the failure that ended the run */
     qv_error error;
-    atomic_bool ended; /* by a failure: nothing more is taken */
-    bool stopped;      /* by its caller: no more is begun, and what is done by then is taken */
+    atomic_bool ended; /* a failure ended the run: no more results are accepted */
+    bool stopped;      /* the caller stopped the run: no more clips are added, and finished ones are
+                        * still accepted */
     bool is_over;      /* qv_cache_fill_end was called */
 };
 
 /* ---- the sink -------------------------------------------------------------------------------- */
 
-/* Ends the run. Under no lock. */
+/* Ends the run with a failure. The caller must not hold the lock. */
 static qv_status
 end_run(qv_cache_fill *f, qv_status status, const qv_error *err)
 {
@@ -82,8 +83,9 @@ look_at(const struct clip *clip, struct identity *id)
     id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, &own, id->options);
 }
 
-/* Whatever becomes of the file meanwhile: the identity is that of the one that was read; of one that could
- * not be opened what it was before, so that a file that is there by now is done again. */
+/* Sets the identity for a record. The file may have changed meanwhile, so it is that of the file
+ * that was read; if it could not be opened, that of the file before the job, so that a file that
+ * has appeared since is computed again. */
 static void
 look_back(const struct clip *clip, const qv_job_result *result, struct identity *id)
 {
@@ -93,7 +95,8 @@ look_back(const struct clip *clip, const qv_job_result *result, struct identity 
     id->source.mtime_ns = was_read ? result->clip->file_mtime_ns : clip->mtime_ns;
 }
 
-/* A failure of the cache ends the run; one of the clip alone is returned. */
+/* Writes rows of a result. A failure of the cache ends the run; a failure of the clip alone is only
+ * returned. */
 static qv_status
 put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *err)
 {
@@ -115,7 +118,7 @@ put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
-/* What there is to say of a clip's frames: its file's, or what its caller said. */
+/* Sets what the record says of a clip's frames, from its file or from its caller. */
 static void
 tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_result *done)
 {
@@ -132,7 +135,7 @@ tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_resul
     done->n_timestamps = done->timestamps_s ? done->frames : 0;
 }
 
-/* status: of the result, or why it is none. */
+/* Finishes a key. status is the result's, or why its rows could not be stored. */
 static qv_status
 finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_status status,
        const char *words, qv_error *err)
@@ -156,7 +159,8 @@ finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_stat
     return s ? end_run(f, s, err) : status;
 }
 
-/* After a failure that is no last call there is one more, which says it again. */
+/* The job's sink. After a failure in a call that is not the last of its clip, one more call follows
+ * that reports it again. */
 static qv_status
 take_result(void *user, const qv_job_result *result, qv_error *err)
 {
@@ -251,7 +255,7 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-/* id: what the clip is now. */
+/* id is the clip's identity now. */
 static qv_status
 take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
           qv_error *err)
@@ -283,11 +287,11 @@ qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_
 {
     if (!key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
         (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
-        return qv_fail(err, QV_EINVAL, "%s: no bytes of a file and no frames are in memory",
+        return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
                        key ? key : "no key");
     struct clip clip = { .key = key, .memory = m, .own = own, .bytes = (int64_t)m->n_bytes };
     struct identity id;
-    /* An image's frame and a clip's only one have the same bytes, and other tokens. */
+    /* An image and a clip of one frame may have the same bytes, and have different tokens. */
     clip.xxh3 = XXH3_64bits_withSeed(m->data, m->n_bytes, m->item.is_image);
     if (m->timestamps_s)
         clip.xxh3 =
@@ -320,7 +324,7 @@ qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!model || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill begins on a model, before it has ended");
+        return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
     if (f->filling.writer)
         return QV_OK;
     qv_model_info info;
@@ -341,7 +345,7 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     return s;
 }
 
-/* Nothing is made in the folder before the job is there. */
+/* Opens the job first, so that nothing is made in the folder if that fails. */
 static qv_status
 open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
 {
@@ -367,8 +371,8 @@ is_over(qv_cache_fill *f)
     return f->stopped || atomic_load(&f->ended);
 }
 
-/* Waits until so many are done, or the job or the run has ended: a caller that ends the run is heard within
- * a moment. Returns how many are. */
+/* Waits until n clips are done, or the job or the run has ended, and returns how many are done. It
+ * asks go_on every moment, so that a caller who ends the run is heard soon. */
 static int64_t
 wait_for(qv_cache_fill *f, int64_t n)
 {
@@ -398,8 +402,8 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
     return qv_job_add(f->job, &source, err);
 }
 
-/* There are always fewer that are not done than the job's queue holds: else qv_job_add would wait, and who
- * ends the run would not be heard. */
+/* Adds all clips to the job. It keeps fewer clips unfinished than the job's queue holds, because
+ * qv_job_add would wait otherwise, and nobody would ask go_on. */
 static qv_status
 compute(qv_cache_fill *f, qv_error *err)
 {
@@ -417,23 +421,25 @@ compute(qv_cache_fill *f, qv_error *err)
     return s || is_over(f) ? s : qv_job_end(f->job, err);
 }
 
-/* What ended the run comes before what the job says of it, and both before what sealing says. */
+/* The failure that ended the run is reported rather than the job's, and either rather than the
+ * sealing's. */
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
     if (!models || !n_models || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill is run on one model or more, until it has ended");
+        return qv_fail(err, QV_EINVAL,
+                       "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;
     f->status = QV_OK;
     atomic_store(&f->ended, false);
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
     f->is_over = is_last;
     if (is_last)
-        qv_cache_close(&f->filling.there); /* a large index, which nobody needs any more */
+        qv_cache_close(&f->filling.there); /* frees a large index that is no longer needed */
     const double began_s = qv_seconds();
     if (!s && f->job)
         s = compute(f, err);
-    qv_job_close(&f->job); /* what is under way comes to the sink as cancelled */
+    qv_job_close(&f->job); /* clips under way come to the sink as cancelled */
     f->n = 0;
     if (f->status) {
         s = f->status;

@@ -6,7 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 
-/* ---- what is there --------------------------------------------------------------------------- */
+/* ---- what the cache has ---------------------------------------------------------------------- */
 
 qv_status
 qv_filling_open(struct qv_filling *f, const char *dir, bool retry_failed, qv_error *err)
@@ -51,7 +51,7 @@ qv_filling_dtype(const qv_cache_layout *layout)
     return layout->dtype == QV_BF16 ? QV_BF16 : QV_F32;
 }
 
-/* f32 values as f16, each rounded once; one that f16 cannot hold is no token. */
+/* Converts f32 values to f16, each rounded once. A value that f16 cannot hold is an error. */
 static qv_status
 to_f16(const float *from, int64_t n, uint16_t *to, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* for clock_gettime */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -236,7 +236,7 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
     return QV_OK;
 }
 
-/* A text field that must have one value. */
+/* Checks a text field that must have one given value. */
 static qv_status
 check_text(const struct qv_json_object *top, const char *key, const char *wanted, const char *why,
            qv_error *err)
@@ -303,7 +303,8 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
 
 enum { MAX_NAME = 120 };
 
-/* The first place where two values differ, as "a.b.c"; false if there is none. */
+/* Finds the first place where two values differ, and names it as "a.b.c"; returns false if they are
+ * equal. */
 static bool
 find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const json_t **x,
                 const json_t **y)
@@ -331,7 +332,8 @@ find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const jso
     return true;
 }
 
-/* " (made by MODEL of FOLDER, and the run's model is ..)"; "" where neither is known. */
+/* Writes " (the cache's model is .., folder ..; the run's .., folder ..)"; "" if neither is
+ * known. */
 static void
 name_models(const json_t *there, const json_t *run, char *text, size_t size)
 {

@@ -20,7 +20,8 @@ qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
     return c->names.at + k->name;
 }
 
-/* Until all parts are read a key may have two records: the last that is ok, and the last that failed. */
+/* Until all parts are read a key may have two entries: the last record that is ok, and the last
+ * that failed. */
 enum which { IS_OK, HAS_FAILED, ANY };
 
 static bool
@@ -29,7 +30,7 @@ is_of(const struct qv_index_key *k, enum which which)
     return which == ANY || (k->status ? HAS_FAILED : IS_OK) == which;
 }
 
-/* The place of a key in the table, or where it would be put. */
+/* Returns the place of a key in the table, or the free place where it belongs. */
 static size_t
 find_place(const struct qv_cache_index *c, const char *key, uint64_t hash, enum which which)
 {
@@ -42,7 +43,7 @@ find_place(const struct qv_cache_index *c, const char *key, uint64_t hash, enum 
     return at;
 }
 
-/* table: of zeros. */
+/* Enters all keys into a table of zeros. */
 static void
 fill_table(const struct qv_cache_index *c, uint32_t *table, size_t room)
 {
@@ -83,7 +84,8 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* The part that was sealed later, then the last by name. */
+/* Returns whether the record `now` is in a part that was sealed later than `before`'s, or has the
+ * later name if both were sealed at one time. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
@@ -93,8 +95,8 @@ is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
            (a->sealed_ns == b->sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
-/* A key has a last record that failed and a last one that is ok, and the later of the two counts; but a
- * failure does not take the tokens of the same version of the same file. */
+/* Returns whether a key's last failure counts rather than its last record that is ok. The later one
+ * counts, except that a failure does not replace tokens of the same source. */
 static bool
 failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
                const struct qv_index_key *ok)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The index of a cache that is read: its parts, and where each key is. What is kept of a key is where its
- * tensors begin and what decides whether it is done again; the rest of its record is read again when it is
- * asked for.
+ * The index of an open cache: its parts, and where each key is. For a key it keeps where its
+ * tensors begin and what decides whether it is computed again; the rest of its record is read from
+ * the part when it is asked for.
  */
 #ifndef QV_CACHE_INDEX_H
 #define QV_CACHE_INDEX_H
@@ -10,24 +10,24 @@
 #include "scan.h"
 
 struct qv_index_part {
-    char *name; /* of the file */
+    char *name; /* name of the file */
     int64_t sealed_ns;
-    uint64_t bytes;     /* of the file */
-    uint64_t rows;      /* of tokens of all its records */
-    uint32_t n_records; /* in it */
+    uint64_t bytes;     /* size of the file */
+    uint64_t rows;      /* rows of tokens of all its records */
+    uint32_t n_records; /* number of its records */
     bool damaged;
-    bool gone; /* it was listed, and was there no more when it was to be read */
+    bool gone; /* it was listed, and did not exist any more when it was to be read */
 };
 
 struct qv_index_key {
-    uint64_t name;              /* in the names */
-    uint64_t at, small;         /* offsets in the part: of the first tensor, of grid_thw */
-    uint64_t path, asked, xxh3; /* path: its hash; asked: that of the piece and the options */
+    uint64_t name;              /* offset in the names */
+    uint64_t at, small;         /* offsets in the part of the first tensor and of grid_thw */
+    uint64_t path, asked, xxh3; /* path: its hash; asked: the hash of piece and options */
     int64_t bytes, mtime_ns;
     uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
     uint32_t n_times, part;
-    uint32_t record, record_bytes; /* in the part's records */
-    uint32_t hash;                 /* the low bits of the key's: the table has no more places */
+    uint32_t record, record_bytes; /* place among the part's records */
+    uint32_t hash;                 /* low bits of the key's hash: the table never has more places */
     uint8_t status;
     int8_t is_image;
     double sampled_fps;
@@ -40,19 +40,20 @@ struct qv_cache_index {
     uint32_t *table;             /* [table_room]: 1 + the key's number; 0: free */
     struct qv_text names;
     size_t n_parts, n_keys, keys_room, table_room;
-    uint64_t bytes; /* of the tensors of all records, whether they count or not */
+    uint64_t bytes; /* size of the tensors of all records, whether they count or not */
 };
 
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);
-/* Makes the table twice as large. There must be one before anything is found. */
+/* Makes the table twice as large. It must be called once before anything is looked up. */
 qv_status qv_index_grow(struct qv_cache_index *c, qv_error *err);
-/* Adds what the part's scanner found of a key; of two records that are ok, or that failed, the later one stays. */
+/* Adds what a part's scanner found of a key; of two records that are ok, or two that failed, the
+ * later one stays. */
 qv_status qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout,
                        const struct qv_scanner *s, const struct qv_scan_item *item, uint32_t part,
                        qv_error *err);
-/* Leaves each key one record. */
+/* Leaves each key the one record that counts. */
 void qv_index_settle(struct qv_cache_index *c);
-/* hash: qv_scan_hash's. NULL: it is not there. */
+/* Finds a key by its name and qv_scan_hash of it. NULL: there is none. */
 const struct qv_index_key *qv_index_find(const struct qv_cache_index *c, const char *key,
                                          uint64_t hash);
 void qv_index_free(struct qv_cache_index *c);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* flock */
+#define _DEFAULT_SOURCE /* for flock */
 #include "lock.h"
 
 #include <errno.h>
@@ -11,8 +11,9 @@
 #include "cache.h"
 #include "error.h"
 
-/* Over NFS a lock that is held alone needs a file that is open for writing. Who may not write to it, as
- * another user of the folder, gets one elsewhere. */
+/* Opens qwenvit-cache.json for a lock. Over NFS an exclusive lock needs a file that is open for
+ * writing. A user who may not write to it opens it for reading, which suffices for locks
+ * elsewhere. */
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)
 {
@@ -23,7 +24,7 @@ open_description(const struct qv_cache_folder *folder, bool writable)
                    : openat(folder->fd, QV_CACHE_DESCRIPTION, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-/* 0, or errno. */
+/* Returns 0, or errno. */
 static int
 take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
 {
@@ -57,17 +58,17 @@ qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_erro
     case EWOULDBLOCK:
         return qv_fail(
             err, QV_ESTATE,
-            "%s: somebody adds to this cache or prunes it; run it again once they have ended",
+            "%s: another process adds to this cache or prunes it; run it again once that has ended",
             path);
-    case EBADF: /* NFS, of a file that cannot be written to */
+    case EBADF: /* NFS refuses with this if the file is not open for writing */
     case EINVAL:
     case ENOLCK:
     case ENOSYS:
     case EOPNOTSUPP:
         return qv_fail(
             err, QV_EUNSUPPORTED,
-            "%s: no lock can be had here (%s), by which others would be seen that add to "
-            "this cache; where there are none, --no-lock does without",
+            "%s: files cannot be locked here (%s), so a run that adds to this cache would not be "
+            "noticed; if there is none, --no-lock goes on without a lock",
             path, strerror(e));
     default:
         return qv_fail(err, QV_EIO, "%s: %s cannot be locked: %s", path, QV_CACHE_DESCRIPTION,

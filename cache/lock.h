@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who adds to a cache and who removes something from it. Whoever adds holds a lock on qwenvit-cache.json
- * that others may hold as well; whoever removes holds it alone. The file is there anyway, so nothing is left
+ * Keeps those who add to a cache apart from those who remove from it. Adding takes a shared lock on
+ * qwenvit-cache.json, removing an exclusive one. That file exists anyway, so nothing is left
  * behind, and the lock ends with the process.
  */
 #ifndef QV_CACHE_LOCK_H
@@ -9,11 +9,11 @@
 
 #include "file.h"
 
-/* To add. *lock: for qv_cache_unlock; -1 where the file system has no locks, which does without.
- * QV_ESTATE where somebody removes something. */
+/* Locks the cache for adding. *lock is for qv_cache_unlock; it is -1 if the file system has no
+ * locks, and the caller goes on without. Returns QV_ESTATE if somebody removes from it. */
 qv_status qv_cache_lock_to_add(const struct qv_cache_folder *folder, int *lock, qv_error *err);
-/* To remove. QV_ESTATE where somebody adds or removes something, QV_EUNSUPPORTED where the file system
- * has no locks, QV_EIO. */
+/* Locks the cache for removing. Returns QV_ESTATE if somebody adds or removes, QV_EUNSUPPORTED if
+ * the file system has no locks, or QV_EIO. */
 qv_status qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_error *err);
 void qv_cache_unlock(int *lock);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a cache says of its model, its sampling and its clips' files, the same whoever writes it. */
-#define _DEFAULT_SOURCE /* st_mtim, realpath */
+/* Describes a cache's model and sampling, and its clips' files, in one way for all who write
+ * caches. */
+#define _DEFAULT_SOURCE /* for st_mtim, realpath */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ preprocess_json(const qv_preprocess *p)
                           "mean", p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1],
                           p->std[2], "fps", p->fps, "min_frames", (json_int_t)p->min_frames,
                           "max_frames", (json_int_t)p->max_frames);
-    if (j && p->max_duration > 0 && /* of processors that have one */
+    if (j && p->max_duration > 0 && /* only some processors have one */
         json_object_set_new(j, "max_duration", json_real(p->max_duration))) {
         json_decref(j);
         return NULL;
@@ -47,8 +48,9 @@ sampling_json(const qv_clip_options *c)
     return j;
 }
 
-/* What a folder's model is called: "Qwen/Qwen3-VL-4B-Instruct" of models--Qwen--Qwen3-VL-4B-Instruct in a
- * hub's cache, which has snapshots below that; else the folder's own name. */
+/* Returns the name of a folder's model: "Qwen/Qwen3-VL-4B-Instruct" if it lies in
+ * models--Qwen--Qwen3-VL-4B-Instruct, as in a hub's cache, which has snapshots below that; else the
+ * folder's own name. */
 static char *
 model_name(const char *folder)
 {
@@ -66,7 +68,7 @@ model_name(const char *folder)
     return name;
 }
 
-/* For people: nothing is compared with it. */
+/* Names the model for people. Caches are compared without it. */
 static json_t *
 model_json(const char *folder)
 {

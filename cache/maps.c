@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* MAP_NORESERVE */
+#define _DEFAULT_SOURCE /* for MAP_NORESERVE */
 #include "maps.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "error.h"
 #include "files/json.h"
 
-/* ---- those that nobody holds ----------------------------------------------------------------- */
+/* ---- parts that nobody holds ----------------------------------------------------------------- */
 
 static void
 link_idle(struct qv_part_maps *m, uint32_t i)
@@ -41,7 +41,7 @@ unlink_idle(struct qv_part_maps *m, uint32_t i)
     m->n_idle--;
 }
 
-/* Down to so many that nobody holds. */
+/* Unmaps parts that nobody holds until at most `most` of them are left. */
 static void
 drop_idle(struct qv_part_maps *m, size_t most)
 {
@@ -56,8 +56,8 @@ drop_idle(struct qv_part_maps *m, size_t most)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-/* Private, so that a page that is written to becomes this process's own; and without a reserve for
- * such pages, of which there may be as many as the cache has. */
+/* Maps a file privately, so that a page that is written to becomes this process's own. No swap is
+ * reserved for such pages, since there may be as many as the cache has. */
 static void *
 map_file(const struct qv_part_maps *m, int fd, uint64_t bytes)
 {
@@ -90,7 +90,7 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
                     qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
     int e = 0;
     for (int attempt = 0; !s && !p->at && attempt < 2 && (!attempt || e == ENOMEM); attempt++) {
-        if (attempt) /* others of this process may need maps too */
+        if (attempt) /* the process may be out of maps, so free all that can be freed */
             drop_idle(m, 0);
         p->at = map_file(m, fd, size);
         e = p->at ? 0 : errno;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Parts of a cache in memory. A part is mapped while somebody holds it; of those that nobody holds some
- * stay mapped, and the one that was given back first is dropped first. Several threads may use them.
+ * Maps the parts of a cache into memory. A part is mapped while somebody holds it. Some that nobody
+ * holds stay mapped, and the one that was released first is unmapped first. Several threads may use
+ * them.
  */
 #ifndef QV_CACHE_MAPS_H
 #define QV_CACHE_MAPS_H
@@ -11,28 +12,33 @@
 #include "qwenvit.h"
 
 struct qv_part_map {
-    void *at;               /* NULL: not mapped */
-    uint64_t bytes;         /* of the file */
-    uint32_t held;          /* by so many */
-    uint32_t before, after; /* among those that nobody holds: a number above 0 is a part's plus 1 */
+    void *at;               /* NULL: the part is not mapped */
+    uint64_t bytes;         /* size of the file */
+    uint32_t held;          /* number of holders */
+    uint32_t before, after; /* neighbours in the list of parts that nobody holds: a part's number
+                             * plus 1, or 0 */
 };
 
 struct qv_part_maps {
-    size_t most, most_idle; /* mapped at once; of these, held by nobody */
+    size_t most, most_idle; /* limits for parts mapped at once, and for those among them that nobody
+                             * holds */
     bool writable;          /* a process may write to its own copy of a page */
-    /* under the lock */
+    /* guarded by the lock */
     struct qv_part_map *at; /* [n] */
     size_t n, n_mapped, n_idle;
-    uint32_t first, last; /* that nobody holds: the one that was given back first, and last */
+    uint32_t first, last; /* ends of the list of parts that nobody holds: first has waited
+                           * longest */
     bool has_lock;
     pthread_mutex_t lock;
 };
 
-/* n parts, none of them mapped. What stands in `most`, `most_idle` and `writable` stays. QV_ENOMEM. */
+/* Prepares for n parts, none of them mapped. `most`, `most_idle` and `writable` must be set before,
+ * and are kept. Returns QV_ENOMEM. */
 qv_status qv_part_maps_open(struct qv_part_maps *maps, size_t n, qv_error *err);
 void qv_part_maps_close(struct qv_part_maps *maps);
-/* *out: where part i begins, which is the file at `path`, until it is released. QV_EIO where it cannot
- * be mapped or has other than its bytes; QV_ENOMEM where as many are held as may be. */
+/* Maps part i, the file at `path`, if it is not mapped, and holds it until it is released. *out is
+ * where it begins. Returns QV_EIO if it cannot be mapped or its size has changed; QV_ENOMEM if too
+ * many are held. */
 qv_status qv_part_maps_hold(struct qv_part_maps *maps, size_t i, const char *path, const char **out,
                             qv_error *err);
 void qv_part_maps_release(struct qv_part_maps *maps, size_t i);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* fallocate */
+#define _GNU_SOURCE /* for fallocate */
 #include "part.h"
 
 #include <errno.h>
@@ -11,10 +11,10 @@
 #include "error.h"
 
 enum {
-    FIXED_BYTES = 256,   /* of a header that has no key */
-    ENTRY_BYTES = 128,   /* of a tensor's entry besides its key, its offsets below 10^13 */
-    UNUSED_BYTES = 112,  /* of bytes that are not used */
-    RECORD_BYTES = 7000, /* of a record besides key, path and options: an error is most of it */
+    FIXED_BYTES = 256,   /* header of a part without keys */
+    ENTRY_BYTES = 128,   /* entry of a tensor besides its key, with offsets below 10^13 */
+    UNUSED_BYTES = 112,  /* entry of a range that is not used */
+    RECORD_BYTES = 7000, /* record besides key, path and options; most of it is room for an error */
 };
 
 static uint64_t
@@ -38,15 +38,15 @@ tensors_need(const qv_cache_layout *l, const char *key)
            (qv_text_escaped(key, strlen(key)) + ENTRY_BYTES);
 }
 
-/* A record is JSON inside of a JSON string: its bytes are escaped twice, which makes two bytes of each
- * of the escaped ones at most. */
+/* A record is JSON inside a JSON string, so its bytes are escaped twice: each escaped byte becomes
+ * two at most. */
 uint64_t
 qv_cache_part_need(const qv_cache_layout *l, const char *key, const char *path, const char *options)
 {
     uint64_t texts = qv_text_escaped(key, strlen(key)) + qv_text_escaped(path, strlen(path));
     if (options)
         texts += qv_text_escaped(options, strlen(options));
-    /* behind each tensor there may be bytes that are not used */
+    /* behind each tensor there may be a range that is not used */
     return tensors_need(l, key) + (uint64_t)qv_cache_n_tensors(l) * UNUSED_BYTES + 2 * texts +
            RECORD_BYTES;
 }
@@ -71,8 +71,8 @@ qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
     return p->header + need <= p->room;
 }
 
-/* The header's room is taken at once, so that a part can be sealed even when its data have filled the
- * disk. */
+/* Allocates the header's room at once, so that a part can be sealed even after its data have filled
+ * the disk. */
 static qv_status
 reserve(const struct qv_cache_part *p, qv_error *err)
 {
@@ -82,7 +82,7 @@ reserve(const struct qv_cache_part *p, qv_error *err)
         r = fallocate(p->file.fd, 0, 0, (off_t)p->room);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
-        return qv_fail(err, QV_EIO, "%s: no space can be had for a part: %s",
+        return qv_fail(err, QV_EIO, "%s: no space for a part: %s",
                        qv_path_tail(p->file.folder->path), strerror(errno));
 #else
     (void)p;
@@ -131,7 +131,7 @@ qv_cache_part_free(struct qv_cache_part **part)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Where a hash is, or may be put: there is always a place that is free. */
+/* Returns the place of a hash, or the free place where it belongs; there is always a free one. */
 static uint64_t *
 find_key(uint64_t *keys, size_t room, uint64_t hash)
 {
@@ -167,7 +167,7 @@ qv_cache_part_note(struct qv_cache_part *p, uint64_t hash)
     return QV_OK;
 }
 
-/* Those behind it move up to where they are looked for. */
+/* Removes a hash. The hashes behind it move to where find_key looks for them. */
 static void
 forget_key(struct qv_cache_part *p, uint64_t hash)
 {
@@ -206,7 +206,7 @@ qv_cache_part_unuse(struct qv_cache_part *p, uint64_t from, uint64_t end)
 {
     if (from == end)
         return QV_OK;
-    if (end == p->end && from % QV_CACHE_ALIGN == 0) { /* nothing is behind it */
+    if (end == p->end && from % QV_CACHE_ALIGN == 0) { /* the range is the end of the blocks */
         p->end = from;
         return QV_OK;
     }
@@ -247,7 +247,7 @@ qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char 
     const uint64_t used = (uint64_t)b->rows * qv_cache_row_bytes(l);
     qv_status s = QV_OK;
     for (int i = qv_cache_n_tensors(l) - 1; i >= 0 && !s;
-         i--) { /* the last first: it may be the end */
+         i--) { /* from the last one, which may be the end of the blocks */
         const uint64_t at = b->at + (uint64_t)i * b->step;
         s = qv_cache_part_unuse(p, at + used, at + b->step);
     }
@@ -291,7 +291,7 @@ by_begin(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Ranges that touch become one. */
+/* Merges ranges that touch. */
 static void
 merge_unused(struct qv_cache_part *p)
 {
@@ -306,7 +306,7 @@ merge_unused(struct qv_cache_part *p)
     p->n_unused = n;
 }
 
-/* `,"KEY/NAME":{"dtype":..` */
+/* Adds `,"KEY/NAME":{"dtype":..`. */
 static void
 add_entry(struct qv_text *t, const char *key, const char *name, const char *dtype)
 {
@@ -322,7 +322,7 @@ add_place(struct qv_text *t, uint64_t begin, uint64_t end)
                 (unsigned long long)end);
 }
 
-/* The ranges that begin before `until`. */
+/* Adds the unused ranges that begin before `until`. */
 static void
 add_unused(struct qv_text *t, const struct qv_cache_part *p, size_t *next, uint64_t until)
 {
@@ -363,7 +363,7 @@ add_small(struct qv_text *t, const struct qv_cache_part *p, const struct qv_cach
     add_place(t, times, times + (uint64_t)d->n_timestamps * sizeof(double));
 }
 
-/* Tensors stand in the order of their data. */
+/* Prints the header, with tensors in the order of their data. */
 static void
 print_header(struct qv_text *t, struct qv_cache_part *p, const qv_cache_layout *l,
              int64_t sealed_ns)
@@ -372,7 +372,7 @@ print_header(struct qv_text *t, struct qv_cache_part *p, const qv_cache_layout *
     if (p->n_done)
         qsort(p->done, p->n_done, sizeof *p->done, by_place);
     merge_unused(p);
-    qv_text_add(t, "12345678", 8); /* becomes the length */
+    qv_text_add(t, "12345678", 8); /* will be replaced by the length */
     qv_text_say(t,
                 "{\"__metadata__\":{\"format\":\"%s\",\"version\":\"%s\",\"sealed\":\"%lld\","
                 "\"records\":\"[",
@@ -419,8 +419,8 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
 {
     if (p->small.lost)
         return no_memory(p, err);
-    /* What a clip that failed wrote behind the last block goes; what was taken and never written
-     * becomes a hole. */
+    /* This cuts off what a failed clip wrote behind the last block; a block that was taken and
+     * never written becomes a hole. */
     if (ftruncate(p->file.fd, (off_t)p->end))
         return qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
                        qv_path_tail(p->file.folder->path), strerror(errno));

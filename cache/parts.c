@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The parts of a folder: which there are, what their headers say, and which of them cannot be used. */
+/* Lists the parts of a folder, reads their headers into the index, and notes which parts cannot be
+ * used. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include "files/json.h"
 #include "reader.h"
 
-/* How often a folder is listed in which parts come and go. */
+/* The most rounds of listing a folder in which parts come and go. */
 enum { MOST_ROUNDS = 32 };
 
 char *
@@ -61,7 +62,7 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
     return QV_OK;
 }
 
-/* Adds the folder's parts that are not among the first `known`, which stand by name. */
+/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
 {
@@ -88,15 +89,16 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
         const char *name = how->parts[i];
         s = is_part(name) && !strchr(name, '/')
                 ? add_part(c, name, room, err)
-                : qv_fail(err, QV_EINVAL, "%s: %.80s is no name of a part", qv_path_tail(c->dir),
-                          name);
+                : qv_fail(err, QV_EINVAL, "%s: %.80s is not the name of a part",
+                          qv_path_tail(c->dir), name);
     }
     return s;
 }
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
-/* A part that cannot be used is told and passed over: its keys are missing, and can be made again. */
+/* Notes a part that cannot be used, and goes on without it: its keys are missing, and can be
+ * computed again. */
 static qv_status
 note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error *why, qv_error *err)
 {
@@ -133,7 +135,8 @@ add_items(qv_cache *c, const struct qv_scanner *s, size_t part, qv_error *err)
     return status;
 }
 
-/* *gone: the part was listed, and is there no more. One that is named is damaged then. */
+/* Reads a part's header into the index. *gone: the part was listed, and does not exist any more; a
+ * part that the caller named is damaged then. */
 static qv_status
 scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *gone, qv_error *err)
 {
@@ -159,9 +162,9 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *g
                                &why, err);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all parts ------------------------------------------------------------------------------- */
 
-/* A part, and the number that keys know it by. */
+/* A part, and the number by which keys refer to it. */
 struct place {
     struct qv_index_part part;
     uint32_t number;
@@ -174,7 +177,7 @@ by_place(const void *a, const void *b)
     return strcmp(x->part.name, y->part.name);
 }
 
-/* Parts stand by name, without those that are gone, of which keys know nothing. */
+/* Sorts the parts by name, and removes those that are gone, to which no key refers. */
 static qv_status
 put_in_order(qv_cache *c, qv_error *err)
 {
@@ -204,7 +207,7 @@ put_in_order(qv_cache *c, qv_error *err)
     return lost ? qv_cache_no_memory(c, err) : QV_OK;
 }
 
-/* The parts from `from` on, in the order of their names. */
+/* Reads the parts from number `from` on, in the order of their names. */
 static qv_status
 scan_from(qv_cache *c, struct qv_scanner *s, size_t from, bool are_named, qv_error *err)
 {

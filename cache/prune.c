@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Records are removed from a cache, part by part, the part that was sealed first coming first: so at any moment
- * what counts of a key is what counted before, or the key is gone. A part in whose place another comes gives it
- * its time and its name with a number behind, so that it has its place in the order of all parts.
+ * Removes records from a cache, part by part, beginning with the part that was sealed first: so at
+ * any moment the record of a key that counts is the one that counted before, or the key is gone. A
+ * part that replaces another has its sealing time, and its name with a number added, so that it
+ * keeps its place in the order of all parts.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
@@ -26,8 +27,8 @@ struct pruning {
     struct qv_cache_folder folder;
     qv_cache *c;
     struct qv_scanner scanner;
-    const char **keep, **drop; /* by their bytes */
-    bool *stays;               /* [room]: of the items of a part */
+    const char **keep, **drop; /* sorted by their bytes */
+    bool *stays;               /* [room]: for each item of a part, whether it stays */
     size_t room;
     char *piece; /* [PIECE] */
     int lock;
@@ -47,7 +48,7 @@ by_bytes(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* NULL for lack of memory. */
+/* Returns a sorted copy of the keys; NULL for lack of memory. */
 static const char **
 sort_keys(const char *const *keys, size_t n)
 {
@@ -65,7 +66,7 @@ is_among(const char *key, const char *const *sorted, size_t n)
     return n && bsearch(&key, sorted, n, sizeof *sorted, by_bytes);
 }
 
-/* Whether all records of a key go. */
+/* Returns whether all records of a key are to be removed. */
 static bool
 goes(const struct pruning *p, const char *key)
 {
@@ -92,7 +93,7 @@ record_stays(const struct pruning *p, const char *key, uint32_t part)
     return !p->o->superseded || (k && k->part == part);
 }
 
-/* ---- a part's place -------------------------------------------------------------------------- */
+/* ---- changing the folder --------------------------------------------------------------------- */
 
 static const char *
 name_of(const struct pruning *p, uint32_t part)
@@ -100,8 +101,9 @@ name_of(const struct pruning *p, uint32_t part)
     return p->c->index.parts[part].name;
 }
 
-/* A part that stays as it was, and why: others go on. But where keys go, all parts behind it wait: a record
- * that is later than those in here must not go before them. */
+/* Leaves a part as it is, and reports why; pruning goes on with the others. But if keys are to be
+ * removed, it stops: this part may have older records of a key, which would count once later ones
+ * were gone. */
 static qv_status
 leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
 {
@@ -128,7 +130,8 @@ goes_on(struct pruning *p, size_t done)
     return !p->out->stopped;
 }
 
-/* Its name is gone on the disk before that is told, and before the next part is changed. */
+/* Removes a part, and syncs the folder, so that its name is gone on the disk before anything is
+ * reported, and before the next part is changed. */
 static qv_status
 remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
 {
@@ -143,7 +146,8 @@ remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
              : QV_OK;
 }
 
-/* "part-..-000003" of part-..-000003.safetensors and of part-..-000003.1.safetensors; *n: the number behind. */
+/* Makes the stem "part-..-000003" of part-..-000003.safetensors and of
+ * part-..-000003.1.safetensors; *n is the next number to add. */
 static void
 make_stem(const char *name, char stem[256], unsigned *n)
 {
@@ -157,14 +161,14 @@ make_stem(const char *name, char stem[256], unsigned *n)
     }
 }
 
-/* ---- what stays of a part -------------------------------------------------------------------- */
+/* ---- copying what stays ---------------------------------------------------------------------- */
 
-/* A part that is copied. */
+/* A part that is being copied. */
 struct copy {
     struct qv_cache_part *to;
     const char *path;
     int from;
-    bool cannot_read; /* what failed is the part that is there */
+    bool cannot_read; /* reading the old part failed, not writing the new one */
 };
 
 static qv_status
@@ -223,7 +227,8 @@ record_of(const struct qv_scanner *s, const struct qv_scan_item *item)
     return (struct qv_text){ .at = s->records.at + item->record, .n = (size_t)item->record_bytes };
 }
 
-/* Bytes of the new part: *room is its header's, which is returned beside the tensors' and what is small. */
+/* Returns the bytes of the new part: its header (*room), its tensors of tokens and its small
+ * tensors. */
 static uint64_t
 measure(const struct pruning *p, uint64_t *room)
 {
@@ -269,7 +274,7 @@ copy_items(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
     return s;
 }
 
-/* The new part is read as any reader does before the old one goes. */
+/* Reads the new part as any reader does, before the old one is removed. */
 static qv_status
 read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items, qv_error *err)
 {
@@ -279,7 +284,7 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items
     qv_status status = path ? qv_scan_part(&s, path, &why) : no_memory(p, &why);
     if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
         status = qv_fail(&why, QV_ESTATE, "%.255s: it is not what was written", name);
-    if (status && path) /* it adds nothing to the part that stays */
+    if (status && path) /* the old part stays, so a bad copy has no use */
         unlinkat(p->folder.fd, name, 0);
     if (status && err)
         *err = why;
@@ -288,7 +293,8 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items
     return status;
 }
 
-/* *is_left: it cannot be done with this part, and the others may go on. */
+/* Writes the new part. *is_left: it cannot be done with this part, and others may still be
+ * pruned. */
 static qv_status
 write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *is_left,
            qv_error *err)
@@ -323,9 +329,9 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
     return s;
 }
 
-/* ---- a part ---------------------------------------------------------------------------------- */
+/* ---- one part -------------------------------------------------------------------------------- */
 
-/* Decides what of the part that was scanned stays; *n: how many. */
+/* Decides which records of the scanned part stay; *n is their number. */
 static qv_status
 decide(struct pruning *p, uint32_t part, size_t *n, qv_error *err)
 {
@@ -374,7 +380,7 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
     char *path = qv_cache_part_path(p->c, part);
     qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : no_memory(p, &why);
     free(path);
-    if (s && s != QV_ENOMEM) /* it could be read a moment ago */
+    if (s && s != QV_ENOMEM) /* the part was readable when the cache was opened */
         return leave(p, part, &why, err);
     if (s && err)
         *err = why;
@@ -389,7 +395,7 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
     return remove_part(p, name_of(p, part), p->scanner.size, err);
 }
 
-/* Tells the parts that cannot be used and stay. Before anything goes. */
+/* Reports the parts that cannot be used and will stay, before anything is removed. */
 static qv_status
 leave_damage(struct pruning *p, qv_error *err)
 {
@@ -405,7 +411,7 @@ leave_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Only what cannot be a part to anybody goes, and only where damage is to go. */
+/* Removes broken parts if damage is to be removed. Parts that another build might read stay. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
 {
@@ -433,10 +439,10 @@ by_time(const void *a, const void *b)
     const struct place *x = a, *y = b;
     if (x->sealed_ns != y->sealed_ns)
         return x->sealed_ns < y->sealed_ns ? -1 : 1;
-    return x->part < y->part ? -1 : x->part > y->part; /* numbers follow names */
+    return x->part < y->part ? -1 : x->part > y->part; /* part numbers are in the order of names */
 }
 
-/* *n: how many parts there are that can be used. */
+/* Sorts the usable parts by their sealing time; *n is their number. */
 static qv_status
 put_in_order(struct pruning *p, struct place **out, size_t *n, qv_error *err)
 {
@@ -468,7 +474,7 @@ prune_parts(struct pruning *p, qv_error *err)
     return s ? s : prune_damage(p, err);
 }
 
-/* A folder that is open and locked, or looked at. */
+/* Prunes a folder that is open and locked, or only counts for a dry run. */
 static qv_status
 prune(struct pruning *p, const char *dir, qv_error *err)
 {
@@ -510,7 +516,9 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
         return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
     *out = (qv_cache_pruned){ .keys = 0 };
     if (!QV_RESERVED_IS_ZERO(o) || (o->n_keep && !o->keep) || (o->n_drop && !o->drop))
-        return qv_fail(err, QV_EINVAL, "reserved prune options must be 0, and keys be there");
+        return qv_fail(
+            err, QV_EINVAL,
+            "reserved prune options must be 0, and keep and drop not NULL if they have keys");
     if (o->keep && !o->n_keep)
         return qv_fail(err, QV_EINVAL,
                        "%s: no key is to be kept; to remove all of a cache, remove its folder",

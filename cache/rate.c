@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* How fast a cache was filled, by the times at which its parts were sealed. */
+/* Measures how fast a cache was filled, from the times at which its parts were sealed. */
 #include <string.h>
 
 #include "reader.h"
 
-/* Bytes of a part's name that all parts of its run share: up to the count; 0 where it has none, or has another
- * part's place. */
+/* Returns how many bytes of a part's name all parts of its run share, which is all before the
+ * count; 0 if the name has no count, or the part replaced another. */
 static size_t
 run_bytes(const char *name)
 {
@@ -14,7 +14,7 @@ run_bytes(const char *name)
     return digits && !strcmp(dash + 1 + digits, ".safetensors") ? (size_t)(dash + 1 - name) : 0;
 }
 
-/* Of a run's parts [first, end). */
+/* Measures one run, whose parts are [first, end). */
 static bool
 measure(const struct qv_index_part *first, const struct qv_index_part *end, qv_cache_rate *out,
         int64_t *last_ns)
@@ -41,7 +41,8 @@ qv_cache_last_rate(const qv_cache *c, qv_cache_rate *out)
     const size_t n = c->index.n_parts;
     int64_t latest = -1, last = 0;
     qv_cache_rate rate;
-    for (size_t i = 0, next; i < n; i = next) { /* a run's parts stand together */
+    for (size_t i = 0, next; i < n; i = next) { /* parts are sorted by name, so a run's parts are
+                                                 * adjacent */
         const size_t bytes = run_bytes(parts[i].name);
         bool whole = bytes && !parts[i].damaged;
         for (next = i + 1; next < n && bytes && !strncmp(parts[i].name, parts[next].name, bytes);

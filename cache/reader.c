@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A cache that is read. What is kept of a key is where its tensors begin and what decides whether it
- * is done again; the rest of its record is read again when it is asked for.
+ * Reads a cache. The index has where a key's tensors begin and what decides whether it is computed
+ * again; the rest of its record is read from the part when it is asked for.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "reader.h"
@@ -27,7 +27,7 @@ qv_cache_no_memory(const qv_cache *c, qv_error *err)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Who writes keys is not to know which of them meet in the table. */
+/* Draws the seed of the hash table: whoever writes keys must not know which of them collide. */
 static uint64_t
 draw_seed(const void *here)
 {
@@ -97,7 +97,8 @@ qv_cache_exists(const char *dir)
 {
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     const bool there =
-        !path || qv_path_exists(path); /* without memory opening it fails, in words */
+        !path || qv_path_exists(path); /* without memory, say yes: opening it fails then, with a
+                                        * text */
     free(path);
     return there;
 }
@@ -238,11 +239,11 @@ qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
 
 /* ---- parts that are gone --------------------------------------------------------------------- */
 
-/* The folder as it is, read once for all that miss a part of this reading. */
+/* Reads the folder as it is now, once for everyone who misses a part of this reading. */
 static qv_status
 read_again(const qv_cache *cache, const qv_cache **later, qv_error *err)
 {
-    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what it remembers is under the lock */
+    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* its caches are guarded by the lock */
     pthread_mutex_lock(c->lock);
     const qv_status s = c->later ? QV_OK : qv_cache_open_as(c->dir, &c->how, &c->later, err);
     *later = c->later;
@@ -333,7 +334,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
         pthread_mutex_lock(c->lock);
         const qv_cache *later = c->later;
         pthread_mutex_unlock(c->lock);
-        c = later ? later : c; /* it is there: the item is held in it */
+        c = later ? later : c; /* it exists, since the item is held in it */
         k = qv_cache_find_key(c, name);
     }
     if (k)
@@ -347,7 +348,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Under the lock: the records of a part, in the cache's scanner. */
+/* Loads the records of a part into the cache's scanner. The caller holds the lock. */
 static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {
@@ -371,7 +372,7 @@ load_records(qv_cache *c, size_t part, qv_error *err)
 qv_status
 qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
 {
-    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what it remembers is under the lock */
+    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* its caches are guarded by the lock */
     qv_status s = qv_cache_check_index(c, i, err);
     if (s)
         return s;

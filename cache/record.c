@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a part says of a key: its record, a JSON object. scan_records.c reads it. */
+/* Prints a key's record, a JSON object. scan_records.c reads it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "files/utf8.h"
 #include "qwenvit_media.h"
 
-enum { MOST_ERROR_BYTES = 800 /* of a record's error */ };
+enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
 
 static void
 add_string(struct qv_text *t, const char *name, const char *text)
@@ -31,13 +31,13 @@ add_failure(struct qv_text *t, const qv_cache_result *r)
     size_t n = strlen(error);
     if (n > MOST_ERROR_BYTES)
         for (n = MOST_ERROR_BYTES; n && ((unsigned char)error[n] & 0xc0) == 0x80;)
-            n--; /* the begin of a character */
+            n--; /* go back to the beginning of a character */
     error[n] = 0;
     add_string(t, "error", error);
     free(error);
 }
 
-/* A number above 0 as all metadata of ours has it: the same value when it is read. */
+/* Adds a number above 0 in the format of all our metadata, which reads back as the same value. */
 static void
 add_real(struct qv_text *t, const char *name, double value)
 {
@@ -50,7 +50,7 @@ add_real(struct qv_text *t, const char *name, double value)
     free(text);
 }
 
-/* What there is to say of one that is ok. */
+/* Adds the fields of a record that is ok. */
 static void
 add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
 {

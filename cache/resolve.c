@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Options that are asked for, beside those that a model has anyway: one that asks for what it would get
- * asks for nothing. */
+/* Compares options with the values that a model has anyway: an option that asks for what it would
+ * get without it asks for nothing. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "cache.h"
 
-/* ---- of one clip ----------------------------------------------------------------------------- */
+/* ---- options of one clip --------------------------------------------------------------------- */
 
 static const char first_frame[] = ",\"first_frame\":true"; /* left out where it is false */
 
@@ -20,7 +20,7 @@ qv_cache_asked_text(const struct qv_cache_asked *a, char text[QV_CACHE_OPTIONS_B
     if (a->fps_micro <= 0 && !a->max_frames && !a->max_pixels && !a->offset && !a->bytes &&
         !a->first_frame)
         return NULL;
-    snprintf(text, QV_CACHE_OPTIONS_BYTES, /* whatever the locale */
+    snprintf(text, QV_CACHE_OPTIONS_BYTES, /* the same in every locale */
              "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64 ",\"max_pixels\":%" PRId64
              ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "%s}",
              a->fps_micro / 1000000, a->fps_micro % 1000000, a->max_frames, a->max_pixels,
@@ -28,7 +28,8 @@ qv_cache_asked_text(const struct qv_cache_asked *a, char text[QV_CACHE_OPTIONS_B
     return text;
 }
 
-/* False for a text that is not qv_cache_asked_text's: what it says is said again, and compared. */
+/* Parses a text of qv_cache_asked_text. Returns false for any other text: printing the values again
+ * must give the same text. */
 static bool
 read_asked(const char *text, struct qv_cache_asked *a)
 {
@@ -76,7 +77,8 @@ qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const c
                                 is_image < 0 ? 0 : usual->max_pixels[is_image > 0] };
     int64_t *const fields[] = { &a.fps_micro, &a.max_frames, &a.max_pixels };
     const int64_t wanted[] = { a.fps_micro, a.max_frames, a.max_pixels };
-    for (unsigned ways = 1; ways < 8; ways++) { /* a bit: that field as it could be said as well */
+    for (unsigned ways = 1; ways < 8; ways++) { /* each bit swaps a field: its usual value for 0, or
+                                                 * 0 for its usual value */
         bool can = true;
         char text[QV_CACHE_OPTIONS_BYTES];
         for (int i = 0; i < 3; i++) {
@@ -90,9 +92,9 @@ qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const c
     return false;
 }
 
-/* ---- of all clips ---------------------------------------------------------------------------- */
+/* ---- options of all clips -------------------------------------------------------------------- */
 
-/* What qwen-vl-utils does whatever the checkpoint says. */
+/* The values that qwen-vl-utils uses whatever the checkpoint says. */
 #define UTILS_FPS 2.0
 enum { UTILS_MIN_FRAMES = 4 };
 
@@ -109,7 +111,8 @@ is_like_utils(const json_t *options)
     return like && strcmp(like, "transformers") != 0;
 }
 
-/* The model's own value of an option of all clips; 0: none that clips and images share. */
+/* Returns the model's own value of an option of all clips; 0: there is none, or clips and images
+ * have different ones. */
 static double
 own_value(const json_t *preprocessing, const char *name)
 {
@@ -155,7 +158,8 @@ qv_cache_resolved(const json_t *description)
     static const char *const integers[] = { "min_frames", "max_frames", "min_pixels",
                                             "max_pixels" };
     json_t *copy = json_deep_copy(description);
-    json_object_del(copy, "model"); /* where it was; its weights count */
+    json_object_del(copy, "model"); /* its folder does not matter, and its weights are compared
+                                     * apart */
     json_t *p = json_object_get(copy, "preprocessing"), *options = json_object_get(p, "options");
     if (!json_is_object(options))
         return copy;

@@ -35,7 +35,7 @@ qv_scan_free(struct qv_scanner *s)
     *s = (struct qv_scanner){ .seed = s->seed, .layout = s->layout };
 }
 
-/* The part may be whole to a build, or in a cache, of another kind. */
+/* Fails, and notes that the part may be whole for another build or in another cache. */
 static bool
 fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
 {
@@ -49,7 +49,7 @@ struct tensor {
     char dtype[16];
     int64_t shape[MAX_DIMS];
     int n_dims;
-    int64_t begin, end; /* from the data's begin */
+    int64_t begin, end; /* from the beginning of the data */
 };
 
 static bool
@@ -77,7 +77,7 @@ read_offsets(struct qv_cursor *c, struct tensor *t)
         !qv_cursor_expect(c, ']', "data_offsets are two"))
         return false;
     return (t->begin >= 0 && t->begin <= t->end) ||
-           qv_cursor_fail(c, "data_offsets are no begin and end");
+           qv_cursor_fail(c, "data_offsets are not a begin and an end");
 }
 
 static bool
@@ -90,7 +90,7 @@ read_dtype(struct qv_scanner *s, struct qv_cursor *c, struct tensor *t)
     return true;
 }
 
-/* Each of the three fields once, in any order, and nothing else. */
+/* Reads a tensor's entry: each of the three fields once, in any order, and nothing else. */
 static bool
 read_tensor(struct qv_scanner *s, struct qv_cursor *c, struct tensor *t)
 {
@@ -115,7 +115,7 @@ read_tensor(struct qv_scanner *s, struct qv_cursor *c, struct tensor *t)
     return !c->wrong && (seen == 7 || qv_cursor_fail(c, "a tensor's entry lacks a field"));
 }
 
-/* "0", "17": the number, which has no zeros in front; -1: it is none. */
+/* Reads a number such as "0" or "17", without leading zeros; -1: it is none. */
 static int64_t
 read_number(const char *text)
 {
@@ -130,7 +130,7 @@ read_number(const char *text)
     return v;
 }
 
-/* Which tensor of a key its last name is: an index of the layout's, GRID or TIMES; -1: none. */
+/* Returns which tensor of a key a name means: an index of the layout's, GRID or TIMES; -1: none. */
 static int
 tensor_kind(const qv_cache_layout *l, const char *name)
 {
@@ -146,7 +146,7 @@ tensor_kind(const qv_cache_layout *l, const char *name)
     return i >= 0 && i < l->n_deepstack ? 1 + (int)i : -1;
 }
 
-/* dtype, shape and bytes are those of its kind. */
+/* Checks that dtype, shape and bytes are those of the tensor's kind. */
 static bool
 check_tensor(struct qv_scanner *s, struct qv_cursor *c, const struct tensor *t, int kind)
 {
@@ -280,7 +280,7 @@ read_metadata(struct qv_scanner *s, struct qv_cursor *c)
             return false;
     if (c->wrong || s->metadata != HAS_ALL)
         return qv_cursor_fail(c, "__metadata__ lacks format, version, sealed or records");
-    s->metadata |= HAS_READ; /* to its end */
+    s->metadata |= HAS_READ; /* __metadata__ was read to its end */
     return true;
 }
 
@@ -293,7 +293,7 @@ by_begin(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Tensors cover the data without holes or overlaps to the file's last byte. */
+/* Checks that tensors cover the data without holes or overlaps to the file's last byte. */
 static bool
 check_cover(struct qv_scanner *s, struct qv_cursor *c)
 {

@@ -61,7 +61,7 @@ add_item(struct qv_scanner *s, const char *key, size_t bytes, uint64_t hash)
 struct qv_scan_item *
 qv_scan_item_of(struct qv_scanner *s, const char *key, size_t bytes)
 {
-    if (s->n_items && is_key(s, s->last, key, bytes)) /* tensors of a key mostly stand together */
+    if (s->n_items && is_key(s, s->last, key, bytes)) /* the tensors of a key are mostly adjacent */
         return &s->items[s->last];
     if (2 * (s->n_items + 1) > s->table_room && !grow_table(s))
         return NULL;

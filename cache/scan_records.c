@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The records of the part that is being scanned: a JSON list, which is a string of its header. */
+/* Reads the records of the part that is being scanned: a JSON list inside a string of its
+ * header. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +67,7 @@ read_status(struct qv_scanner *s, struct qv_cursor *c, bool *ok)
            qv_cursor_fail(c, "a record's status is \"ok\" or \"failed\"");
 }
 
-/* A code that this build does not know is a failure all the same. */
+/* Reads a failure's code. One that this build does not know is a failure all the same. */
 static bool
 read_code(struct qv_scanner *s, struct qv_cursor *c, qv_status *code)
 {
@@ -90,7 +91,8 @@ read_checksum(struct qv_scanner *s, struct qv_cursor *c, uint64_t *out)
            qv_cursor_fail(c, "a record's xxh3 is 16 hexadecimal digits");
 }
 
-/* By jansson, whose numbers have a point in every locale. Most keys of a part have one rate. */
+/* Parses the rate by jansson, which expects a point in every locale. Most keys of a part have the
+ * same rate, so the last one is kept. */
 static bool
 read_rate(struct qv_scanner *s, struct qv_cursor *c, double *out)
 {
@@ -122,7 +124,7 @@ read_image(struct qv_cursor *c, int8_t *out)
 struct record {
     unsigned seen;
     bool ok;
-    struct qv_scan_item item; /* what it says of it */
+    struct qv_scan_item item; /* what the record says of its key */
     struct qv_text key;
 };
 
@@ -152,13 +154,13 @@ check_record(struct qv_cursor *c, const struct record *r)
     if (!(r->seen & F_KEY) || !(r->seen & F_PATH) || !(r->seen & F_STATUS))
         return qv_cursor_fail(c, "a record has no key, path or status");
     if (!r->key.n || r->key.n > QV_CACHE_MAX_KEY || !strncmp(r->key.at, "__", 2))
-        return qv_cursor_fail(c, "a record's key is none");
+        return qv_cursor_fail(c, "a record's key is not valid");
     if (r->ok ? !(r->seen & F_XXH3) || r->seen & F_CODE : !(r->seen & F_CODE))
         return qv_cursor_fail(c, "a record that is ok has an xxh3, one that failed a code");
     return true;
 }
 
-/* What the record says becomes its key's. */
+/* Copies what a record says to its key's item. */
 static bool
 keep_record(struct qv_scanner *s, struct qv_cursor *c, const struct record *r, uint64_t begin,
             uint64_t end)
@@ -220,7 +222,7 @@ qv_scan_records(struct qv_scanner *s, struct qv_cursor *outer)
             qv_cursor_expect(&c, ']', "a comma or the end of the records is needed");
     }
     free(r.key.at);
-    if (!c.wrong) { /* nothing may stand behind them */
+    if (!c.wrong) { /* nothing may follow the records */
         const char *at = c.at;
         at += strspn(at, " \t\r\n");
         if (at != c.end)

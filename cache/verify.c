@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether tensors are what their records say, and whether damage has cost anything. */
+/* Checks whether tensors are what their records say, and whether damage has cost anything. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@
 
 enum { PIECE = 1 << 20 };
 
-/* XXH3-64 of bytes of a file, which are read: a disk that fails is an error then, not a signal. */
+/* Computes the XXH3-64 of bytes of a file. The file is read, not mapped, so that a failing disk
+ * gives an error rather than a signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
@@ -103,7 +104,8 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Whether a key of the damaged part that was scanned has a record that would come before it all the same. */
+/* Returns whether a key of the damaged part that was scanned has a record elsewhere that would
+ * count rather than the one in it. */
 static bool
 is_superseded(const qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run that adds to a cache. Keys are begun in one part until it is full; a part that is full is
- * sealed by a thread of its own once the keys that were begun in it are finished. What is put is
- * written at once, by whoever puts it, outside of the lock.
+ * Adds keys to a cache. Keys are begun in one part until it is full; a full part is sealed by a
+ * thread once the keys that were begun in it are finished. Rows are written at once, by the thread
+ * that puts them and outside the lock.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
@@ -22,10 +22,10 @@
 #include "files/utf8.h"
 
 enum {
-    MOST_SEALING = 2 /* parts that are full and not sealed, before begin waits */
+    MOST_SEALING = 2 /* full parts that wait for their sealing, before qv_cache_begin waits */
 };
 #define FIRST_ROOM                                                                                 \
-    ((uint64_t)256 << 10) /* of a header: what is needed is learned from part to part */
+    ((uint64_t)256 << 10) /* room of the first header; each part adapts the next one's */
 #define LEAST_ROOM ((uint64_t)64 << 10)
 
 struct qv_cache_writer {
@@ -36,15 +36,16 @@ struct qv_cache_writer {
     double part_seconds;
     unsigned count;
     int folder_lock;   /* shared with others that add */
-    int64_t sealed_ns; /* the latest part; the sealing thread's */
+    int64_t sealed_ns; /* time of the latest part; used by the sealing thread alone */
     pthread_t thread;
     bool has_thread, has_lock;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* under the lock */
-    struct qv_cache_part *current, *retired; /* where keys are begun; full ones, the first first */
-    uint64_t room;                           /* of the next part's header */
-    int n_sealing;                           /* that the thread has in hand */
+    /* guarded by the lock */
+    struct qv_cache_part *current, *retired; /* the part where keys are begun; full parts, the
+                                              * oldest first */
+    uint64_t room;                           /* room of the next part's header */
+    int n_sealing;                           /* parts that the thread is sealing */
     bool ended;
     qv_status status; /* the first failure of the disk */
     qv_error error;
@@ -53,8 +54,8 @@ struct qv_cache_writer {
 struct qv_cache_entry {
     qv_cache_writer *writer;
     struct qv_cache_part *part;
-    struct qv_cache_block block; /* rows: that were put */
-    int64_t rows;                /* that there is room for */
+    struct qv_cache_block block; /* block.rows: rows that were put */
+    int64_t rows;                /* rows that there is room for */
     uint64_t need;
     bool broken; /* a put failed */
     char *key, *path, *options;
@@ -76,9 +77,9 @@ no_memory(const qv_cache_writer *w, qv_error *err)
     return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(w->folder.path));
 }
 
-/* ---- under the lock -------------------------------------------------------------------------- */
+/* ---- helpers that need the lock -------------------------------------------------------------- */
 
-/* Keeps the first failure, and says it. */
+/* Keeps the first failure, and returns it. */
 static qv_status
 note_failure(qv_cache_writer *w, qv_status status, const qv_error *error)
 {
@@ -98,7 +99,7 @@ say_failure(const qv_cache_writer *w, qv_error *err)
     return w->status;
 }
 
-/* No more keys are begun in the current part. */
+/* Ends the current part: no more keys are begun in it. */
 static void
 retire(qv_cache_writer *w)
 {
@@ -114,7 +115,7 @@ retire(qv_cache_writer *w)
     pthread_cond_broadcast(&w->changed);
 }
 
-/* The first part that waits for nothing but to be sealed; *n: how many do. */
+/* Returns the oldest full part that is ready to be sealed; *n is the number of those. */
 static struct qv_cache_part **
 find_ready(qv_cache_writer *w, int *n)
 {
@@ -138,7 +139,7 @@ count_unsealed(qv_cache_writer *w)
 
 /* ---- the thread that seals ------------------------------------------------------------------- */
 
-/* A part's time is later than that of every part before it, whatever the clock does. */
+/* Seals a part. Its time is later than that of every part before it, whatever the clock does. */
 static qv_status
 seal_part(qv_cache_writer *w, struct qv_cache_part *p, qv_error *err)
 {
@@ -199,7 +200,8 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
     return s;
 }
 
-/* Of two that make it at once, the one that comes second compares. */
+/* Writes the description, or compares with the one that is there. If two runs write it at once, the
+ * second one compares. */
 static qv_status
 describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o, qv_error *err)
 {
@@ -248,11 +250,11 @@ check_options(const qv_cache_writer_options *o, qv_error *err)
                        (long long)o->shard, (long long)o->n_shards);
     if (o->part_bytes < 0 || !(o->part_seconds >= 0))
         return qv_fail(err, QV_EINVAL,
-                       "part_bytes is %lld and part_seconds %g; 0 and more are right",
+                       "part_bytes is %lld and part_seconds %g; both must be 0 or more",
                        (long long)o->part_bytes, o->part_seconds);
     if (o->after < 0 || o->after > qv_cache_latest_ns())
         return qv_fail(err, QV_EINVAL,
-                       "after is %lld ns since 1970; a time up to 100 years from now is right",
+                       "after is %lld ns since 1970; it must be at most 100 years from now",
                        (long long)o->after);
     return QV_OK;
 }
@@ -329,7 +331,7 @@ qv_cache_writer_close(qv_cache_writer **writer, qv_error *err)
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
     const qv_status s = say_failure(w, err);
-    while (w->retired) { /* with entries that were neither finished nor dropped */
+    while (w->retired) { /* parts with entries that were neither finished nor dropped */
         struct qv_cache_part *p = w->retired;
         w->retired = p->next;
         qv_cache_part_free(&p);
@@ -391,7 +393,8 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     return s;
 }
 
-/* Under the lock: a current part that has room for the key. */
+/* Makes sure that there is a current part, and retires one without room for the key. The caller
+ * holds the lock. */
 static qv_status
 find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
 {
@@ -405,7 +408,7 @@ find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
     }
     while (count_unsealed(w) >= MOST_SEALING && !w->status)
         pthread_cond_wait(&w->changed, &w->lock);
-    if (w->current || w->status) /* another thread was here */
+    if (w->current || w->status) /* another thread made a part meanwhile */
         return say_failure(w, err);
     const uint64_t least = qv_cache_part_least(need);
     return qv_cache_part_open(&w->folder, least > w->room ? least : w->room, qv_seconds(),
@@ -441,8 +444,8 @@ qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *sourc
     const uint64_t most =
         ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
     if (rows < 0 || (uint64_t)rows > most || rows > UINT32_MAX)
-        return qv_fail(err, QV_EINVAL, "a key of %lld rows; 0 to %llu can be kept", (long long)rows,
-                       (unsigned long long)most);
+        return qv_fail(err, QV_EINVAL, "a key has %lld rows; it must have 0 to %llu",
+                       (long long)rows, (unsigned long long)most);
     qv_cache_entry *e = NULL;
     qv_status s = make_entry(w, key, source, rows, &e, err);
     if (s)
@@ -469,7 +472,7 @@ put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
                                (uint64_t)n * row_bytes, err);
 }
 
-/* Rows of tokens and of DeepStack's outputs by turns, from where they are. */
+/* Writes each row's tokens and DeepStack outputs one behind the other, from the caller's memory. */
 static qv_status
 put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
@@ -524,7 +527,7 @@ qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 
 /* ---- keys: finish ---------------------------------------------------------------------------- */
 
-/* The checksum: of the checksums of its tensors, in their order. */
+/* Returns the key's checksum, which is a checksum of its tensors' checksums in their order. */
 static uint64_t
 digest(const qv_cache_entry *e, const qv_cache_result *r)
 {
@@ -538,7 +541,8 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     return XXH3_64bits(all, n * sizeof *all);
 }
 
-/* Under the lock: the entry leaves its part, with a record and rows, or without. */
+/* Takes the entry out of its part: with a record and rows, or without either if record is NULL. The
+ * caller holds the lock. */
 static qv_status
 leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
 {
@@ -551,7 +555,7 @@ leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
                               r->n_timestamps);
     else
         s = qv_cache_part_unuse(p, e->block.at, e->block.at + e->block.bytes);
-    if (s) /* the part's account is wrong now: it cannot be sealed */
+    if (s) /* the part's account is wrong now, so it must not be sealed */
         p->records.lost = true;
     if (record)
         qv_cache_part_record(p, &w->layout, e->key, ok, e->need, record);
@@ -572,12 +576,12 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
     if (r->status)
         return QV_OK;
     if (e->block.rows <= 0 || r->n_timestamps < 0 || r->n_timestamps > UINT32_MAX)
-        return qv_fail(err, QV_EINVAL, "key %s: %lld rows and %lld timestamps are no result",
+        return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld timestamps",
                        qv_json_quote(e->key, quoted), (long long)e->block.rows,
                        (long long)r->n_timestamps);
     if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->is_image && r->sampled_fps > 0))
         return qv_fail(err, QV_EINVAL,
-                       "key %s: sampled_fps is %g; a number from 0 up is right, 0 of an image",
+                       "key %s: sampled_fps is %g; it must be 0 or more, and 0 for an image",
                        qv_json_quote(e->key, quoted), r->sampled_fps);
     return QV_OK;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * attention over segments of any lengths. A thread takes a piece: some queries of one (segment,
- * head). It goes through the segment's keys block by block, packs a block of k and v once, and for
- * each block of its queries computes the scores with one matmul and their exponentials, and adds the
- * weighted values with another. Exponentials are of differences from a score near the greatest; only
- * where sums become large are they begun again from a greater one, and what was added up is brought
- * down (Milakov and Gimelshein, arXiv:1805.02867). Everything that is touched again stays in the
- * second-level cache, however long the segment is.
+ * head). It goes through the segment's keys block by block. It packs each block of k and v once;
+ * for each block of its queries it computes the scores with one matmul, then their exponentials,
+ * and adds the weighted values with another matmul. Each exponential is of the difference from a
+ * score near the greatest. Only if a sum becomes large are they computed again from a greater
+ * score, and what was summed before is scaled down (Milakov and Gimelshein, arXiv:1805.02867).
+ * Everything that is used again stays in the second-level cache, however long the segment is.
  *
- * Blocks are of a few sizes and begin at their segment's first row, ends are filled up with zeros:
- * a segment's bits are a function of its rows alone. How queries are divided into pieces is not
- * seen in them, and so may follow from the number of threads.
+ * Blocks have a few fixed sizes and begin at their segment's first row, and their ends are filled
+ * up with zeros: so a segment's bits are a function of its rows alone. How queries are divided into
+ * pieces does not change the bits, and so may depend on the number of threads.
  */
 #include "cpu.h"
 
@@ -20,22 +20,23 @@
 #include <stdlib.h>
 
 enum {
-    QUERIES = 128, /* rows of a block; the last ones of a segment take one of the smaller kinds */
+    QUERIES = 128, /* rows of a block; the last rows of a segment take one of the smaller kinds */
     KEYS = 512,
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
     MOST_BLOCKS =
-        8,        /* of queries in a piece: what they sum up is read once for each block of keys */
-    PACKING = 16, /* packing a block of keys takes as long as so many more queries */
-    SAMPLE = 64   /* scores of which the greatest is near enough to that of all, mostly */
+        8,        /* most blocks of queries in a piece: their sums are read once for each block of
+                   * keys */
+    PACKING = 16, /* packing a block of keys takes as long as this many more queries */
+    SAMPLE = 64   /* scores from which the maximum is estimated; it is mostly near enough */
 };
-/* Of a block's exponentials: far from where f32 ends, and more is seldom met. */
+/* Limit for the sum of a block's exponentials, far below where f32 ends; a larger sum is rare. */
 static const float most_sum = 0x1p24f;
 
 static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
 enum { SMALLEST = ATTENTION_QUERY_KINDS - 1 };
 
-/* What the queries `left` in a segment are begun with: nowhere are as many as the smallest kind has
- * computed in vain. */
+/* Returns the kind of block for the next queries, `left` of which remain in the segment: the rows
+ * computed in vain are always fewer than the smallest kind has. */
 static int
 query_kind(int64_t left)
 {
@@ -63,7 +64,7 @@ round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Rows that a segment may have. */
+/* Returns the most rows that a segment may have. */
 static int64_t
 longest(const struct qv_op_attention *op)
 {
@@ -72,7 +73,7 @@ longest(const struct qv_op_attention *op)
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
-/* A GEMM for each number of queries from kind `first` on; they share packed weights. */
+/* Opens a GEMM for each number of queries from kind `first` on; they share packed weights. */
 static qv_status
 open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
           struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
@@ -92,7 +93,8 @@ open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
-/* All sources are dense: from those that are not oneDNN 3.2 packs weights itself. */
+/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 packs the
+ * weights itself. */
 static qv_status
 open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
            struct gemms_cpu *out, qv_error *err)
@@ -114,7 +116,8 @@ open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t 
     return status ? status : open_gemm(dev, &pv, first, out->values, &out->v, err);
 }
 
-/* Every thread has matmuls of its own, made for one thread: their memory objects hold addresses. */
+/* Opens matmuls for every thread, each made for one thread: their memory objects hold addresses, so
+ * threads cannot share them. */
 static qv_status
 open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
 {
@@ -130,8 +133,8 @@ open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
     return status;
 }
 
-/* What a thread computes in, in the order in which it is written. Exponentials begin a row of theirs
- * before the scores: so none of a row's overwrite its scores. */
+/* Lays out a thread's scratch, in the order in which it is written. Exponentials begin one row
+ * before the scores, so that a row's exponentials never overwrite its scores. */
 static void
 lay_out(struct qv_kernel *kernel)
 {
@@ -183,7 +186,8 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     if (status)
         return status;
     int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
-    int64_t group = a->gemms[0][0].k.group; /* values of a word, which packing transposes */
+    int64_t group = a->gemms[0][0].k.group; /* values in one word, which packing transposes
+                                             * together */
     if (group > 1 && stride % group)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "attention: k_stride=%lld; keys are packed two values at a time",
@@ -195,22 +199,22 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
 
 /* ---- a piece --------------------------------------------------------------------------------- */
 
-/* Rows that are read or written next: fetched some at a time while others are computed, since a
- * head's part of a row is too short for the processor to see them coming. */
+/* Rows that will be read or written soon. Some are prefetched at a time while others are computed,
+ * since a head's part of a row is too short for the processor to prefetch it by itself. */
 struct rows_ahead {
     const char *row;
-    int64_t stride, n, step; /* in bytes; rows left, and fetched at a time */
+    int64_t stride, n, step; /* stride in bytes; rows left; rows fetched at a time */
 };
 enum { AHEAD_K, AHEAD_V, AHEAD_Q, AHEAD_Y, AHEAD };
 
-/* Queries [first, first + rows) of a segment, which begin a block; and who computes them. */
+/* Queries [first, first + rows) of a segment, which begin at a block, and what computes them. */
 struct piece {
     struct qv_device_cpu *dev;
     const struct qv_kernel *kernel;
     const struct attention_call_cpu *call;
     struct segment_cpu segment;
     int64_t head, first, rows;
-    const struct gemms_cpu *gemms; /* of this thread */
+    const struct gemms_cpu *gemms; /* this thread's GEMMs */
     char *scratch;
     struct rows_ahead *ahead; /* [AHEAD] */
 };
@@ -221,7 +225,7 @@ part(const struct piece *piece, int which)
     return piece->scratch + piece->kernel->attention.offset[which];
 }
 
-/* Row `row` of the piece's segment and head. */
+/* Returns row `row` of the piece's segment and head. */
 static char *
 row_of(const struct piece *piece, const struct view_cpu *view, int64_t row)
 {
@@ -247,7 +251,8 @@ fetch_ahead(const struct piece *piece)
     }
 }
 
-/* `rows` of `of`'s segment, while the queries of `piece` meet a block of keys. */
+/* Plans to prefetch `rows` rows of `of`'s segment while `piece` computes its queries against one
+ * block of keys. */
 static struct rows_ahead
 rows_ahead(const struct piece *piece, const struct piece *of, const struct view_cpu *view,
            int64_t first, int64_t rows)
@@ -259,8 +264,8 @@ rows_ahead(const struct piece *piece, const struct piece *of, const struct view_
                                 .step = (rows + piece->rows - 1) / piece->rows };
 }
 
-/* The keys behind those of the block at `key`; behind the last, where results go and what the next
- * piece (or NULL) begins with. */
+/* Plans what to prefetch: the keys behind the block at `key`; behind the last block, where results
+ * go and the beginning of the next piece (or NULL). */
 static void
 look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
 {
@@ -279,7 +284,8 @@ look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
         piece->ahead[AHEAD_Q] = rows_ahead(piece, of, &call->q, of->first, least(n, of->rows));
 }
 
-/* Zeros behind the last one: their scores cost what numbers cost, and are not looked at. */
+/* Copies the piece's queries, with zeros behind the last one: computing their scores takes as long
+ * as for numbers, and the results are ignored. */
 static void
 copy_queries(const struct piece *piece)
 {
@@ -291,15 +297,16 @@ copy_queries(const struct piece *piece)
     memset(q, 0, (size_t)(round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
 }
 
-/* Keys that queries meet at once, packed in the scratch. */
+/* A block of keys, packed in the scratch. */
 struct block {
-    const struct gemms_cpu *gemms; /* for so many keys */
+    const struct gemms_cpu *gemms; /* GEMMs for this number of keys */
     int64_t n;
-    bool more; /* not the first block of the segment */
+    bool more; /* it is not the first block of the segment */
 };
 
-/* Of a query's scores x for the block's keys, with zeros up to the width of its panels. Their sum is added
- * to that of earlier blocks, which with out[head_dim] is brought down where another maximum is needed. */
+/* Computes exponentials of a query's scores x for the block's keys, with zeros up to the width of
+ * its panels. Adds their sum to that of earlier blocks. If another maximum is needed, that sum and
+ * out[head_dim] are scaled down. */
 static void
 exponentials(const struct piece *piece, const struct block *block, const float *x, void *y,
              float *max, float *sum, float *out)
@@ -324,7 +331,7 @@ exponentials(const struct piece *piece, const struct block *block, const float *
     *sum = block->more ? *sum + some : some;
 }
 
-/* The queries from `query` on, `rows` of them, which GEMMs of one kind take, against a block of keys. */
+/* Computes `rows` queries from `query` on, one block of the given kind, against a block of keys. */
 static qv_status
 attend_block(const struct piece *piece, const struct block *block, int64_t query, int64_t rows,
              int kind, qv_error *err)
@@ -400,7 +407,7 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
     return status;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all pieces ------------------------------------------------------------------------------ */
 
 static int64_t
 pieces_of(int64_t rows, int64_t blocks)
@@ -408,16 +415,17 @@ pieces_of(int64_t rows, int64_t blocks)
     return (rows + blocks * QUERIES - 1) / (blocks * QUERIES);
 }
 
-/* The first row of piece i of a segment: whole blocks, divided evenly. */
+/* Returns the first row of piece i of a segment; pieces are whole blocks, divided evenly. */
 static int64_t
 piece_begin(int64_t rows, int64_t pieces, int64_t i)
 {
     return least((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
 }
 
-/* How many blocks of queries a piece has at most: few pieces pack less, many divide better. It is
- * as if all pieces were as long as the longest, and threads came to their last one up to a piece
- * apart: they are not equally fast. */
+/* Chooses the most blocks of queries that a piece may have: with few pieces keys are packed less
+ * often, with many the work is divided better. The estimate takes all pieces to be as long as the
+ * longest, and threads to reach their last one up to a piece apart, since they are not equally
+ * fast. */
 static int64_t
 choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *call)
 {
@@ -440,8 +448,8 @@ choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *c
     return choice;
 }
 
-/* Piece `number` of all: true, and what of the segment it is, or false beyond the last. Numbers rise
- * from call to call; segment and `before`, the pieces of earlier ones, go along. */
+/* Finds piece `number` of all. Returns false past the last one. Numbers must rise from call to
+ * call; *segment and *before, the number of pieces in earlier segments, are kept between calls. */
 static bool
 find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call, int64_t blocks,
            int64_t number, int64_t *segment, int64_t *before, struct piece *out)
@@ -461,8 +469,8 @@ find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call
     return false;
 }
 
-/* Pieces go to whoever is free; likely the next one of a thread is as many further as there are
- * threads. */
+/* Runs all pieces. A free thread takes the next piece; its piece after that is likely as many
+ * further as there are threads. */
 qv_status
 qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                           const struct attention_call_cpu *call, void *scratch, qv_error *err)
@@ -498,7 +506,7 @@ qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
     return status;
 }
 
-/* As the list says, or all of one length; how many are not empty. */
+/* Reads the segments from the list, or makes them of one length. Returns how many are not empty. */
 static int64_t
 read_segments(const struct qv_kernel *kernel, const int32_t *list)
 {
@@ -549,7 +557,7 @@ static void
 describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemms_cpu *gemms =
-        kernel->attention.gemms[0]; /* the kinds that every length needs */
+        kernel->attention.gemms[0]; /* these kinds are needed for every length */
     qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
     qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
                               text, size);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conv on oneDNN's direct convolution, channels last: other layouts of source and destination end
- * in its reference code, a thousand times slower. Weights are in the layout that it chooses for the
- * operation.
+ * conv on oneDNN's direct convolution, in channels-last order: for other layouts of source and
+ * destination oneDNN runs its reference code, which is a thousand times slower. Weights have the
+ * layout that oneDNN chooses for the operation.
  */
 #include "cpu.h"
 
 #include <math.h>
 
-/* A kernel of depth 1 sees images, not volumes: depthwise these are 15 times faster, and on AMX
- * oneDNN 3.2's 1x1x1 over volumes is wrong in bf16. */
+/* Returns whether images suffice, which is so for a kernel of depth 1. Depthwise convolutions are
+ * 15 times faster over images, and oneDNN 3.2's 1x1x1 over volumes is wrong in bf16 on AMX. */
 static int
 is_flat(const struct qv_op_conv *op)
 {
     return op->kd == 1;
 }
 
-/* Images or volumes of a sample of y, and how many one run takes: they must lie side by side. */
+/* pieces() returns how many images or volumes a sample of y has, and batch() how many of them one
+ * run takes: those must be adjacent in memory. */
 static int64_t
 pieces(const struct qv_op_conv *op)
 {
@@ -31,7 +32,7 @@ batch(const struct qv_op_conv *op)
     return op->x_depth == op->d ? op->n : 1;
 }
 
-/* sums 2: what is in y is the residual. */
+/* With sums 2 the values in y are the residual. */
 static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {
@@ -41,7 +42,7 @@ epilogue_of(const struct qv_op_conv *op)
     return epilogue;
 }
 
-/* Sizes of the axes that there are; returns their number. */
+/* Writes the sizes of the axes that exist; returns their number. */
 static int
 set_axes(int64_t *out, const struct qv_op_conv *op, int64_t d, int64_t h, int64_t w)
 {
@@ -78,7 +79,8 @@ weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
                                             canonical ? tags[n - 4] : dnnl_format_tag_any);
 }
 
-/* What lies between two taps; where there is one tap it would keep oneDNN from its best code. */
+/* Returns the gap between two taps. For a kernel of one tap it must be 0, or oneDNN would not use
+ * its best code. */
 static int64_t
 gap(int64_t kernel, int64_t dilation)
 {
@@ -102,7 +104,8 @@ create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
                                                           attr);
 }
 
-/* A function of the operation alone, for layout, pack and prepare; the caller destroys it. */
+/* Makes the primitive's description, a function of the operation alone, for layout, pack and
+ * prepare; the caller destroys it. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out, qv_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Row kernels in plain C that compilers vectorise well; compiled once for each instruction set and
- * chosen when the library is loaded. Sums are in a fixed order, so a machine always gives the same
- * bits.
+ * Row kernels in plain C that compilers vectorise well. They are compiled once for each instruction
+ * set, and chosen when the library is loaded. Sums are in a fixed order, so a machine always gives
+ * the same bits.
  */
 #include <math.h>
 
@@ -31,7 +31,7 @@ float_bits(float f)
     return u;
 }
 
-/* Nearest even without a branch. NaN is kept by the select, which becomes a blend. */
+/* Rounds to nearest even without a branch. The select, which keeps NaN, becomes a blend. */
 static inline qv_bf16
 round_bf16(float f)
 {
@@ -135,7 +135,7 @@ qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines
     }
 }
 
-/* NaN in x is lost. */
+/* Ignores NaN in x. */
 CLONES float
 qv_lanes_max_cpu(const float *x, int64_t n, float least)
 {
@@ -146,7 +146,7 @@ qv_lanes_max_cpu(const float *x, int64_t n, float least)
     return max;
 }
 
-/* What is too large becomes e^88, of which a sum is infinite or nearly so. */
+/* An x that is too large gives e^88; a sum with that is infinite or nearly so. */
 static inline float
 exp_any(float x)
 {
@@ -216,7 +216,7 @@ qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
         y[i] += scale * x[i];
 }
 
-/* step 3, the usual one, by itself: the compiler makes shuffles of it. */
+/* The usual step 3 has a loop of its own, which the compiler turns into shuffles. */
 CLONES static void
 bytes_f32(float *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
 {
@@ -250,8 +250,9 @@ qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, flo
     }
 }
 
-/* x / (1 + e^-s) for t = -|s|, s of x's sign: the exponential is of what is not positive. Where it
- * is 0 in f32 so is the result of a negative x, however large. */
+/* Returns x / (1 + e^-s) for t = -|s|, where s has x's sign, so that the exponential is never of a
+ * positive number. If the exponential is 0 in f32, so is the result for a negative x, however
+ * large. */
 static inline float
 by_sigmoid(float x, float t)
 {
@@ -259,14 +260,14 @@ by_sigmoid(float x, float t)
     return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
 }
 
-/* x / (1 + e^-2u) is x/2 (1 + tanh u). */
+/* The result x / (1 + e^-2u) is x/2 (1 + tanh u). */
 static inline float
 gelu_tanh(float x)
 {
     return by_sigmoid(x, -1.59576912f * fabsf(x + 0.044715f * x * x * x)); /* -2 sqrt(2/pi) */
 }
 
-/* erfc to 1.5e-7 (Abramowitz and Stegun 7.1.26) */
+/* Uses erfc to 1.5e-7 (Abramowitz and Stegun 7.1.26). */
 static inline float
 gelu_erf(float x)
 {
@@ -316,7 +317,8 @@ qv_lanes_multiply_cpu(float *y, const float *x, int64_t n)
         y[i] *= x[i];
 }
 
-/* Blocks of a cache line of x by as many rows: each line is read and written while it is near. */
+/* Transposes in blocks of a cache line of x by as many rows, so that each line is read and written
+ * while it is in the cache. */
 #define TRANSPOSE(type, y, x)                                                                      \
     do {                                                                                           \
         type *to = (y);                                                                            \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A oneDNN primitive and its memory objects, hidden in one struct; and a reorder of weights. */
+/* A oneDNN primitive with its memory objects in one struct, and reordering of weights. */
 #include "cpu.h"
 
 qv_status
@@ -72,7 +72,8 @@ qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
     return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
 }
 
-/* What oneDNN falls back to where it has no vector code is a thousand times slower. */
+/* Describes the primitive, and warns if oneDNN runs its reference code for lack of vector code:
+ * that is a thousand times slower. */
 void
 qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char *text, size_t size)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations that work row by row: rows over threads, lanes.c within a row. */
+/* Operations on rows: threads divide the rows, and lanes.c computes within a row. */
 #include "cpu.h"
 
 #include <omp.h>
 
-/* What a run has beside its operands: threads, and of each a buffer for rows in f32. */
+/* The threads of a run, and their buffers for rows in f32. */
 struct team {
     int threads;
     char *scratch;
-    size_t row_bytes; /* of a thread's buffer */
+    size_t row_bytes; /* size of a thread's buffer */
 };
 
 static float *
@@ -17,7 +17,7 @@ buffer_of_thread(const struct team *team)
     return (float *)(team->scratch + (size_t)omp_get_thread_num() * team->row_bytes);
 }
 
-/* One patch of one frame, channel by channel. */
+/* Converts one patch of one frame, channel by channel. */
 static void
 patchify_patch(const struct qv_op_patchify *op, const uint8_t *src, int64_t line_bytes,
                const float *norm, int64_t row, int64_t t, void *y)
@@ -79,7 +79,8 @@ norm_cpu(const struct qv_op_norm *op, void *const *p, const struct team *team)
     }
 }
 
-/* Each half of a head in two quarters: what turns by the patch's row, and by its column. */
+/* Each half of a head has two quarters: the first is rotated by the patch's row, the second by its
+ * column. */
 static void
 rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
 {
@@ -159,7 +160,8 @@ interpolate_cpu(const struct qv_op_interpolate *op, void *const *p, const struct
     }
 }
 
-/* One row: what lies below the kernel at z, r, q of sample n, in runs that are contiguous in x. */
+/* Makes one row: the values of x below the kernel at z, r, q of sample n, copied in runs that are
+ * contiguous in x. */
 static void
 im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int64_t z, int64_t r,
            int64_t q)
@@ -174,8 +176,9 @@ im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int
             }
 }
 
-/* A kernel of one makes channels last: columns of a matrix [c, positions] become rows, some at a
- * time. Without strides the positions of a sample are one line, otherwise those of a line are. */
+/* Turns channels-first into channels-last order, which is im2col with a kernel of one: columns of a
+ * matrix [c, positions] become rows, some at a time. Without strides all positions of a sample are
+ * one line, else the positions of one line of x. */
 static void
 transpose(const struct qv_op_im2col *op, void *const *p, const struct team *team)
 {
@@ -254,7 +257,7 @@ describe_rows(const struct qv_kernel *kernel, char *text, size_t size)
     snprintf(text, size, "our row kernel");
 }
 
-/* The verbs of an operation whose threads need buffers of `cols` values. */
+/* Defines the verbs of an operation whose threads need buffers of `cols` values. */
 #define ROW_OP(name, may_mix, cols)                                                                \
     static qv_status prepare_##name(struct qv_device_cpu *dev, struct qv_kernel *kernel,           \
                                     size_t *scratch_bytes, qv_error *err)                          \
@@ -276,7 +279,7 @@ describe_rows(const struct qv_kernel *kernel, char *text, size_t size)
         .mixes = may_mix, .prepare = prepare_##name, .run = run_##name, .describe = describe_rows  \
     };
 
-/* All but im2col go through f32, operand by operand. */
+/* All operations but im2col compute in f32, so their operands may have different dtypes. */
 ROW_OP(patchify, true, 0)
 ROW_OP(convert, true, 0)
 ROW_OP(norm, true, op->cols)

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention on cuDNN's fused kernels, over strided views of q, k and v; where segments are short, on
- * a kernel of our own; in f32, and for heads that cuDNN does not take, on a plain one. Segments of any
- * length are a batch to cuDNN, ragged: a list on the device says where each begins and how many rows it
- * has, so that one plan and one recorded graph serve every pack.
+ * attention on cuDNN's fused kernels, over strided views of q, k and v. Short segments run on a
+ * kernel of our own; f32, and heads that cuDNN does not support, on a naive one. Segments of any
+ * length are a ragged batch to cuDNN: a list on the device says where each begins and how many rows
+ * it has, so that one plan and one recorded graph serve every pack.
  */
 #include "cudnn_graph.h"
 
 enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };
 
-/* The longest segment that cuDNN is told of. Of a ragged batch it may be all of the chunk, and more: it
- * costs nothing, but where it is short cuDNN takes other engines (9.19: up to 1024 rows on sm_120, 128
- * on sm_100), and a segment's bits would be others in small plans. */
+/* Returns the length of the longest segment as cuDNN is told it. For a ragged batch it is all rows
+ * of the chunk, or more if these are few: this costs nothing, but below some length cuDNN takes
+ * other engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), and a segment's bits would differ
+ * in small plans. */
 static int64_t
 longest(const struct qv_op_attention *op)
 {
@@ -21,7 +22,7 @@ longest(const struct qv_op_attention *op)
     return op->rows > LONG ? op->rows : LONG;
 }
 
-/* first: where each segment begins, NULL for equal ones behind each other */
+/* first says where each segment begins; NULL for segments of equal length, which are contiguous */
 static struct tensor_cuda
 heads_of(const struct qv_op_attention *op, int64_t id, int64_t dtype, int64_t stride,
          cudnnBackendDescriptor_t first)
@@ -35,7 +36,7 @@ heads_of(const struct qv_op_attention *op, int64_t id, int64_t dtype, int64_t st
                                  .offsets = first };
 }
 
-/* One of the operation's lists; NULL if it has none. */
+/* Describes one of the operation's lists; returns NULL if it has none. */
 static cudnnBackendDescriptor_t
 describe_list(struct sketch_cuda *sketch, const struct qv_op_attention *op, int64_t id, int64_t n)
 {
@@ -79,7 +80,8 @@ sketch_attention(struct sketch_cuda *sketch, const struct qv_op_attention *op)
                       n_rows ? N : N_TENSORS);
 }
 
-/* Heads and rows must be whole runs of 16 bytes, as their addresses are multiples of them. */
+/* Returns why cuDNN does not support the operation, or NULL. Heads and rows must be whole runs of
+ * 16 bytes, so that their addresses are multiples of 16. */
 static const char *
 obstacle(const struct qv_op_attention *op)
 {
@@ -125,14 +127,14 @@ prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choi
     *scratch_bytes = 0;
     kernel->u.attention.is_short = is_short && !choice;
     if (kernel->u.attention.is_short)
-        return QV_OK; /* cuDNN's ways are those after it */
+        return QV_OK; /* cuDNN's choices come after this one */
     qv_status status = qv_attention_plan_cuda(&target, &kernel->op.u.attention, choice - is_short,
                                               graph, &usable, &failure);
     if (status && (status != QV_EUNSUPPORTED || choice > 0))
         return qv_fail(err, status, "%s", failure.text);
     snprintf(kernel->naive, sizeof kernel->naive, "%.199s", failure.text);
     *scratch_bytes = qv_aligned(graph->workspace_bytes);
-    return QV_OK; /* without a plan, on our own kernel */
+    return QV_OK; /* without a plan our own kernel runs */
 }
 
 static qv_status

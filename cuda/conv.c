@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conv on cuDNN, channels last: with its epilogue in one graph where cuDNN has one, else as f32
+ * conv on cuDNN, channels last: with its epilogue in one graph if cuDNN supports that, else as f32
  * sums that our own kernel finishes, else on our own kernel alone.
  */
 #include "cudnn_graph.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensors of the graph; what lies between its operations comes behind. */
+/* Tensors of the graph; those between two operations are numbered from BETWEEN on. */
 enum { X = 1, W, BIAS, RESIDUAL, Y, ALPHA, BETWEEN };
 
 /* ---- weights ----------------------------------------------------------------------------------*/
@@ -39,9 +39,10 @@ qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, co
     return status;
 }
 
-/* ---- how much one run takes -------------------------------------------------------------------*/
+/* ---- how much one run computes --------------------------------------------------------------- */
 
-/* A kernel of depth 1 sees images, not volumes: cuDNN has more for these. */
+/* Returns whether images suffice, which is so for a kernel of depth 1: cuDNN has more kernels for
+ * them than for volumes. */
 static bool
 is_flat(const struct qv_op_conv *op)
 {
@@ -62,14 +63,14 @@ frame_values(const struct qv_op_conv *op)
     return op->h * op->w * op->c;
 }
 
-/* Frames of x below `frames` of y. */
+/* Returns how many frames of x `frames` frames of y need. */
 static int64_t
 window(const struct qv_op_conv *op, int64_t frames)
 {
     return (frames - 1) * op->sd + op->dd * (op->kd - 1) + 1;
 }
 
-/* Images of several samples are one batch only where all lie at equal distances. */
+/* Images of several samples are one batch only if all of them are evenly spaced in memory. */
 static bool
 goes_together(const struct qv_op_conv *op, int64_t samples, int64_t frames)
 {
@@ -88,7 +89,8 @@ fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
     return x <= INT32_MAX && w <= INT32_MAX && y <= INT32_MAX;
 }
 
-/* The most that one run takes: equal parts of the samples, or of the frames of one sample. */
+/* Chooses the most that one run computes: an equal part of the samples, or of the frames of one
+ * sample. */
 static bool
 choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
 {
@@ -110,7 +112,7 @@ choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* The alignment of addresses that are multiples of so many bytes. */
+/* Returns the alignment of addresses that are multiples of so many bytes. */
 static int64_t
 alignment_of(int64_t bytes)
 {
@@ -124,7 +126,7 @@ runs_once(const struct qv_op_conv *op, const struct conv_cuda *part)
     return part->samples == op->n && part->frames == frames_of(op);
 }
 
-/* Runs begin at any frame, and so do the depth taps that are summed up one by one. */
+/* A run may begin at any frame, and so may a depth tap that is summed by itself. */
 static int64_t
 x_alignment(const struct qv_op_conv *op, const struct conv_cuda *part)
 {
@@ -133,7 +135,7 @@ x_alignment(const struct qv_op_conv *op, const struct conv_cuda *part)
                : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
-/* Of y and of what is added to it, an f32 or bf16 value for each output. */
+/* Returns the bytes of a part of y, or of what is added to it, for values of the given dtype. */
 static int64_t
 y_bytes(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t dtype)
 {
@@ -154,7 +156,7 @@ y_dtype(const struct qv_op_conv *op, bool bare)
     return bare ? QV_F32 : op->y_dtype;
 }
 
-/* n samples of c channels side by side; images have no depth. */
+/* Describes n adjacent samples of c channels; images have no depth. */
 static struct tensor_cuda
 channels_last(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t n, int64_t c,
               const int64_t size[3])
@@ -197,7 +199,7 @@ y_tensor(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t id, 
     return tensor;
 }
 
-/* One value for each channel, or one for all. */
+/* Describes one value for each channel, or one for all. */
 static struct tensor_cuda
 vector(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t c)
 {
@@ -206,10 +208,10 @@ vector(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t c)
     return out;
 }
 
-/* What follows the convolution: y = mode(y, b). */
+/* A step after the convolution: y = mode(y, b). */
 struct step {
     cudnnPointwiseMode_t mode;
-    struct tensor_cuda b; /* id 0: an activation */
+    struct tensor_cuda b; /* id 0: the step is an activation, which has no b */
 };
 enum { MOST_STEPS = 4 };
 
@@ -235,7 +237,7 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct ste
     return n;
 }
 
-/* A dilation of one tap means nothing, but would keep cuDNN from its best kernels. */
+/* The dilation of a single tap has no effect, but would keep cuDNN from its best kernels. */
 static int64_t
 dilation_of(int64_t kernel, int64_t dilation)
 {
@@ -293,7 +295,7 @@ static void
 sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struct conv_cuda *part)
 {
     struct step steps[MOST_STEPS];
-    cudnnBackendDescriptor_t values[MOST_STEPS + 1]; /* the last is y */
+    cudnnBackendDescriptor_t values[MOST_STEPS + 1]; /* the last one is y */
     int n = list_steps(op, part, steps);
     for (int i = 0; i <= n; i++) {
         const struct tensor_cuda value = i < n ? y_tensor(op, part, BETWEEN + i, QV_F32)
@@ -317,9 +319,10 @@ rows_of(const struct qv_op_conv *op)
     return op->n * out[0] * out[1] * out[2];
 }
 
-/* Whether to ask cuDNN for the graph with (or bare: without) what follows the convolution. An
- * residual whose rows repeat is no tensor, cuDNN's activations are not good enough for f32, and those
- * with a sigmoid are ours; with sums = 1 nothing follows, so that the two are the same. */
+/* Returns whether to ask cuDNN for the graph with the steps after the convolution (or bare:
+ * without). cuDNN has no residual whose rows repeat, its activations are not exact enough for f32,
+ * and activations with a sigmoid run on our kernel. With sums = 1 no steps follow, so the two
+ * graphs are the same, and only one is tried. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
 {
@@ -373,12 +376,12 @@ prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     *scratch_bytes = qv_aligned(conv->graph.workspace_bytes);
     if (conv->graph.plan && conv->bare)
         *scratch_bytes += sums_bytes(op);
-    return QV_OK; /* without a plan, on our own kernel */
+    return QV_OK; /* without a plan our own kernel runs */
 }
 
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* One part; p has its operands, y of the graph in place of that of the operation. */
+/* Runs one part; p has its operands, with the graph's y in place of the operation's. */
 static qv_status
 run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
          void *workspace, qv_error *err)
@@ -406,7 +409,7 @@ run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     return qv_graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
 }
 
-/* All parts; `sums`: where a bare graph puts them. */
+/* Runs all parts; a bare graph writes to `sums`. */
 static qv_status
 run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, char *sums,
           void *workspace, qv_error *err)
@@ -429,7 +432,7 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     return status;
 }
 
-/* What a bare graph leaves to do. */
+/* Finishes what a bare graph leaves to do. */
 static qv_status
 run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p,
              const void *sums, qv_error *err)
@@ -451,7 +454,7 @@ run_conv(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     if (!conv->graph.plan)
         return qv_check_cuda(dev, qv_conv_naive_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
                              "qv_conv_naive_cuda", err);
-    char *sums = conv->bare ? scratch : NULL; /* in front of the workspace */
+    char *sums = conv->bare ? scratch : NULL; /* lies in front of the workspace */
     char *workspace = conv->bare ? sums + sums_bytes(op) : scratch;
     qv_status status = run_parts(dev, kernel, p, sums, workspace, err);
     return status || !conv->bare ? status : run_epilogue(dev, op, p, sums, err);
@@ -463,7 +466,7 @@ release_conv(struct qv_kernel *kernel)
     qv_graph_close_cuda(&kernel->u.conv.graph);
 }
 
-/* Why what follows the convolution is not in its graph. */
+/* Returns why the steps after the convolution are not in its graph. */
 static const char *
 epilogue_obstacle(const struct qv_op_conv *op)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #include "copier.h"
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 #include "error.h"
 #include "threads.h"
 
-/* More threads than that gain nothing where the link is PCIe 5; a slice takes longer than to hand it
- * over. */
+/* More threads gain nothing on PCIe 5. A slice is large enough that copying it takes longer than
+ * handing it to a thread. */
 enum { MOST_THREADS = 6, SLICE_BYTES = 256 << 10 };
 
 struct qv_copier {
@@ -19,7 +19,8 @@ struct qv_copier {
     int n_threads;
     pthread_mutex_t lock;
     pthread_cond_t begun, done;
-    /* under the lock: the copy there is, which ends when all of it is taken and nobody is busy */
+    /* Guarded by the lock: the current copy, which ends when all of it is taken and no thread is
+     * busy. */
     char *dst;
     const char *src;
     size_t bytes, taken;
@@ -27,7 +28,7 @@ struct qv_copier {
     bool closing;
 };
 
-/* Under the lock. */
+/* Copies slices until none is left. The caller holds the lock. */
 static void
 copy_slices(struct qv_copier *c)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies within the host's memory by several threads: one core has a fraction of the link's rate. */
+/* Copies within the host's memory by several threads, because one core has only a fraction of the
+ * link's rate. */
 #ifndef QV_CUDA_COPIER_H
 #define QV_CUDA_COPIER_H
 
@@ -7,11 +8,12 @@
 
 struct qv_copier;
 
-/* threads: with the caller's; 0: every core that the process may use. No more than are of use. */
+/* threads counts the caller; 0: every core that the process may use. No more are started than
+ * help. */
 qv_status qv_copier_open(int threads, struct qv_copier **out, qv_error *err);
 void qv_copier_close(struct qv_copier *copier); /* NULL is accepted */
 
-/* memcpy; done at the return. By one thread at a time. */
+/* Copies like memcpy, and returns when it is done. One thread at a time may call it. */
 void qv_copier_copy(struct qv_copier *copier, void *dst, const void *src, size_t bytes);
 
 #endif

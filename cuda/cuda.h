@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA backend's parts: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in our
- * own kernels. They lie in layers, each of which calls only those before it: status; copier; memory;
- * cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; work; device.
+ * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
+ * our own kernels. They are layers, each of which calls only those before it: status; copier;
+ * memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; work;
+ * device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -16,54 +17,55 @@
 #include "error.h"
 #include "launch.h"
 
-/* Pinned blocks through which copies in one direction go, in turn; small ones to the device one behind
- * the other in a block. done[i] is recorded behind the device's last copy from or to blocks[i]: then the
- * block may be used again. */
+/* Pinned blocks for copies in one direction, used in turn; small copies to the device share a
+ * block. done[i] is recorded after the device's last copy from or to blocks[i], which may be used
+ * again once it has happened. */
 enum { STAGING_BLOCKS = 3, STAGING_BYTES = 4 << 20 };
 struct staging_cuda {
     void *blocks[STAGING_BLOCKS];
     cudaEvent_t done[STAGING_BLOCKS];
-    cudaStream_t stream; /* its own; the work's, where that is a stream of the caller's */
-    int at;              /* the block in use, */
-    size_t used;         /* and how much of it is taken, in bytes */
+    cudaStream_t stream; /* its own; or the work's, if that is a stream of the caller's */
+    int at;              /* number of the block in use */
+    size_t used;         /* bytes of it that are taken */
 };
 
-/* What takes long to start, and is started when it is first needed, or before (device.c). */
+/* Libraries that take long to start. Each is started when it is first needed, or ahead of that
+ * (device.c). */
 enum library_cuda { CUBLASLT, CUDNN, LIBRARIES };
 struct warmer_cuda;
 
 struct qv_device_cuda {
     struct qv_device base;
     int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
-    bool own_stream;             /* else the caller's */
-    bool tf32;                   /* allowed for f32 */
-    cudaStream_t stream;         /* of the work */
-    cudaStream_t recorder, side; /* where lists are captured */
-    cudaEvent_t fork, join;      /* between them */
+    bool own_stream;             /* false: the stream is the caller's */
+    bool tf32;                   /* TF32 is allowed for f32 */
+    cudaStream_t stream;         /* the stream of the work */
+    cudaStream_t recorder, side; /* streams on which lists are captured */
+    cudaEvent_t fork, join;      /* order these two streams */
     struct staging_cuda in, out;
-    struct qv_copier *copier; /* of the caller's memory from and to their blocks */
+    struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    bool uploads;        /* since the last run: the work waits for them */
-    cublasLtHandle_t lt; /* these two: NULL until a kernel of theirs is prepared */
+    bool uploads;        /* something was uploaded since the last run, which must wait for it */
+    cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
-    const struct qv_plan_cache *plan_cache; /* of cuDNN's plans; NULL: none */
-    struct warmer_cuda *warmers[LIBRARIES]; /* that are at it; NULL: none */
+    const struct qv_plan_cache *plan_cache; /* keeps cuDNN's plans; NULL: nothing does */
+    struct warmer_cuda *warmers[LIBRARIES]; /* threads that are starting a library; NULL: none */
     char name[64], warning[240];
-    char lost[300]; /* what broke the device for good; "" */
+    char lost[300]; /* the failure that broke the device for good; "" */
 };
 
-/* cuda/status.c: QV_OK, or our status with the call's name and the library's words. An error that
- * leaves the device unusable is remembered in dev->lost (dev may be NULL). */
+/* cuda/status.c: these return QV_OK, or our status with the call's name and the library's message.
+ * An error that leaves the device unusable is remembered in dev->lost (dev may be NULL). */
 qv_status qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call,
                         qv_error *err);
 qv_status qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call,
                           qv_error *err);
 qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
                          qv_error *err);
-/* QV_EBACKEND in words if the device was lost before. */
+/* Returns QV_EBACKEND with a message if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
-/* Before every verb: which device is current belongs to the thread, and the thread may be another
- * than before. QV_EBACKEND in words where the device was lost. */
+/* Every verb calls this first: a thread has its own current device, and the thread may not be the
+ * one that called before. Returns QV_EBACKEND with a message if the device was lost. */
 qv_status qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err);
 
 static inline struct qv_device_cuda *
@@ -78,7 +80,8 @@ address_cuda(struct qv_buffer b)
     return b.memory ? (char *)b.memory->base + b.offset : NULL;
 }
 
-/* cuda/memory.c: verbs of the table (backend.h), and the blocks that copies go through. */
+/* cuda/memory.c: verbs of the backend's table (backend.h), and the blocks that copies go
+ * through. */
 qv_status qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
 void qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
 qv_status qv_alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
@@ -95,61 +98,65 @@ void qv_unlock_pages_cuda(struct qv_device *dev, void *p);
 struct graph_cuda {
     cudnnBackendDescriptor_t plan;
     size_t workspace_bytes;
-    int64_t engine;   /* cuDNN's number of it */
-    bool last_resort; /* its heuristics had no better one */
+    int64_t engine;   /* cuDNN's number of the engine */
+    bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
 /* One GEMM, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
     struct graph_cuda graph; /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, c, y; /* our row-major bytes, which cuBLAS reads as column-major */
+    cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
+                                        * column-major */
     cublasLtMatmulAlgo_t algo;
-    size_t padded_bytes; /* x with its rows padded with zeros; 0: x is used in place */
-    size_t sums_bytes;   /* f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is used */
+    size_t padded_bytes; /* bytes of x with its rows padded with zeros; 0: x is used in place */
+    size_t sums_bytes;   /* bytes of f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is
+                          * used */
     size_t workspace_bytes;
-    const char *unfused; /* why it is not; NULL: it is */
+    const char *unfused; /* why cuBLASLt's epilogue is not used; NULL: it is */
 };
 
 struct attention_cuda {
-    struct graph_cuda graph; /* plan NULL: our own kernel */
-    bool is_short;           /* that for short segments */
+    struct graph_cuda graph; /* plan NULL: a kernel of our own */
+    bool is_short;           /* it is the kernel for short segments */
 };
 
 struct conv_cuda {
-    struct graph_cuda graph; /* plan NULL: our own kernel, which does all of the operation */
-    bool bare; /* the graph gives f32 sums only; an `epilogue` follows, from scratch */
-    int64_t samples, frames; /* that one run of the graph gives: samples, and frames of y of each */
+    struct graph_cuda graph; /* plan NULL: our own kernel does the whole operation */
+    bool bare;               /* the graph gives f32 sums only; an `epilogue` from scratch follows */
+    int64_t samples, frames; /* samples, and frames of y of each, that one run of the graph
+                              * computes */
 };
 
 struct qv_kernel {
     struct qv_op op;
-    const struct verbs_cuda *verbs; /* of the operation */
+    const struct verbs_cuda *verbs; /* the verbs of its operation */
     union {
         struct gemm_cuda gemm;
         struct attention_cuda attention;
         struct conv_cuda conv;
     } u;
-    char naive[200]; /* why cuDNN does not run it; "" where it does, or is not asked */
+    char naive[200]; /* why cuDNN does not run it; "" if it does, or is not asked */
 };
 
-/* What the backend does for one kind of operation. The file of the operation defines the verbs, under a
- * name that ops.inc gives; device.c lists them, so that an operation without verbs does not link. p are
- * device addresses; choice is as in qv_backend.prepare, before which *scratch_bytes is 0. */
+/* The functions of the backend for one kind of operation. The operation's file defines them, under
+ * a name that ops.inc gives; device.c lists them, so that an operation without verbs does not link.
+ * p are device addresses; choice is as in qv_backend.prepare, before which *scratch_bytes is 0. */
 struct verbs_cuda {
-    enum library_cuda library; /* that prepare needs; LIBRARIES: none */
+    enum library_cuda library; /* the library that prepare needs; LIBRARIES: none */
     qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
                          size_t *scratch_bytes, qv_error *err);
     qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
                      void *scratch, qv_error *err);
-    /* Called where prepare failed, too. NULL: the kernel keeps nothing. */
+    /* Also called if prepare failed. NULL: the kernel keeps nothing. */
     void (*release)(struct qv_kernel *kernel);
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
 };
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cuda qv_##name##_verbs_cuda;
 #include "engine/ops.inc"
 
-/* cuda/gemm_graph.c: whether cuDNN is asked for a GEMM; what it has no plan for is cuBLASLt's. */
+/* cuda/gemm_graph.c: returns whether cuDNN is asked for a GEMM; if it has no plan, cuBLASLt runs
+ * it. */
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
 /* cuda/gemm.c */
@@ -165,7 +172,7 @@ qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix
 qv_status qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                             const void *src, struct qv_buffer dst, qv_error *err);
 
-/* cuda/work.c: verbs of the table. */
+/* cuda/work.c: verbs of the backend's table. */
 qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 qv_status qv_record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
                          struct qv_recording **out, qv_error *err);

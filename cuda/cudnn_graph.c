@@ -8,8 +8,8 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Configurations asked of a heuristic: for f32 it names about 30 that compute in TF32 before the
- * first that suits. */
+/* The most configurations to ask a heuristic for: for f32 it names about 30 that compute in TF32
+ * before the first that is allowed. */
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
 
 struct target_cuda
@@ -20,7 +20,7 @@ qv_target_of_cuda(struct qv_device_cuda *dev)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* cuDNN's own words lead further than the name of a status; reading them clears them. */
+/* Writes cuDNN's own message, which says more than the name of a status; reading it clears it. */
 static void
 last_words(cudnnStatus_t status, const char *call, char *text, size_t size)
 {
@@ -50,7 +50,7 @@ set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda 
     return s;
 }
 
-/* FNV-1a of a word. */
+/* Adds a word to an FNV-1a digest. */
 static uint64_t
 fold(uint64_t digest, int64_t word)
 {
@@ -68,7 +68,7 @@ place_of(const struct sketch_cuda *sketch, cudnnBackendDescriptor_t descriptor)
     return i;
 }
 
-/* A value as a number that is the same in every process. */
+/* Returns a value as a number that is the same in every process. */
 static int64_t
 number_of(const struct sketch_cuda *sketch, const struct attribute_cuda *a, int64_t i)
 {
@@ -133,7 +133,7 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
         sketch->operations[sketch->n_operations++] = operation;
 }
 
-/* Graphs are made of these two; others prepare refuses. */
+/* Graphs use only f32 and bf16; prepare refuses other dtypes. */
 static cudnnDataType_t
 cudnn_type(int64_t dtype)
 {
@@ -146,7 +146,7 @@ cudnn_type(int64_t dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return (cudnnDataType_t)-1; /* which cuDNN refuses */
+    return (cudnnDataType_t)-1; /* a value that cuDNN refuses */
 }
 
 cudnnBackendDescriptor_t
@@ -169,7 +169,7 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
                             LENGTH(attributes) - !tensor->offsets);
 }
 
-/* y = what `how` says of x, and b where it is not NULL */
+/* Adds y = how(x), or how(x, b) if b is not NULL. */
 static void
 add_pointwise(struct sketch_cuda *sketch, const struct attribute_cuda *how, int n,
               cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
@@ -257,7 +257,8 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     return true;
 }
 
-/* A configuration whose notes cannot be read does not suit. *index: the engine's number. */
+/* Returns whether a configuration may be used; one whose notes cannot be read may not. *index is
+ * the engine's number. */
 static bool
 configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool tf32,
                     int64_t *index)
@@ -270,7 +271,7 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
         return false;
     s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
-    if (!s) /* only words depend on it */
+    if (!s) /* used in descriptions only */
         cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n,
                                  index);
     if (!s)
@@ -283,7 +284,7 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
     return all;
 }
 
-/* Its KERNEL_CFG, a number of cuDNN's own; 0: it has none. */
+/* Returns the configuration's KERNEL_CFG, a number of cuDNN's own; 0: it has none. */
 static int64_t
 kernel_of(cudnnBackendDescriptor_t configuration)
 {
@@ -307,7 +308,7 @@ kernel_of(cudnnBackendDescriptor_t configuration)
     return s ? 0 : kernel;
 }
 
-/* What a heuristic answers, best first; the caller destroys all of them. */
+/* The answer of a heuristic, best first; the caller destroys all of them. */
 struct configurations {
     cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
     int64_t n;
@@ -330,13 +331,13 @@ ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
 struct search {
     const struct target_cuda *target;
     cudnnBackendDescriptor_t graph;
-    int64_t dtype, preferred; /* see sketch_cuda */
-    int choice, usable;       /* configurations that became plans */
-    cudnnStatus_t status;     /* of the last call that failed, and its words */
+    int64_t dtype, preferred; /* as in sketch_cuda */
+    int choice, usable;       /* the configuration wanted; the number that became plans so far */
+    cudnnStatus_t status;     /* status and message of the last call that failed */
     char words[300];
 };
 
-/* The one with this KERNEL_CFG goes before the others. */
+/* Moves the configuration with this KERNEL_CFG to the front. */
 static void
 put_first(struct configurations *found, int64_t preferred)
 {
@@ -350,7 +351,7 @@ put_first(struct configurations *found, int64_t preferred)
     found->all[0] = first;
 }
 
-/* A heuristic that fails has nothing for this graph; the words say why. */
+/* Asks a heuristic. One that fails has nothing for this graph; the message says why. */
 static void
 find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct configurations *out)
 {
@@ -410,7 +411,7 @@ plan_of(const struct target_cuda *target, cudnnBackendDescriptor_t configuration
     return make_plan(attributes, LENGTH(attributes) - !target->properties, out);
 }
 
-/* The configurations of one mode, in turn. */
+/* Tries the configurations of one mode in turn. */
 static bool
 take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda *out)
 {
@@ -456,7 +457,7 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
                             LENGTH(attributes) - !handle);
 }
 
-/* Which says nothing about whether cuDNN supports the graph. */
+/* Lack of memory says nothing about whether cuDNN supports the graph. */
 static bool
 is_lack_of_memory(cudnnStatus_t status)
 {
@@ -464,15 +465,15 @@ is_lack_of_memory(cudnnStatus_t status)
            status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }
 
-/* ---- plans that were kept ---------------------------------------------------------------------*/
+/* ---- plans kept in files --------------------------------------------------------------------- */
 
-/* In front of a plan as cuDNN writes it, in JSON, with the machine code of what it compiled. */
+/* Stands in front of a plan as cuDNN writes it, in JSON, with the machine code that it compiled. */
 struct kept {
     int64_t engine, last_resort;
 };
 enum { KEY_BYTES = 80 };
 
-/* Which of the usable configurations a graph takes follows from these. */
+/* Writes a plan's key: these values decide which of the usable configurations a graph takes. */
 static void
 write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
           int choice, char key[KEY_BYTES])
@@ -482,7 +483,8 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
              qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "", choice);
 }
 
-/* What another version of cuDNN refuses is made anew. */
+/* Takes a plan from its file. A plan that another version of cuDNN wrote may be refused, and is
+ * then made anew. */
 static bool
 take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
 {
@@ -533,7 +535,7 @@ qv_status
 qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
                    int choice, struct graph_cuda *out, int *usable, qv_error *err)
 {
-    /* the second names what always works, slowly */
+    /* the second mode names engines that always work, slowly */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
     struct search search = {
         .target = target,
@@ -586,7 +588,8 @@ qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *te
 
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* cuDNN does not check: from a misaligned operand its kernels silently read wrong values. */
+/* Checks alignment, because cuDNN does not: its kernels silently read wrong values from a
+ * misaligned operand. */
 static qv_status
 check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
 {

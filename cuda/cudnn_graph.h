@@ -9,13 +9,13 @@
 
 #include "cuda.h"
 
-/* What plans are made for: a device that is open, or properties of one that is not here. */
+/* The target of plans: an open device, or the properties of a device that is not here. */
 struct target_cuda {
-    struct qv_device_cuda *dev;          /* NULL with properties */
+    struct qv_device_cuda *dev;          /* NULL if properties are given */
     cudnnBackendDescriptor_t properties; /* a DEVICEPROP; NULL: those of dev */
-    bool tf32;                           /* allowed for f32 */
-    /* For a check without a GPU: called for every configuration that became no plan; true: it
-     * counts as one all the same. NULL: none does. */
+    bool tf32;                           /* TF32 is allowed for f32 */
+    /* For checks without a GPU: called for every configuration that became no plan; if it returns
+     * true, the configuration counts as a plan. NULL: none counts. */
     bool (*excuses)(void *user, cudnnStatus_t status, const char *words);
     void *user;
 };
@@ -27,14 +27,16 @@ struct target_cuda qv_target_of_cuda(struct qv_device_cuda *dev);
 enum { SKETCH_MOST = 24, SKETCH_MOST_OPERATIONS = 6 };
 struct sketch_cuda {
     int n, n_operations;
-    cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all */
+    cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all of them */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
-    uint64_t digest;      /* of all values that were set: the graph's name among those kept */
-    int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics' own */
-    cudnnStatus_t status; /* of the first call that failed; then the sketch takes no more */
-    char words[256];      /* which, and why */
+    uint64_t digest;      /* digest of all values that were set, by which kept plans are found */
+    int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics'
+                           * first */
+    cudnnStatus_t status; /* status of the first call that failed; after it the sketch takes no
+                           * more */
+    char words[256];      /* the call that failed, and why */
 };
-void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay */
+void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
 
 struct attribute_cuda {
     cudnnBackendAttributeName_t name;
@@ -43,52 +45,52 @@ struct attribute_cuda {
     const void *values;
 };
 
-/* A finalised descriptor, which the sketch owns; NULL where it failed. */
+/* Returns a finalised descriptor, which the sketch owns; NULL if it failed. */
 cudnnBackendDescriptor_t qv_describe_cuda(struct sketch_cuda *sketch,
                                           cudnnBackendDescriptorType_t type,
                                           const struct attribute_cuda *attributes, int n);
-/* One that is an operation of the graph. */
+/* Adds a descriptor that is an operation of the graph. */
 void qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
                        const struct attribute_cuda *attributes, int n);
 
 enum { TENSOR_ALIGNMENT = 16, TENSOR_MOST_DIMS = 5 };
 struct tensor_cuda {
-    int64_t id; /* by which run names it */
+    int64_t id; /* number that run uses for it */
     int64_t dtype;
     int n;
     int64_t dims[TENSOR_MOST_DIMS], strides[TENSOR_MOST_DIMS];
-    int64_t alignment;                /* of its address, in bytes; 0: TENSOR_ALIGNMENT */
-    cudnnBackendDescriptor_t offsets; /* i32: where each of dims[0] begins and the last ends, in
-                                       * elements; NULL: where the strides say */
-    bool is_virtual;                  /* between two operations, nowhere in memory */
-    bool by_value;                    /* a number that run() gives, on the host */
+    int64_t alignment;                /* alignment of its address, in bytes; 0: TENSOR_ALIGNMENT */
+    cudnnBackendDescriptor_t offsets; /* i32, in elements: where each of dims[0] begins and the last
+                                       * ends; NULL: the strides say */
+    bool is_virtual;                  /* a value between two operations, which is not in memory */
+    bool by_value;                    /* a number on the host that run gives */
 };
 cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
                                                  const struct tensor_cuda *tensor);
 
-/* y = mode(x, b) in f32; b NULL for an activation */
+/* Adds y = mode(x, b) in f32; b is NULL for an activation. */
 void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                        cudnnBackendDescriptor_t y);
-/* y = x / (1 + exp(-beta x)) in f32 */
+/* Adds y = x / (1 + exp(-beta x)) in f32. */
 void qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescriptor_t x,
                    cudnnBackendDescriptor_t y);
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
-/* The choice-th of the configurations that suit operands of this dtype and become plans; that of an earlier
- * process, if the device's plan_cache has it.
- * QV_EUNSUPPORTED where there are no more than *usable. */
+/* Makes a plan of configuration number `choice` among those that suit operands of this dtype and
+ * become plans; takes the plan of an earlier process if the device's plan_cache has it. Returns
+ * QV_EUNSUPPORTED if there are no more than *usable. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              int64_t dtype, int choice, struct graph_cuda *out, int *usable,
                              qv_error *err);
 void qv_graph_close_cuda(struct graph_cuda *graph);
-/* "cuDNN engine 8"; where there is no plan, that the naive kernel runs, and why. Returns the text's
- * length. */
+/* Writes "cuDNN engine 8"; if there is no plan, that the naive kernel runs, and why. Returns the
+ * text's length. */
 size_t qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *text,
                               size_t size);
 
-/* An address for a tensor; alignment 0: by value, the address of a float on the host. */
+/* The address of a tensor; alignment 0: it is by value, the address of a float on the host. */
 struct binding_cuda {
     int64_t id;
     const char *name;
@@ -100,9 +102,10 @@ qv_status qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda 
                             const struct binding_cuda *bindings, int n, void *workspace,
                             qv_error *err);
 
-/* ---- plans of operations: what prepare does, for any target -----------------------------------*/
+/* ---- plans of operations, for any target ----------------------------------------------------- */
 
-/* QV_EUNSUPPORTED if cuDNN has no such (*usable 0), or no further one. */
+/* These make the plans that prepare uses. They return QV_EUNSUPPORTED if cuDNN has none (*usable
+ * 0), or no further one. */
 qv_status qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
                                  int choice, struct graph_cuda *out, int *usable, qv_error *err);
 qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op,
@@ -110,7 +113,7 @@ qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op
 qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
                             int choice, struct conv_cuda *out, int *usable, qv_error *err);
 
-/* A GEMM's plan, with addresses as a gemm's run has them. */
+/* Runs a GEMM's plan; p has the addresses of a gemm operation. */
 qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
                                  const struct graph_cuda *graph, void *const *p, void *workspace,
                                  qv_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CUDA backend's table: opening a device, and which file does what. */
+/* The CUDA backend's table: opens a device, and says which file implements what. */
 #define _POSIX_C_SOURCE 200809L
 #include "cuda.h"
 
@@ -9,15 +9,15 @@
 #include "dtype.h"
 #include "threads.h"
 
-/* Starts a library by preparing a kernel, which is thrown away, on a copy of the device: so the thread
- * shares nothing with its owner. */
+/* A thread that starts a library by preparing a kernel, which is thrown away. It works on a copy of
+ * the device, and so shares nothing with the device's owner. */
 struct warmer_cuda {
     pthread_t thread;
     struct qv_device_cuda dev;
     struct qv_op op;
 };
 
-/* Takes over what it has started. */
+/* Waits for a warmer, and takes over the library that it started. */
 static void
 join_warmer(struct qv_device_cuda *dev, int library)
 {
@@ -35,8 +35,8 @@ join_warmer(struct qv_device_cuda *dev, int library)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* After a loss these calls fail, which changes nothing here. Streams are waited for one by one,
- * since waiting for the whole device would break what another thread is capturing. */
+/* After a device was lost these calls fail, which does no harm here. Streams are waited for one by
+ * one, because waiting for the whole device would break a capture in another thread. */
 static void
 close_cuda(struct qv_device *device)
 {
@@ -74,7 +74,7 @@ close_cuda(struct qv_device *device)
     free(dev);
 }
 
-/* Why cudaGetDeviceCount gave none, in words that say what to do. */
+/* Says why cudaGetDeviceCount found no device, and what to do. */
 static qv_status
 no_device(cudaError_t error, qv_error *err)
 {
@@ -134,9 +134,9 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
     return QV_OK;
 }
 
-/* The library that was found may be older than the headers. cuDNN keeps its interface within a
- * major version (which its file's name ends in), and nothing is used that the oldest allowed has
- * not. */
+/* The cuDNN library that was found may be older than the headers. It keeps its interface within a
+ * major version (which its file's name ends in), and we use nothing that the oldest allowed version
+ * lacks. */
 enum { CUDNN_OLDEST = 91500 };
 
 static qv_status
@@ -209,9 +209,9 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     return status;
 }
 
-/* conv3d's thresholds stay 0: on an H200 cuDNN's 3D convolution is 1.2 to 2.8 times faster than by depth
- * for dense layers (1.4 at 1024 channels). In depthwise layers by depth gains up to 1.2 times from a
- * depth of 7 on, and loses at 3. */
+/* conv3d's thresholds stay 0: on an H200 cuDNN's 3D convolution is 1.2 to 2.8 times as fast as by
+ * depth for dense layers (1.4 at 1024 channels). In depthwise layers by depth is up to 1.2 times as
+ * fast from a depth of 7 on, and slower at 3. */
 static void
 caps_cuda(const struct qv_device *device, struct qv_caps *out)
 {
@@ -227,15 +227,17 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .bucket_rows = 128,
                              .least_rows = 512,
                              .chunks = 2,
-                             /* on an H200, of towers' sizes; f32 attention is a kernel of ours */
+                             /* measured on an H200 at the sizes of towers; f32 attention is a
+                              * kernel of ours */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
                              .same_bf16 = { .head_dim = 64 },
                              .has_choices = true,
-                             .gated_rows = 3072, /* 2 x 3456 wide: 42 MB of 60 */
+                             .gated_rows = 3072, /* 2 x 3456 columns of bf16: 42 MB of the 60 MB
+                                                  * cache */
                              .side = true,
                              .width_multiple = 128, /* whole cache lines: 2% of a tower L */
                              .residual_apart = true,
-                             .tanh_error = 0x1p-11 }; /* PTX ISA, tanh.approx.f32 */
+                             .tanh_error = 0x1p-11 }; /* from the PTX ISA, tanh.approx.f32 */
     snprintf(out->device, sizeof out->device,
              "%.40s, sm_%d, CUDA %u.%u, cuBLASLt %u.%u.%u, cuDNN %u.%u.%u%s", dev->name, dev->sm,
              (unsigned)driver / 1000 % 100, (unsigned)driver / 10 % 100, lt / 10000 % 100,
@@ -267,7 +269,7 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
                         : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
-/* An operation that lacks verbs does not link. */
+/* The table of verbs: an operation that has none does not link. */
 static const struct verbs_cuda *const verbs[] = {
 #define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cuda,
 #include "engine/ops.inc"
@@ -284,8 +286,9 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
     free(kernel);
 }
 
-/* The libraries take long to start, and who only asks what there is has no use for them: they are
- * opened for the first kernel that is theirs, or beside what comes before it, by a warmer. */
+/* The libraries take long to start, and a program that only lists devices does not need them. A
+ * library is opened for the first kernel that uses it, or earlier by a warmer, beside other
+ * work. */
 static qv_status
 open_cublas(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -316,7 +319,7 @@ open_library(struct qv_device_cuda *dev, enum library_cuda library, qv_error *er
     return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
 }
 
-/* A GEMM may be cuDNN's. */
+/* Opens the libraries that an operation needs; a GEMM may need cuDNN as well. */
 static qv_status
 open_libraries(struct qv_device_cuda *dev, const struct qv_op *op, qv_error *err)
 {

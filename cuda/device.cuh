@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What our device kernels share: vectors of f32 or bf16, divisions, activations, launches. */
+/* Code that our device kernels share: vectors of f32 or bf16, divisions, activations, launches. */
 #ifndef QV_CUDA_KERNELS_CUH
 #define QV_CUDA_KERNELS_CUH
 
@@ -11,8 +11,8 @@
 
 #include "launch.h"
 
-enum { WARP = 32, THREADS = 256 };       /* of a block, unless said */
-#define BLOCK __launch_bounds__(THREADS) /* a macro because clang-format trips over the brackets */
+enum { WARP = 32, THREADS = 256 };       /* threads of a block, unless a kernel says otherwise */
+#define BLOCK __launch_bounds__(THREADS) /* a macro, because clang-format trips over the brackets */
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
@@ -22,8 +22,8 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* A grid has at most 2^31 - 1 blocks; kernels that could need more take further tiles in a loop.
- * shared_bytes: of shared memory beside what the kernel declares. */
+/* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more take further
+ * tiles in a loop. shared_bytes is dynamic shared memory beside what the kernel declares. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,
@@ -38,7 +38,7 @@ launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_b
     config.stream = stream;
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
     if (error)
-        (void)cudaGetLastError(); /* told here, and not again to who asks next */
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
     return error;
 }
 
@@ -52,8 +52,8 @@ launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Paramet
 
 /* ---- division -------------------------------------------------------------------------------- */
 
-/* Exact for all n >= 0: by multiplication below 2^32 (Granlund and Montgomery, PLDI 1994), so that
- * only huge operations pay for 64-bit divisions. */
+/* Division that is exact for all n >= 0: by multiplication below 2^32 (Granlund and Montgomery,
+ * PLDI 1994), so that only huge operations pay for 64-bit divisions. */
 struct divisor {
     int64_t by;
     uint32_t magic, shift;
@@ -102,14 +102,15 @@ template <> struct word_of<16> {
     typedef uint4 type;
 };
 
-/* N elements as they lie in memory, moved in words of up to 16 bytes, to which they are aligned. */
+/* N elements as they lie in memory, moved in words of up to 16 bytes, to which they must be
+ * aligned. */
 template <typename T, int N> struct raw {
     static constexpr int BYTES = N * (int)sizeof(T), WIDTH = BYTES < 16 ? BYTES : 16;
     typedef typename word_of<WIDTH>::type word;
     word words[BYTES / WIDTH];
 };
 
-/* Elements of one 16-byte word. */
+/* Number of elements in a 16-byte word. */
 template <typename T> constexpr int LANES = 16 / (int)sizeof(T);
 
 template <int N, typename T>
@@ -123,8 +124,8 @@ fetch(const T *p)
     return r;
 }
 
-/* To global memory. An assignment of 8 or 16 bytes may be taken apart into smaller stores (by nvcc
- * 13.0 it was, depending on what is around it); this is one. */
+/* Writes a word to global memory by one store. nvcc 13.0 may split a plain assignment of 8 or 16
+ * bytes into smaller stores, depending on the code around it. */
 template <typename W>
 static __device__ __forceinline__ void
 put_word(W *p, const W &word)
@@ -211,7 +212,7 @@ store(bf16 *p, const float (&f)[N])
     put(p, r);
 }
 
-/* f of a value of the type that a dtype is; others than these prepare refuses. */
+/* Calls f with a value of the type of a dtype; prepare refuses other dtypes than these. */
 template <typename F>
 static inline cudaError_t
 typed(int64_t dtype, F f)
@@ -228,7 +229,7 @@ typed(int64_t dtype, F f)
     return cudaErrorNotSupported;
 }
 
-/* One element. */
+/* value reads one element, set writes one. */
 template <typename T>
 static __device__ __forceinline__ float
 value(const T *p)
@@ -260,8 +261,9 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
 
-/* x / (1 + exp(-by x)): SiLU where by is 1. Where the exponential is infinite, it is 0. For what is
- * rounded to bf16 the device's own exponential and quotient do: they are off by some 2^-21. */
+/* Returns x / (1 + exp(-by x)), which is SiLU for by = 1. If the exponential is infinite, the
+ * result is 0. For a result rounded to bf16 the device's fast exponential and quotient suffice:
+ * their error is about 2^-21. */
 template <typename T>
 static __device__ __forceinline__ float
 swish(float x, float by)
@@ -272,7 +274,7 @@ swish(float x, float by)
         return x / (1 + expf(-by * x));
 }
 
-/* T: what the result is rounded to */
+/* T is the type that the result is rounded to. */
 template <typename T>
 static __device__ __forceinline__ float
 activate(int act, float x)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* act(a) * b, bound by memory: each value is read once and written once. */
+/* Computes act(a) * b. It is bound by memory: each value is read once and written once. */
 #include "device.cuh"
 
 struct gate_shape {
-    int64_t vectors; /* in all */
+    int64_t vectors; /* number of vectors in all rows */
     struct divisor per_row;
     int64_t a_stride, b_stride;
     int act;
 };
 
-/* One vector a thread: more on their way at once are no faster. */
+/* Each thread computes one vector: having more loads in flight was no faster. */
 template <typename T, int N>
 static __global__ BLOCK void
 gate_kernel(const struct gate_shape s, const T *a, const T *b, T *y)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A GEMM with an activation that cuBLASLt's epilogues lack, as a graph of cuDNN's: the GEMM, the
- * bias, x / (1 + exp(-beta x)), rounded once. Through f32 sums in memory and a kernel of ours it takes
- * 1.4 times as long (6080 x 5120 x 1280 on an H200: 168 us to 118; with the bias alone 115).
+ * A GEMM with an activation that cuBLASLt's epilogues lack, as a cuDNN graph: the GEMM, the bias, x
+ * / (1 + exp(-beta x)), rounded once. Through f32 sums in memory and a kernel of ours it takes 1.4
+ * times as long (6080 x 5120 x 1280 on an H200: 168 us against 118; with the bias alone 115).
  *
- * The configurations that cuDNN 9.19 names there give the same bits, for any number of rows. Of 256 to
- * 12288 rows the one preferred here takes at most 1.03 times the best; that of the heuristics' first
- * place up to 1.14.
+ * The configurations that cuDNN 9.19 names there give the same bits, for any number of rows. From
+ * 256 to 12288 rows the configuration preferred here takes at most 1.03 times as long as the best
+ * one; the heuristics' first takes up to 1.14.
  */
 #include "cudnn_graph.h"
 
 enum { X = 1, W, BIAS, Y, BETWEEN }; /* tensors; those between two operations come last */
 enum { PREFERRED = 2 };
 
-/* beta; 0: the activation is another. */
+/* Returns beta; 0: the activation is another. */
 static double
 swish_beta(const struct qv_op_gemm *op)
 {
@@ -43,7 +43,7 @@ qv_gemm_is_graph_cuda(const struct qv_op_gemm *op)
     return !obstacle(op);
 }
 
-/* A matrix, or its transpose, as a batch of one. */
+/* Describes a matrix, or its transpose, as a batch of one. */
 static cudnnBackendDescriptor_t
 matrix(struct sketch_cuda *sketch, int64_t id, int64_t rows, int64_t cols, bool transposed)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies to other places: rows with zeros behind, in another order, what lies below a kernel,
- * transposes. */
+/* Copies that rearrange data: padding rows with zeros, gathering rows, im2col, transposes. */
 #include "device.cuh"
 
 #include "dtype.h"
 
 /* ---- pad_rows -------------------------------------------------------------------------------- */
 
-/* Out: a word of y; In: the widest word that divides it and a row of x. Both counts are of In. */
+/* Out is a word of y; In is the widest word that divides both it and a row of x. n and from count
+ * words of Out and In. */
 template <typename In, typename Out>
 static __global__ BLOCK void
 pad_rows_kernel(int64_t n, int64_t from, const struct divisor per_row, const In *x, Out *y)
@@ -38,7 +38,7 @@ pad_rows(cudaStream_t stream, int64_t rows, int64_t from_bytes, int64_t to_bytes
                   (Out *)y);
 }
 
-/* The widest word, in bytes, in which both can be counted. */
+/* Returns the widest word, in bytes, that divides both sizes. */
 static int
 common_word(int64_t a, int64_t b)
 {
@@ -116,11 +116,12 @@ qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x
 
 enum { IM2COL_AHEAD = 4 };
 
-/* Where a value of y comes from is the sum of what its row and its column say. Words of the width
- * at which runs (what is contiguous in both) can be moved; a line is one of w in x. */
+/* The place in x of a value of y is the sum of two parts, one from its row and one from its column.
+ * Values are moved in words of the width that divides the runs, which are contiguous in both; a
+ * line is one of w in x. */
 struct im2col_shape {
-    int64_t rows, words;         /* of y */
-    int64_t line, plane, volume; /* of x: w, h*w, d*h*w, in words */
+    int64_t rows, words;         /* size of y */
+    int64_t line, plane, volume; /* strides of x: w, h*w, d*h*w, in words */
     int64_t step_d, step_h, step_w, sample;
     struct divisor tiles, run, kh, kd, hs, ws, ds;
 };
@@ -129,7 +130,7 @@ template <typename W>
 static __global__ BLOCK void
 im2col_kernel(const struct im2col_shape s, const W *x, W *y)
 {
-    __shared__ int64_t from[THREADS * IM2COL_AHEAD]; /* of each row of the tile */
+    __shared__ int64_t from[THREADS * IM2COL_AHEAD]; /* where each row of the tile comes from */
     int64_t tile, within, i, j, z, r, q;
     int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * IM2COL_AHEAD);
     int64_t col = tile * blockDim.x + threadIdx.x;
@@ -191,23 +192,26 @@ im2col_words(cudaStream_t stream, const struct qv_op_im2col *op, const void *x, 
                   (W *)y);
 }
 
-/* A kernel of one makes channels last: x[n, c, positions] -> y[n, positions, c]. */
+/* With a kernel of one, channels-first becomes channels-last: x[n, c, positions] -> y[n, positions,
+ * c]. */
 struct transpose_shape {
-    int64_t c, positions, plane; /* positions of y, plane: all of x, per sample and channel */
+    int64_t c, positions, plane; /* positions: those of y; plane: all of x, per sample and
+                                  * channel */
     int64_t tiles, step_d, step_h, step_w;
     bool dense; /* every position of x is one of y */
     struct divisor c_tiles, p_tiles, ws, hs;
 };
 
-/* Tiles of 128 bytes of channels by 64 positions, turned in shared memory, whose rows are one word
- * longer than a multiple of 32 so that columns lie in different banks. WIDE: 16 bytes at once. */
+/* Transposes tiles of 128 bytes of channels by 64 positions in shared memory. A row there is one
+ * word longer than a multiple of 32, so that a column's words lie in different banks. WIDE: 16
+ * bytes at once. */
 template <typename E, bool WIDE_IN, bool WIDE_OUT>
 static __global__ BLOCK void
 transpose_kernel(const struct transpose_shape s, const E *x, E *y)
 {
     constexpr int N = LANES<E>, CHANNELS = 128 / (int)sizeof(E), POSITIONS = 64;
     constexpr int WORDS = POSITIONS * (int)sizeof(E) / 4 + 1, PITCH = WORDS * 4 / (int)sizeof(E);
-    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* of a thread */
+    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* vectors of a thread */
     constexpr int SINGLES = CHANNELS * POSITIONS / THREADS;
     __shared__ uint32_t words[CHANNELS * WORDS];
     E *elements = reinterpret_cast<E *>(words);
@@ -309,7 +313,7 @@ qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, const void *x
         return typed(op->x_dtype, [&](auto t) {
             return transpose<typename word_of<sizeof t>::type>(stream, op, x, y);
         });
-    /* steps count only where there are several: the last one taken along w is sw * (w' - 1) */
+    /* a step matters only if there are several windows: the last one along w is at sw * (w' - 1) */
     int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
     int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);
     return width == 2   ? im2col_words<uint16_t>(stream, op, x, y)

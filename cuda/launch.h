@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it;
- * pointers are device addresses, aligned to 16 bytes or more (of strided operands: plus whole
- * columns). f32 or bf16, one dtype for all operands that have one of their own (but those of convert
- * and gather), sums in f32. They take any size that qv_op_check() lets through, beyond 2^31 elements
- * too.
+ * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it.
+ * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
+ * columns). Values are f32 or bf16; all operands that have a dtype of their own have the same one,
+ * except in convert and gather; sums are in f32. The kernels take any size that qv_op_check()
+ * accepts, beyond 2^31 elements too.
  */
 #ifndef QV_CUDA_KERNELS_H
 #define QV_CUDA_KERNELS_H
@@ -40,19 +40,19 @@ cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *o
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 
-/* y[rows, to] = x[rows, from], zeros behind (to >= from); elements of dtype */
+/* Copies y[rows, to] = x[rows, from] with zeros behind (to >= from); elements are of dtype. */
 cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
                              int64_t dtype, const void *x, void *y);
 
-/* Attention in bf16 over segments of up to 64 rows each, where op->longest says so; and whether it
- * takes an operation. */
+/* Attention in bf16 over segments of up to 64 rows each, if op->longest promises that; the first
+ * function returns whether it takes an operation. */
 bool qv_attention_is_short_cuda(const struct qv_op_attention *op);
 cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,
                                     void *y);
 
-/* Attention and convolutions that cuDNN does not take (f32, odd sizes): right, not fast.
- * w[o, kd, kh, kw, c/groups]. */
+/* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct, and slow. w is
+ * [o, kd, kh, kw, c/groups]. */
 cudaError_t qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,
                                     void *y);

@@ -43,7 +43,7 @@ qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv
     if (!status)
         status = qv_check_cuda(dev, cudaMemsetAsync(memory->base, 0, bytes, dev->stream),
                                "cudaMemset", err);
-    if (!status) /* copies into it go on streams of their own */
+    if (!status) /* copies into it are on other streams */
         status = qv_check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaMemset", err);
     if (status)
         qv_free_cuda(device, memory);
@@ -52,7 +52,8 @@ qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv
     return status;
 }
 
-/* Another thread may use the device meanwhile: nothing of dev is written, a loss not noted. */
+/* Allocates pinned memory. Another thread may use the device meanwhile, so nothing is written to
+ * dev, and a loss is not noted. */
 qv_status
 qv_lock_pages_cuda(struct qv_device *device, size_t bytes, void **out, qv_error *err)
 {
@@ -74,7 +75,7 @@ qv_unlock_pages_cuda(struct qv_device *device, void *p)
     cudaFreeHost(p);
 }
 
-/* ---- where a caller's pointer points to ------------------------------------------------------ */
+/* ---- where a caller's pointer points --------------------------------------------------------- */
 
 enum place { PAGEABLE, PINNED, ON_DEVICE, ELSEWHERE };
 
@@ -94,7 +95,7 @@ place_of(const struct qv_device_cuda *dev, const void *p)
     }
 }
 
-enum { WRAP_ALIGNMENT = 16 }; /* what kernels, cuBLASLt and cuDNN are prepared for */
+enum { WRAP_ALIGNMENT = 16 }; /* the alignment that kernels, cuBLASLt and cuDNN were prepared for */
 
 bool
 qv_wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
@@ -142,8 +143,8 @@ qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
         cudaStreamDestroy(s->stream);
 }
 
-/* A copy that the device makes by itself. wait: until it is done, because src or dst is the
- * caller's and the stream is not. */
+/* Lets the device copy by itself. wait: until it is done, because src or dst is the caller's and
+ * the stream is not. */
 static qv_status
 copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, const void *src,
               size_t bytes, bool wait, qv_error *err)
@@ -156,7 +157,7 @@ copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, con
     return status;
 }
 
-/* Room for n bytes, behind the last in its block or in the next. */
+/* Finds room for n bytes, behind the last copy in its block or in the next block. */
 static qv_status
 make_room(struct qv_device_cuda *dev, struct staging_cuda *s, size_t n, qv_error *err)
 {
@@ -209,7 +210,7 @@ qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, 
     return status;
 }
 
-/* The device fills up to AHEAD blocks while the host empties one. */
+/* Downloads through the blocks: the device fills up to AHEAD blocks while the host empties one. */
 static qv_status
 download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
 {
@@ -246,7 +247,7 @@ qv_download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size
     qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
-    if (dev->own_stream) /* what was put there last may still be on its way */
+    if (dev->own_stream) /* the last upload may still be on its way */
         status = qv_check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
                                "cudaStreamWaitEvent", err);
     if (status)

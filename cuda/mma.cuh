@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a warp does as one: copies to shared memory, 8 x 8 blocks from there, products of bf16 on the
- * tensor cores; from compute capability 8.0 on. Of a block of 8 x 8 values lane i has two neighbours:
- * row i / 4, columns i % 4 * 2 and the next, the first one in the lower half.
+ * Functions that a warp runs as one: copies to shared memory, loads of 8 x 8 blocks from there,
+ * products of bf16 on the tensor cores, from compute capability 8.0 on. In a block of 8 x 8 values
+ * lane i holds two neighbours: row i / 4, columns i % 4 * 2 and the next, the first one in the
+ * lower half.
  */
 #ifndef QV_CUDA_MMA_CUH
 #define QV_CUDA_MMA_CUH
 
 #include "device.cuh"
 
-/* 16 bytes to shared memory, of which the thread waits for all with await_copies(); zeros where there
- * is nothing (of `from` nothing is read then). */
+/* Begins a copy of 16 bytes to shared memory; await_copies() waits for all copies of the thread. If
+ * `there` is false, zeros are written and nothing is read. */
 static __device__ __forceinline__ void
 begin_copy(bf16 *to, const bf16 *from, bool there)
 {
@@ -26,7 +27,8 @@ await_copies()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Four blocks: lane i says where row i % 8 of block i / 8 begins, 16 bytes in shared memory. */
+/* Loads four blocks: lane i gives the address of row i % 8 of block i / 8, 16 bytes in shared
+ * memory. */
 static __device__ __forceinline__ void
 load_blocks(uint32_t (&blocks)[4], const bf16 *row)
 {
@@ -37,7 +39,7 @@ load_blocks(uint32_t (&blocks)[4], const bf16 *row)
                  : "memory");
 }
 
-/* The same, each block transposed: lane i has rows i % 4 * 2 and the next of column i / 4. */
+/* Loads four blocks, each transposed: lane i gets rows i % 4 * 2 and the next of column i / 4. */
 static __device__ __forceinline__ void
 load_blocks_transposed(uint32_t (&blocks)[4], const bf16 *row)
 {
@@ -49,9 +51,9 @@ load_blocks_transposed(uint32_t (&blocks)[4], const bf16 *row)
 }
 
 /*
- * sums[16, 8] += a[16, 16] b[8, 16]^T. a: blocks of rows 0 to 7 and 8 to 15, of columns 0 to 7, then
- * both of columns 8 to 15; b: of columns 0 to 7, of columns 8 to 15. sums: two neighbours of the block
- * of rows 0 to 7, then those of rows 8 to 15.
+ * Computes sums[16, 8] += a[16, 16] b[8, 16]^T. a has the blocks of rows 0 to 7 and 8 to 15 of
+ * columns 0 to 7, then both of columns 8 to 15; b has columns 0 to 7 and columns 8 to 15. sums has
+ * two neighbours of the block of rows 0 to 7, then two of rows 8 to 15.
  */
 static __device__ __forceinline__ void
 multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)

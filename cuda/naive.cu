@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention and convolutions without tensor cores: tiles of 64 x 64 products in f32, 4 x 4 of them
- * per thread, both factors in shared memory by the dimension they are summed over. */
+ * per thread. Both factors are in shared memory, ordered by the dimension that is summed over. */
 #include "device.cuh"
 
 #include <math.h>
@@ -8,13 +8,14 @@
 enum {
     TILE = 64,
     STEP = 32,          /* dimensions in shared memory at once */
-    SIDE = 16,          /* threads of a tile's side */
-    EACH = TILE / SIDE, /* rows and columns of a thread */
-    PITCH = TILE + 4    /* floats of a row: vectors stay aligned, writes find different banks */
+    SIDE = 16,          /* threads along a side of a tile */
+    EACH = TILE / SIDE, /* rows, and columns, that a thread computes */
+    PITCH = TILE + 4    /* floats of a row: vectors stay aligned, and writes go to different
+                         * banks */
 };
 
-/* Where a thread's 8 elements of a 64 x 32 factor lie: 4 rows of 8 dimensions to a warp, so that
- * writes of one warp go to 32 banks and reads to whole sectors. */
+/* Return where element k of a thread's 8 elements of a 64 x 32 factor lies. A warp has 4 rows of 8
+ * dimensions, so that its writes go to 32 banks and its reads are whole sectors. */
 static __device__ __forceinline__ int
 tile_row(int k)
 {
@@ -27,7 +28,7 @@ tile_dimension(int k)
     return k / 2 * 8 + threadIdx.x % 8;
 }
 
-/* sums += a^T b over `depth` dimensions */
+/* Adds a^T b over `depth` dimensions to sums. */
 static __device__ __forceinline__ void
 multiply(float (&sums)[EACH][EACH], const float *a, const float *b, int depth)
 {
@@ -50,19 +51,19 @@ multiply(float (&sums)[EACH][EACH], const float *a, const float *b, int depth)
 struct attention_shape {
     int64_t tiles, heads, q_stride, k_stride, v_stride;
     int64_t segments, segment_rows;
-    struct divisor per_head, per_segment; /* tiles */
-    const int32_t *first, *n_rows;        /* of segments of any length */
+    struct divisor per_head, per_segment; /* tiles in a head, tiles in a segment */
+    const int32_t *first, *n_rows;        /* the list, for segments of any length */
     int head_dim;
     float scale;
 };
 
-/* Queries [q0, q0 + TILE) of a segment; those from `rows` on are no more of it. */
+/* Queries [q0, q0 + TILE) of a segment; the tile may go past the segment's `rows`. */
 struct query_tile {
     int64_t first, rows, q0; /* rows 0: there is no such tile */
 };
 
-/* The i-th tile of a head, tiles counted segment by segment. Every warp counts them for itself, 32
- * segments at once. */
+/* Finds the i-th tile of a head; tiles are counted segment by segment. Every warp counts them for
+ * itself, 32 segments at once. */
 static __device__ __forceinline__ struct query_tile
 tile_of(const struct attention_shape &s, int64_t i)
 {
@@ -76,7 +77,7 @@ tile_of(const struct attention_shape &s, int64_t i)
     for (int64_t s0 = 0; s0 < s.segments; s0 += WARP) {
         const int n = s0 + lane < s.segments ? s.n_rows[s0 + lane] : 0;
         const int own = n / TILE + (n % TILE != 0);
-        int up_to = own; /* and with those before */
+        int up_to = own; /* tiles up to and with this lane's */
 #pragma unroll
         for (int offset = 1; offset < WARP; offset *= 2) {
             int before = __shfl_up_sync(0xffffffffu, up_to, offset);
@@ -95,7 +96,7 @@ tile_of(const struct attention_shape &s, int64_t i)
     return t;
 }
 
-/* 64 rows by 32 dimensions of q or k, zeros outside. */
+/* Loads 64 rows by 32 dimensions of q or k, with zeros outside. */
 template <typename T>
 static __device__ __forceinline__ void
 load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride, int d0, int dims)
@@ -113,20 +114,21 @@ load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride
 }
 
 /*
- * 64 queries of one head per block, key tiles one after the other; the largest score, the sum of
- * exponentials and the weighted values are rescaled as it grows (Milakov and Gimelshein,
- * arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
+ * A block takes 64 queries of one head, and goes through the tiles of keys in turn. As the largest
+ * score grows, the sum of exponentials and the weighted values are rescaled (Milakov and
+ * Gimelshein, arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
  */
 template <typename T, int COLS>
 static __global__ BLOCK void
 attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k, const T *all_v,
                  T *y)
 {
-    constexpr int WIDTH = COLS * SIDE;                         /* of a head, padded */
-    constexpr int KEYS = COLS <= 4 ? 64 : COLS <= 8 ? 32 : 16; /* whose values fit */
+    constexpr int WIDTH = COLS * SIDE; /* dimensions of a head, padded */
+    /* keys whose values fit into shared memory at once */
+    constexpr int KEYS = COLS <= 4 ? 64 : COLS <= 8 ? 32 : 16;
     static_assert(KEYS * WIDTH <= 2 * STEP * PITCH, "values lie where q and k did");
     __shared__ __align__(16) float factors[2 * STEP * PITCH];
-    __shared__ __align__(16) float weights[TILE * PITCH]; /* by key */
+    __shared__ __align__(16) float weights[TILE * PITCH]; /* ordered by key */
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     const int64_t width = s.heads * s.head_dim;
 
@@ -170,7 +172,7 @@ attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k,
 #pragma unroll
                 for (int offset = SIDE / 2; offset; offset /= 2)
                     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, offset));
-                float shift = most == -INFINITY ? 0 : most; /* else -inf - -inf */
+                float shift = most == -INFINITY ? 0 : most; /* avoids -inf - -inf */
                 float factor = expf(largest[i] - shift);
                 largest[i] = most;
                 sum[i] *= factor;
@@ -236,7 +238,8 @@ attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const int
                 const void *q, const void *k, const void *v, void *y)
 {
     int64_t width = op->heads * op->head_dim, per_segment = ceil_div(op->segment_rows, TILE);
-    /* of any length: no more than whole tiles and one that is not whole for each */
+    /* for segments of any length this is a bound: all whole tiles, and one partial tile for each
+     * segment */
     int64_t per_head =
         op->segment_rows ? op->segments * per_segment : op->rows / TILE + op->segments;
     struct attention_shape s = { op->heads * per_head,
@@ -275,14 +278,14 @@ qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op, c
 
 struct conv_shape {
     struct qv_op_conv op;
-    int64_t rows, depth, c, o; /* of y; of a sum; channels of a group */
+    int64_t rows, depth, c, o; /* rows of y; length of a sum; channels of a group */
     int64_t tiles;
     float alpha;
     struct divisor ws, hs, ds, taps_c, taps_w, taps_h, o_tiles, groups, all_o, group_o,
         residual_rows;
 };
 
-/* Where the kernel lies for a row of y: its first frame, line and pixel, padding before 0. */
+/* Where the kernel lies for a row of y: its first frame, line and pixel; padding is below 0. */
 struct place {
     int64_t frame, line, pixel;
 };
@@ -295,8 +298,7 @@ place_of(const struct conv_shape &s, int64_t row)
     return { n * s.op.x_depth + z * s.op.sd, r * s.op.sh - s.op.top, q * s.op.sw - s.op.left };
 }
 
-/* Of one position of the kernel and channel of the group: how far it lies from the kernel's
- * first. */
+/* Returns how far tap i lies from the kernel's first one, and its channel in the group. */
 static __device__ __forceinline__ struct place
 tap_of(const struct conv_shape &s, int64_t i, int64_t *c)
 {
@@ -305,7 +307,7 @@ tap_of(const struct conv_shape &s, int64_t i, int64_t *c)
     return { kd * s.op.dd, kh * s.op.dh, kw * s.op.dw };
 }
 
-/* x below a tap; 0 in the padding */
+/* Returns x below a tap; 0 in the padding. */
 template <typename T>
 static __device__ __forceinline__ float
 value_below(const struct conv_shape &s, const T *x, const struct place &at, const struct place &tap,
@@ -337,7 +339,7 @@ epilogue_sum(const struct conv_shape &s, const T *bias, const T *residual, void 
     set((T *)y + at, sum);
 }
 
-/* 64 rows by 64 channels of one group per block. */
+/* A block computes 64 rows by 64 channels of one group. */
 template <typename T>
 static __global__ BLOCK void
 conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, const T *residual,
@@ -390,7 +392,7 @@ conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, co
     }
 }
 
-/* Few output channels to a group (depthwise: one): a thread per output. */
+/* For groups with few output channels (depthwise: one): each thread computes one output. */
 template <typename T>
 static __global__ BLOCK void
 conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias,

@@ -2,7 +2,8 @@
 /* norm: a row that fits is read once, into the registers of a warp or of a block. */
 #include "device.cuh"
 
-/* The sum over a warp, or with WIDE over the block, in every thread and in a fixed order. */
+/* Returns the sum over a warp, or with WIDE over the block, in every thread and in a fixed
+ * order. */
 template <bool WIDE>
 static __device__ __forceinline__ float
 total(float v)
@@ -12,7 +13,7 @@ total(float v)
         v += __shfl_xor_sync(0xffffffffu, v, offset);
     if constexpr (WIDE) {
         __shared__ float sums[WARP];
-        __syncthreads(); /* those of the call before are read */
+        __syncthreads(); /* every thread has read the sums of the previous call */
         if (threadIdx.x % WARP == 0)
             sums[threadIdx.x / WARP] = v;
         __syncthreads();
@@ -31,7 +32,7 @@ struct norm_shape {
     const float *weight, *bias;
 };
 
-/* Those of N columns. */
+/* Loads weight and bias of N columns. */
 template <int N>
 static __device__ __forceinline__ void
 norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N])
@@ -45,9 +46,9 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 }
 
 /*
- * A row in the registers of a warp, or with WIDE of a block: VECTORS of it per thread. Few rows
- * take as long as one does: then weights are loaded EARLY, beside x. Many are bound by memory: then
- * the registers are better spent on more rows at once.
+ * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
+ * thread. With few rows the latency of one counts, so weights are loaded EARLY, beside x. With many
+ * rows memory is the bound, and the registers are better spent on more rows at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
@@ -110,7 +111,7 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     }
 }
 
-/* Any number of rows and columns. */
+/* Normalises any number of rows and columns. */
 template <typename T>
 static __global__ BLOCK void
 norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
@@ -132,12 +133,12 @@ norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
     }
 }
 
-/* Rows of VECTORS per lane of a warp. */
+/* Launches rows of VECTORS vectors per lane of a warp. */
 template <typename T, int VECTORS>
 static cudaError_t
 norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
 {
-    enum { FEW = 2048, WARPS = 4 }; /* up to few an H200 holds a warp for each at once */
+    enum { FEW = 2048, WARPS = 4 }; /* up to FEW rows an H200 holds a warp for each at once */
     if (s.rows <= FEW)
         return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);
     return launch(stream, ceil_div(s.rows, WARPS), dim3(WARP, WARPS),

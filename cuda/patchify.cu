@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* patchify: bytes of frames -> patch rows. It is bound by memory, so that vectors of 16 bytes are written,
- * and several are on their way per thread. */
+/* patchify: turns bytes of frames into patch rows. It is bound by memory, so vectors of 16 bytes
+ * are written, and several loads per thread are in flight. */
 #include "device.cuh"
 
 struct rows_shape {
     int64_t rows, row_dim;
     int patch, temporal, channels;
-    struct divisor by_line, by_patch, by_frames; /* values of a line, lines, frames of a row */
+    struct divisor by_line, by_patch, by_frames; /* divide by the values of a line, the lines of a
+                                                  * patch, the frames of a row */
     const int4 *places, *coords;
-    const float2 *norms; /* 3 of an item */
+    const float2 *norms; /* 3 float2 for each item */
 };
 
 /* Where a row's patch begins in its first frame, and how its bytes become values. */
 struct patch_place {
-    int64_t first, line, frame; /* bytes, to the next line and to the next frame */
+    int64_t first, line, frame; /* bytes: offset of the patch, step to the next line, step to the
+                                 * next frame */
     float scale[3], shift[3];
 };
 
@@ -33,7 +35,7 @@ patch_of(const struct rows_shape &s, int64_t row)
              { b.y, c.x, c.y } };
 }
 
-/* 8 pixels of 3 channels -> 8 values of each channel, `plane` values apart. */
+/* Converts 8 pixels of 3 channels to 8 values of each channel, which are `plane` values apart. */
 template <typename T>
 static __device__ __forceinline__ void
 store_pixels(const struct patch_place &at, const uint2 (&words)[3], T *y, int64_t plane)
@@ -53,9 +55,9 @@ store_pixels(const struct patch_place &at, const uint2 (&words)[3], T *y, int64_
 }
 
 /*
- * Two frames of 16x16 pixels of 3 channels: a warp per row, a lane per half line of 8 pixels, of
- * which both frames' are on their way at once: 24 bytes, aligned to 8 because lines are multiples of
- * 48. Warps of a block have patches that lie side by side: their lines share sectors.
+ * Handles two frames of 16x16 pixels of 3 channels: a warp per row, a lane per half line of 8
+ * pixels. Each lane loads its pixels of both frames at once: 24 bytes each, aligned to 8 because
+ * lines are multiples of 48. The warps of a block have adjacent patches, whose lines share sectors.
  */
 template <typename T>
 static __global__ BLOCK void
@@ -80,7 +82,8 @@ rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
                      FRAMES * PIXELS);
 }
 
-/* Any patch: a warp per row, a lane per N values of it, which may be of two lines or planes. */
+/* Handles any patch: a warp per row, a lane per N values of it, which may span two lines or
+ * planes. */
 template <typename T, int N>
 static __global__ BLOCK void
 rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations bound by memory: vectors of 16 bytes, several on their way per thread. */
+/* Operations bound by memory: they use vectors of 16 bytes, with several loads per thread in
+ * flight. */
 #include "device.cuh"
 
 /* ---- convert, add ---------------------------------------------------------------------------- */
 
-/* A vector fills a word of the wider type, so that neighbours write side by side; a thread loads
- * four before it stores. */
+/* A vector fills a word of the wider type, so that neighbouring threads write adjacent words; a
+ * thread loads four vectors before it stores. */
 template <typename From, typename To> struct convert_size {
     static constexpr int N = sizeof(From) > sizeof(To) ? LANES<From> : LANES<To>;
     static constexpr int AHEAD = 4;
@@ -100,7 +101,7 @@ qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
-enum { ROPE_HEADS = 4 }; /* that share a thread's cosines and sines */
+enum { ROPE_HEADS = 4 }; /* heads that share a thread's cosines and sines */
 
 struct rope_shape {
     int64_t rows, stride, heads, half;
@@ -110,8 +111,9 @@ struct rope_shape {
     const int4 *coords;
 };
 
-/* N of a row's angles: those of its patch's row, then those of its column. Vectors of more than one
- * value begin at multiples of 4 in a half of as many, so that two are always of one table's row. */
+/* Loads N angles of a row: first those of its patch's row, then those of its column. A vector of
+ * more than one value begins at a multiple of 4 in a half that is a multiple of 4, so two adjacent
+ * angles are always from the same row of the table. */
 template <int N>
 static __device__ __forceinline__ void
 load_angles(float (&to)[N], const float *table, const int4 &at, int64_t quarter, int64_t first)
@@ -129,7 +131,7 @@ load_angles(float (&to)[N], const float *table, const int4 &at, int64_t quarter,
     }
 }
 
-/* A thread turns N values in every groups-th head. */
+/* A thread rotates N values in every groups-th head. */
 template <typename T, int N>
 static __global__ BLOCK void
 rope_kernel(const struct rope_shape s, T *x)
@@ -196,7 +198,7 @@ rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
                   (T *)x);
 }
 
-/* The widest vectors in which halves of heads, and so columns, and rows can be counted. */
+/* Chooses the widest vectors that divide halves of heads (and so the columns) and rows. */
 template <typename T>
 static cudaError_t
 rope_typed(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines, const void *sines,
@@ -219,7 +221,7 @@ qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
     });
 }
 
-/* ---- interpolate ------------------------------------------------------------------------------------ */
+/* ---- interpolate ----------------------------------------------------------------------------- */
 
 template <typename T, int N>
 static __global__ BLOCK void
@@ -271,12 +273,12 @@ qv_interpolate_cuda(cudaStream_t stream, const struct qv_op_interpolate *op, con
     });
 }
 
-/* ---- epilogue ---------------------------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------- */
 
 enum { FINISH_AHEAD = 2 };
 
 struct epilogue_shape {
-    int64_t vectors; /* in all */
+    int64_t vectors; /* number of vectors in all rows */
     struct divisor per_row, residual_rows;
     float alpha;
     int act;

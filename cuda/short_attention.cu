@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Attention over segments of up to 64 rows, windows for one: a block has a head of one of them at a
- * time, all of whose q, k and v lie in shared memory, read once. A warp has 16 queries and all of their
- * scores in registers, so that nothing is rescaled; exponentials become the factor of the second
- * product where they are (as in FlashAttention-2, Dao, arXiv:2307.08691). No sum depends on anything but
- * the segment's own rows.
+ * Attention over segments of up to 64 rows, such as windows. A block works on one head of one
+ * segment at a time, whose q, k and v all lie in shared memory and are read once. A warp has 16
+ * queries and all of their scores in registers, so nothing is rescaled; exponentials become the
+ * factor of the second product in place (as in FlashAttention-2, Dao, arXiv:2307.08691). Sums
+ * depend on the segment's own rows alone.
  */
 #include "mma.cuh"
 
@@ -15,28 +15,30 @@ enum {
     STRIP = 16, /* queries of a warp; keys or dimensions of one step of a product */
     STRIPS = MOST_ROWS / STRIP,
     SHORT_THREADS = STRIPS * WARP,
-    MOST_BLOCKS = 4096 /* some times what any device holds at once */
+    MOST_BLOCKS = 4096 /* several times what any device holds at once */
 };
 
-/* A head in shared memory: dimensions up to a whole step, zeros behind, and 16 bytes more, so that 8
- * rows of a block lie in different banks. */
+/* A head in shared memory: dimensions up to a whole step, with zeros behind, and 16 bytes more, so
+ * that the 8 rows of a block lie in different banks. */
 template <int HEAD_DIM> struct tile {
     static constexpr int STEPS = (HEAD_DIM + STRIP - 1) / STRIP, WIDTH = STEPS * STRIP;
     static constexpr int PITCH = WIDTH + LANES<bf16>, SIZE = MOST_ROWS * PITCH;
     static constexpr int BYTES = 3 * SIZE * (int)sizeof(bf16);
-    static constexpr int BLOCKS = HEAD_DIM > 80 ? 3 : 4; /* that are to fit a processor at once */
+    static constexpr int BLOCKS = HEAD_DIM > 80 ? 3 : 4; /* blocks that should fit a multiprocessor
+                                                          * at once */
 };
 
 struct short_shape {
     int64_t q_stride, k_stride, v_stride;
-    int segments, step; /* from one slot of a block to the next */
+    int segments, step; /* segments from one slot of a block to the next */
     int segment_rows;
     struct divisor heads;
-    const int32_t *first, *n_rows; /* of segments that have not all as many */
-    float scale;                   /* to exponents of 2 */
+    const int32_t *first, *n_rows; /* the list, for segments of different lengths */
+    float scale;                   /* scale for exponents of 2 */
 };
 
-/* One of q, k and v; zeros up to a whole strip of rows. A thread has one column of vectors, or none. */
+/* Begins to copy one of q, k and v, with zeros up to a whole strip of rows. A thread copies one
+ * column of vectors, or none. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 begin_tile(bf16 *to, const bf16 *from, int64_t stride, int rows)
@@ -53,7 +55,7 @@ begin_tile(bf16 *to, const bf16 *from, int64_t stride, int rows)
     }
 }
 
-/* scores[16, 64] = q[16, .] k[64, .]^T, of as many strips of keys as there are. */
+/* Computes scores[16, 64] = q[16, .] k[64, .]^T, over the strips of keys that exist. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 multiply_keys(float (&scores)[MOST_ROWS / 8][4], const bf16 *q, const bf16 *k, int rows)
@@ -69,7 +71,7 @@ multiply_keys(float (&scores)[MOST_ROWS / 8][4], const bf16 *q, const bf16 *k, i
 #pragma unroll
         for (int strip = 0; strip < STRIPS; strip++)
             if (strip * STRIP < rows) {
-                uint32_t b[4]; /* 8 keys, and 8 more */
+                uint32_t b[4]; /* blocks of 8 keys and 8 more */
                 load_blocks(b, k + strip * STRIP * PITCH + step * STRIP);
                 multiply_blocks(scores[2 * strip], a, b[0], b[1]);
                 multiply_blocks(scores[2 * strip + 1], a, b[2], b[3]);
@@ -77,8 +79,8 @@ multiply_keys(float (&scores)[MOST_ROWS / 8][4], const bf16 *q, const bf16 *k, i
     }
 }
 
-/* Scores become exponentials of their distance to the greatest of their row, 0 beyond the segment; sums
- * are over a row: of the lane's first, and of the one 8 below. */
+/* Turns scores into exponentials of their distance to the greatest of their row, 0 beyond the
+ * segment. sums are over a row: the lane's first row, and the one 8 below. */
 static __device__ __forceinline__ void
 exponentiate(float (&scores)[MOST_ROWS / 8][4], float scale, int rows, float (&sums)[2])
 {
@@ -92,7 +94,7 @@ exponentiate(float (&scores)[MOST_ROWS / 8][4], float scale, int rows, float (&s
             most[i / 2] = fmaxf(most[i / 2], scores[j][i]);
         }
 #pragma unroll
-    for (int h = 0; h < 2; h++) { /* four lanes have a row */
+    for (int h = 0; h < 2; h++) { /* four lanes share a row */
         most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 1));
         most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 2));
         sums[h] = 0;
@@ -120,7 +122,8 @@ pair(float low, float high)
     return word;
 }
 
-/* out[16, .] = weights[16, 64] v[64, .]: two blocks of sums side by side are one of a factor. */
+/* Computes out[16, .] = weights[16, 64] v[64, .]: two adjacent blocks of sums form one block of a
+ * factor. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 multiply_values(float (&out)[tile<HEAD_DIM>::WIDTH / 8][4],
@@ -137,7 +140,7 @@ multiply_values(float (&out)[tile<HEAD_DIM>::WIDTH / 8][4],
                                     pair(high[0], high[1]), pair(high[2], high[3]) };
 #pragma unroll
             for (int step = 0; step < tile<HEAD_DIM>::STEPS; step++) {
-                uint32_t b[4]; /* 8 dimensions, and 8 more */
+                uint32_t b[4]; /* blocks of 8 dimensions and 8 more */
                 load_blocks_transposed(b, v + strip * STRIP * PITCH + step * STRIP);
                 multiply_blocks(out[2 * step], a, b[0], b[1]);
                 multiply_blocks(out[2 * step + 1], a, b[2], b[3]);
@@ -145,7 +148,8 @@ multiply_values(float (&out)[tile<HEAD_DIM>::WIDTH / 8][4],
         }
 }
 
-/* out over sums, through `rows` rows of the warp's own in shared memory, so that whole vectors go out. */
+/* Writes out divided by sums, through `rows` rows of shared memory that belong to the warp, so that
+ * whole vectors are written. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 store_strip(bf16 *to, int64_t stride, bf16 *own, const float (&out)[tile<HEAD_DIM>::WIDTH / 8][4],
@@ -153,7 +157,7 @@ store_strip(bf16 *to, int64_t stride, bf16 *own, const float (&out)[tile<HEAD_DI
 {
     constexpr int PITCH = tile<HEAD_DIM>::PITCH, VECTORS = HEAD_DIM / LANES<bf16>;
     const int lane = threadIdx.x % WARP;
-    __syncwarp(); /* they have been read */
+    __syncwarp(); /* the warp has read its rows */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float share = 1 / sums[h];
@@ -171,8 +175,8 @@ store_strip(bf16 *to, int64_t stride, bf16 *own, const float (&out)[tile<HEAD_DI
     }
 }
 
-/* All of one head of one segment. Each tensor is a parameter of its own, as it is of a kernel, so
- * there are more than seven. */
+/* Computes one head of one segment. Each tensor is a parameter of its own, as in a kernel, so there
+ * are more than seven. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 attend_segment(const struct short_shape &s, int first, int rows, int head, bf16 *own_q,
@@ -180,7 +184,7 @@ attend_segment(const struct short_shape &s, int first, int rows, int head, bf16 
 {
     typedef tile<HEAD_DIM> tile;
     bf16 *const own_k = own_q + tile::SIZE, *const own_v = own_k + tile::SIZE;
-    const int row = threadIdx.x / WARP * STRIP; /* the warp's first */
+    const int row = threadIdx.x / WARP * STRIP; /* the warp's first row */
     const int64_t width = s.heads.by * HEAD_DIM, from = head * HEAD_DIM, at = first;
     begin_tile<HEAD_DIM>(own_q, q + at * s.q_stride + from, s.q_stride, rows);
     begin_tile<HEAD_DIM>(own_k, k + at * s.k_stride + from, s.k_stride, rows);
@@ -199,8 +203,8 @@ attend_segment(const struct short_shape &s, int first, int rows, int head, bf16 
     __syncthreads();
 }
 
-/* A block has one head of every step-th slot. Most are empty where a chunk has few segments: every warp
- * looks at 32 of them at once. */
+/* A block computes one head of every step-th slot. Most slots are empty if a chunk has few
+ * segments, so every warp looks at 32 of them at once. */
 template <int HEAD_DIM>
 static __global__ void
 __launch_bounds__(SHORT_THREADS, tile<HEAD_DIM>::BLOCKS)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What CUDA, cuBLAS and cuDNN say, as our statuses and words; and whether a device may be used. */
+/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and knows whether a
+ * device may still be used. */
 #include "cuda.h"
 
 qv_status
@@ -11,7 +12,8 @@ qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
                    dev->lost);
 }
 
-/* After these the driver's context answers every call with an error, until the process ends. */
+/* Returns whether the driver's context answers every further call with an error, until the process
+ * ends. */
 static bool
 is_sticky(cudaError_t error)
 {
@@ -36,8 +38,8 @@ is_sticky(cudaError_t error)
     }
 }
 
-/* Whether the error means that the device is lost. cuBLAS and cuDNN hide it behind a status of
- * their own, so for these it is the runtime's last error. */
+/* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
+ * an error behind a status of their own, so for them it is the runtime's last error. */
 static bool
 note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {
@@ -54,7 +56,7 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
 {
     if (error == cudaSuccess)
         return QV_OK;
-    cudaGetLastError(); /* clears it, unless it is sticky */
+    cudaGetLastError(); /* clears the error, unless it is sticky */
     if (note_loss(dev, error, call) && dev)
         return qv_check_device_cuda(dev, err);
     qv_status status = error == cudaErrorMemoryAllocation ? QV_ENOMEM
@@ -91,7 +93,7 @@ qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *cal
         return qv_check_device_cuda(dev, err);
     char more[200] = "";
     cudnnGetLastErrorString(more, sizeof more);
-    /* statuses come in classes of a thousand */
+    /* a status divided by 1000 is its class */
     enum { CLASS = 1000 };
     return qv_fail(err,
                    status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||

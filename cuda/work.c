@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists of calls: run in their order, or recorded as a graph; marks in the work. */
+/* Runs lists of calls in order, or records them as a graph, and puts marks into the work. */
 #include "cuda.h"
 
-/* On dev->stream. */
+/* Runs a call on dev->stream. */
 static qv_status
 run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
 {
@@ -21,7 +21,7 @@ run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_e
     return status;
 }
 
-/* What is enqueued on `after` from now on waits for what is on `before`. */
+/* Makes what is enqueued on `after` from now on wait for what is on `before`. */
 static qv_status
 order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
       qv_error *err)
@@ -33,7 +33,7 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
-/* The list with a branch of the graph for calls on the side stream. */
+/* Captures the list, with a branch of the graph for calls on the side stream. */
 static qv_status
 branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
@@ -80,8 +80,8 @@ qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_
 
 enum { MOST_CAPTURES = 8 };
 
-/* Captures the list on a stream of its own: the work's may be the caller's, and one that cannot be
- * captured. `broken`: another thread of the process waited for the whole device, which ends every
+/* Captures the list on a stream of its own, because the work's may be the caller's and may not
+ * allow it. *broken: another thread of the process waited for the whole device, which ends every
  * capture. */
 static qv_status
 capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaGraph_t *graph,
@@ -96,7 +96,7 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
         return status;
     status = branch_list(dev, calls, n, err);
     dev->stream = work;
-    cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also after a failure */
+    cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* needed after a failure too */
     *broken = e == cudaErrorStreamCaptureInvalidated;
     if (!status)
         status = qv_check_cuda(dev, e, "cudaStreamEndCapture", err);

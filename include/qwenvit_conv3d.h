@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an object
- * that knows the best way to run it on a device, and why. The patch embedding of a vision tower is
- * the case in which the kernel equals the stride: one GEMM.
+ * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an
+ * object that knows the best way to run it on a device, and why. The patch embedding of a vision
+ * tower is the case in which the kernel equals the stride: one GEMM.
  *
- * The conventions of qwenvit.h hold. x and y may lie in the device's memory. An object is used by one
- * thread at a time, together with its context, and is freed before that.
+ * The conventions of qwenvit.h hold. x and y may lie in the device's memory. An object is used by
+ * one thread at a time, together with its context, and must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H
 #define QWENVIT_CONV3D_H
@@ -18,10 +18,11 @@ extern "C" {
 
 typedef struct qv_conv3d qv_conv3d;
 
-/* Ways to run it, in the order in which they are asked. One list for the enum and the names. */
+/* The ways to run a Conv3d, in the order in which they are tried. One list makes the enum and the
+ * names. */
 #define QV_LOWERING_LIST(X)                                                                        \
     X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
-    X(STILL, "still")         /* the same for equal frames: weight slices summed over depth */     \
+    X(STILL, "still")         /* patchify for equal frames: weights summed over depth */           \
     X(POINTWISE, "pointwise") /* 1x1x1: one GEMM over channels */                                  \
     X(FRAMES, "frames")       /* kernel depth 1: one batched 2D convolution */                     \
     X(BY_DEPTH, "by depth")   /* a 2D convolution for each depth tap, summed in f32 */             \
@@ -34,7 +35,8 @@ typedef enum qv_lowering {
         QV_LOWERING_COUNT
 } qv_lowering;
 
-/* The input x. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no padding. */
+/* How the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no
+ * padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
@@ -44,11 +46,11 @@ typedef enum qv_conv3d_layout {
     QV_LAYOUT_COUNT
 } qv_conv3d_layout;
 
-/* What stands in the pad_front[0] frames in front. Height and width are padded with zeros. */
+/* What the pad_front[0] frames in front of x hold. Height and width are padded with zeros. */
 typedef enum qv_causal {
-    QV_CAUSAL_NONE,  /* zeros, and pad_back[0] frames of zeros behind */
-    QV_CAUSAL_ZEROS, /* zeros, and nothing behind: pad_back[0] is 0; so for the next */
-    QV_CAUSAL_FIRST, /* the first frame, repeated */
+    QV_CAUSAL_NONE,  /* zeros in front, and pad_back[0] frames of zeros behind */
+    QV_CAUSAL_ZEROS, /* zeros in front, nothing behind: pad_back[0] must be 0 */
+    QV_CAUSAL_FIRST, /* the first frame, repeated; pad_back[0] must be 0 */
     QV_CAUSAL_COUNT
 } qv_causal;
 
@@ -64,16 +66,16 @@ typedef enum qv_act {
 /*
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
  *                           + bias[o]) + residual[row % residual_rows, o]
- * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, so too h', w'.
- * Axes are depth (frames), height, width, in this order in every [3]. The output is always channels
- * last: rows [n*d'*h'*w', o].
+ * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1; h' and w'
+ * likewise. Axes are depth (frames), height, width, in this order in every [3]. The output is
+ * always channels last: rows [n*d'*h'*w', o].
  */
 typedef struct qv_conv3d_desc {
-    int64_t n, d, h, w, c, o; /* d frames of h x w with c channels in, o out; n 0: 1 */
+    int64_t n, d, h, w, c, o; /* n volumes of d frames, h x w, c channels; o channels out; n 0: 1 */
     int64_t kernel[3];
     int64_t stride[3], dilation[3]; /* 0: 1 */
     int64_t pad_front[3], pad_back[3];
-    int64_t groups;        /* 0 or 1: dense. Weight is [o, c/groups, kd, kh, kw] */
+    int64_t groups;        /* 0 or 1: dense. The weight is [o, c/groups, kd, kh, kw] */
     int64_t merge;         /* block order of y's rows for QV_LAYOUT_FRAMES_U8 (0: 1) */
     int64_t residual_rows; /* 0: no residual; divides n*d'*h'*w' */
     double alpha;          /* 0: 1 */
@@ -82,60 +84,66 @@ typedef struct qv_conv3d_desc {
     qv_conv3d_layout layout;
     qv_causal causal;
     qv_act act;
-    qv_dtype dtype; /* QV_F32 or QV_BF16: of x (unless bytes), weight, residual and y; sums are f32.
-                       QV_DTYPE_AUTO: the device's */
+    qv_dtype dtype; /* QV_F32 or QV_BF16: dtype of x (unless bytes), weight, residual and y; sums
+                     * are f32. QV_DTYPE_AUTO: the device's */
     bool bias;
-    bool frames_equal; /* a promise: the kernel[0] frames below a kernel are one image */
+    bool frames_equal; /* the caller promises that the kernel[0] frames below a kernel are one
+                        * image */
 } qv_conv3d_desc;
 
 typedef struct qv_conv3d_weights {
     const void *weight; /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with
-                           channels_last; NULL: only to be asked, not run */
-    qv_dtype dtype;     /* of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
+                         * channels_last; NULL: the object answers questions but cannot run */
+    qv_dtype dtype;     /* dtype of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
     const float *bias;    /* [o]; rounded to the description's dtype, as the weight is */
     const void *residual; /* [residual_rows, o] in the description's dtype */
-} qv_conv3d_weights;      /* all are copied */
+} qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
     const char
-        *lowering; /* "by depth": take this one, QV_EINVAL if it is not legal. NULL: chosen */
-    int64_t chunk; /* output frames computed at a time; 0: all d'. Less memory, and the same
-                             bits for any d: every chunk runs as one shape */
-    bool stream;   /* calls are consecutive pieces of one depth axis: the frames in front are
-                             kept from the call before. causal must not be NONE */
+        *lowering; /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the
+                    * best is chosen */
+    int64_t chunk; /* output frames computed at a time; 0: all d'. A chunk takes less memory, and
+                    * gives the same bits for any d, since every chunk runs as one shape */
+    bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
+                    * the next. causal must not be NONE */
     uint64_t reserved[8];
 } qv_conv3d_options;
 
 typedef struct qv_conv3d_info {
-    qv_conv3d_desc desc; /* with every default filled in */
+    qv_conv3d_desc desc; /* the description with every default filled in */
     int64_t out[3];      /* d', h', w' */
     int64_t rows;        /* n*d'*h'*w' */
     int64_t chunk;
-    size_t x_bytes, y_bytes; /* of one call */
+    size_t x_bytes, y_bytes; /* bytes of one call */
     size_t arena_bytes, weight_bytes;
     qv_lowering lowering;
     char reason[QV_REASON_BYTES];
 } qv_conv3d_info;
 
-/* One way of running it. */
+/* One way to run a Conv3d. */
 typedef struct qv_conv3d_way {
     qv_lowering lowering;
     bool legal, chosen;
-    char reason[QV_REASON_BYTES]; /* what it comes down to; or the first thing that forbids it */
+    char reason[QV_REASON_BYTES]; /* what a legal way comes down to; or the first thing that forbids
+                                   * it */
     double flops;                 /* of one call; a multiply-add counts two */
     double bytes;                 /* traffic of each operation's operands */
-    size_t scratch_bytes;         /* buffers between the operations, and what kernels ask for */
-    double median_ms;             /* of one call, where it was measured for the tune file; else 0 */
+    size_t scratch_bytes;         /* bytes of buffers between the operations, and of the kernels'
+                                   * scratch */
+    double median_ms;             /* time of one call, if it was measured for the tune file; else
+                                   * 0 */
 } qv_conv3d_way;
 
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
 /*
- * The lowering is chosen here, weights are reshaped and packed, kernels prepared: running allocates
- * nothing. Choice, best first: options->lowering; the context's tune file; measuring, if the
- * context tunes; the device's thresholds. QV_EINVAL naming field and value for a description that
- * makes no sense, or a forced lowering that is not legal (with the reason).
+ * Chooses the lowering, reshapes and packs the weights and prepares the kernels: running then
+ * allocates nothing. The choice comes from the first of these that has one: options->lowering; the
+ * context's tune file; measuring, if the context tunes; the device's thresholds. Returns QV_EINVAL
+ * naming field and value for a description that makes no sense, or a forced lowering that is not
+ * legal (with the reason).
  */
 QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
                                   const qv_conv3d_weights *weights,
@@ -143,18 +151,19 @@ QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
 QV_API void qv_conv3d_free(qv_conv3d **conv);
 QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
 
-/* Every lowering, legal or not, with its cost. Prepares kernels to know their scratch (slow). */
+/* Describes every lowering, legal or not, with its cost. It prepares kernels to know their scratch,
+ * so it is slow. */
 QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
                                     qv_error *err);
 
 /*
- * x as the description says (x_bytes) to y[n, d', h', w', o] (y_bytes). Both are the caller's and
- * must not overlap; on the host, or in the device's memory, where they are used in place if nothing
- * is padded or cut. In a stream each call continues the one before: d frames in, d / stride[0] out.
- * A failed call leaves the stream where it was.
+ * Computes y[n, d', h', w', o] (y_bytes) of x (x_bytes, as the description says). Both are the
+ * caller's and must not overlap; they lie on the host, or in the device's memory, where they are
+ * used in place if nothing is padded or cut. In a stream each call continues the one before: d
+ * frames in, d / stride[0] out. A failed call leaves the stream where it was.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
-/* The next call begins a new stream. */
+/* Makes the next call begin a new stream. */
 QV_API void qv_conv3d_reset(qv_conv3d *conv);
 
 #ifdef __cplusplus

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_fill: a folder of vision tokens (qwenvit_cache.h) is filled by a job (qwenvit_job.h). What the
- * folder lacks of a list of clips is computed and written; what it has is left alone, so running it again
- * after any end goes on.
+ * qwenvit_fill: fills a folder of vision tokens (qwenvit_cache.h) by a job (qwenvit_job.h). Clips
+ * of a list that the folder lacks are computed and written; clips that it has are left alone. So a
+ * run that ended early, for whatever reason, is continued by running it again.
  *
- *     qv_cache_fill_open   reads what is there
- *     qv_cache_fill_add    says of a clip whether it is wanted, and remembers those that are
- *     qv_cache_fill_end    computes them and seals what was done; qv_cache_fill_run does so for what was
- *                          added so far, and more may follow
+ *     qv_cache_fill_open   reads the folder
+ *     qv_cache_fill_add    says whether a clip is wanted, and remembers it if it is
+ *     qv_cache_fill_run    computes and seals the clips that were added so far; more may follow
+ *     qv_cache_fill_end    does the same as the last run
  *
- * A clip that fails becomes a record of the folder, and is not tried again unless retry_failed. A failure of
- * the device, of memory or of the disk ends the run: then, as where the run is stopped, what was done before
- * is sealed. Programs that only read caches need no more than libqwenvit_cache.
+ * A clip that fails becomes a record of the folder, and is not tried again unless retry_failed is
+ * set. A failure of the device, of memory or of the disk ends the run; then, or if the run is
+ * stopped, the clips that were finished before are sealed. Programs that only read caches need no
+ * more than libqwenvit_cache.
  *
  * Threads. A fill is used by one thread at a time; `told` is called by threads of the job.
  */
@@ -28,83 +29,91 @@ extern "C" {
 typedef struct qv_cache_fill qv_cache_fill;
 
 typedef struct qv_cache_fill_options {
-    qv_dtype tokens;         /* in the cache: QV_BF16 (default), QV_F16 or QV_F32 */
-    bool no_deepstack;       /* DeepStack's outputs are not kept */
-    bool packed;             /* they lie beside the tokens: qv_cache_layout.packed */
-    bool retry_failed;       /* what failed before is done again */
-    qv_cache_trust trust;    /* what of a clip's file is not compared with what is there */
-    int64_t shard, n_shards; /* these four as in qv_cache_writer_options */
+    qv_dtype tokens;         /* dtype of tokens in the cache: QV_BF16 (default), QV_F16 or QV_F32 */
+    bool no_deepstack;       /* DeepStack's outputs are not stored */
+    bool packed;             /* DeepStack's outputs are stored beside the tokens:
+                              * qv_cache_layout.packed */
+    bool retry_failed;       /* clips that failed before are computed again */
+    qv_cache_trust trust;    /* what of a clip's file is not compared with its record */
+    int64_t shard, n_shards; /* as in qv_cache_writer_options, with the next two fields */
     int64_t part_bytes;
     double part_seconds;
-    int decoders; /* these three as in qv_job_options */
+    int decoders; /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
-    qv_clip_options clip; /* of all clips; a clip's own options come before them */
-    /* Told of each clip that fails, in words; several threads may call it at once. NULL: nobody is. */
+    qv_clip_options clip; /* options of all clips; a clip's own options override them */
+    /* Called with a text for each clip that fails; several threads may call it at once. NULL: no
+     * calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Asked several times a second, by the thread that computes: false ends the run. `job` is
-     * there to ask for its progress. NULL: the run goes on. */
+    /* Called several times a second, by the thread that computes: false ends the run. `job` can be
+     * asked for its progress. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
-    void *user; /* of both */
+    void *user; /* passed to both functions */
     uint64_t reserved[8];
 } qv_cache_fill_options;
 
-/* Since the fill was opened. */
+/* Counts since the fill was opened. */
 typedef struct qv_cache_fill_counts {
     int64_t done, tokens,
-        failed; /* clips that are in the cache by now, their tokens, clips that failed */
-    int64_t there, failed_before; /* clips that were not wanted */
-    int64_t gone;   /* of those that are there, whose files are not: their tokens count */
-    double seconds; /* of all runs, from the first clip until all was sealed */
+        failed; /* clips that are in the cache by now, their tokens, and clips that failed */
+    int64_t there, failed_before; /* clips that were not wanted: the cache has their tokens, or
+                                   * their failure */
+    int64_t gone;   /* clips of `there` whose files no longer exist: their tokens count */
+    double seconds; /* time of all runs, from the first clip until all was sealed */
     uint64_t reserved[4];
 } qv_cache_fill_counts;
 
-/* Reads what is there; a folder that is no cache yet is an empty one, and stays as it is. What
- * qv_cache_open returns; QV_EINVAL for NULL or options that are none. */
+/* Reads the folder; one that is no cache yet counts as empty, and stays as it is. Returns the
+ * errors of qv_cache_open; QV_EINVAL for NULL or options that are not valid. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
-/* What is there, until qv_cache_fill_end; NULL: nothing. It belongs to the fill. */
+/* Returns the cache as it was when the fill was opened, until qv_cache_fill_end; NULL: it was
+ * empty. It belongs to the fill. */
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
-/* A clip, whose file is looked at. Wanted is what is not there, is there of another path, size, time, piece or
- * options (as far as these are compared), or has failed before and is to be done again. What is there of a
- * clip whose file is gone is not wanted. `key`, `path` and `own` (NULL: nothing of its own) are
- * the caller's until qv_cache_fill_run or qv_cache_fill_end has returned; *wanted may be NULL. QV_ENOMEM. */
+/* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it of another path,
+ * size, time, piece or options (as far as these are compared), or if it failed before and is to be
+ * computed again. A clip whose file is gone is not wanted if the cache has it. `key`, `path` and
+ * `own` (NULL: no options of its own) are the caller's and must live until qv_cache_fill_run or
+ * qv_cache_fill_end has returned; *wanted may be NULL. Returns QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_row_own *own, bool *wanted, qv_error *err);
 
-/* A clip or an image that is no file. */
+/* A clip or an image in memory. */
 typedef struct qv_cache_fill_memory {
-    qv_source_kind
-        kind;         /* QV_SOURCE_BYTES: those of a file; QV_SOURCE_FRAMES: uint8, as item says */
-    const void *data; /* [n_bytes]; the same bytes, with the same seconds, are the same clip */
+    qv_source_kind kind; /* QV_SOURCE_BYTES: the bytes of a file; QV_SOURCE_FRAMES: uint8 frames, as
+                       * item says */
+    const void *data;    /* [n_bytes]; the same bytes with the same timestamps are the same clip */
     size_t n_bytes;
-    qv_item item;               /* of frames; item.data is not looked at */
-    const double *timestamps_s; /* of frames, [item.n_frames]; NULL: none are known */
-    double sampled_fps;         /* of frames; 0: it is not known */
+    qv_item item;               /* shape of the frames; item.data is ignored */
+    const double *timestamps_s; /* times of the frames, [item.n_frames]; NULL: none are known */
+    double sampled_fps;         /* rate of the frames; 0: it is not known */
     uint64_t reserved[4];
 } qv_cache_fill_memory;
 
-/* As qv_cache_fill_add. The path of its record is "xxh3:" and a hash of its bytes and seconds, its time is 0. All that
- * is pointed to is the caller's until qv_cache_fill_run or qv_cache_fill_end has returned. QV_EINVAL for another
- * kind, and for no bytes; QV_ENOMEM. */
+/* Adds a clip in memory, with the rules of qv_cache_fill_add. The path in its record is "xxh3:" and
+ * a hash of its bytes and timestamps, its time is 0. All memory that is pointed to is the caller's
+ * and must live until qv_cache_fill_run or qv_cache_fill_end has returned. Returns QV_EINVAL for
+ * another kind, and for no bytes; QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
                                           const qv_cache_fill_memory *memory, const qv_row_own *own,
                                           bool *wanted, qv_error *err);
 
-/* Forgets what was added since the last run, and with it what it points to. */
+/* Forgets the clips that were added since the last run, so that what they point to may be freed. */
 QV_API void qv_cache_fill_forget(qv_cache_fill *fill);
 
-/* Makes the folder, or sees that it is of this model and kind; a fill that computes does so where nobody has.
- * The model is asked what it is, and may be at work. QV_EFORMAT where it is of another model or kind, naming
- * what differs; what qv_cache_writer_open returns. */
+/* Makes the folder, or checks that it is of this model and kind. Runs do so by themselves; calling
+ * it first finds a mismatch early. It only reads the model's description, so the model may be at
+ * work. Returns QV_EFORMAT if the folder is of another model or kind, naming what differs; the
+ * errors of qv_cache_writer_open. */
 QV_API qv_status qv_cache_fill_begin(qv_cache_fill *fill, const qv_model *model, qv_error *err);
-/* Computes what was added and is wanted, on models of one tower, each on a device of its own, and seals it. More
- * may be added afterwards, and is held to what was there when the fill was opened. QV_OK, whatever failed of
- * the clips, and where the run was stopped; else what ended the run: what qv_cache_fill_begin, qv_job_open and
- * qv_job_add return, and the first failure of the device or the disk. */
+/* Computes the clips that were added and are wanted, and seals them. models are of one tower, each
+ * on a device of its own. More clips may be added afterwards; they are compared with the cache as
+ * it was when the fill was opened. Returns QV_OK even if clips failed or the run was stopped; else
+ * what ended the run: the errors of qv_cache_fill_begin, qv_job_open and qv_job_add, and the first
+ * failure of the device or the disk. */
 QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
-/* The same, as the last call but qv_cache_fill_get_counts and qv_cache_fill_close: what is there is forgotten
- * before anything is computed. */
+/* Does what qv_cache_fill_run does, as the fill's last run: the index of the cache is freed before
+ * anything is computed. Only qv_cache_fill_get_counts and qv_cache_fill_close may follow. */
 QV_API qv_status qv_cache_fill_end(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
 QV_API void qv_cache_fill_get_counts(const qv_cache_fill *fill, qv_cache_fill_counts *out);

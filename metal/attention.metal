@@ -4,21 +4,21 @@
  * arXiv:2205.14135): a threadgroup takes a block of queries of one head and goes over the keys of
  * its segment block by block. Scores never leave the registers.
  *
- * Four simdgroups, each with A strips of 8 queries: Q, S and O are fragments of 8 x 8 in registers,
- * K and V lie in threadgroup memory. A lane holds two neighbours of one row of a fragment (tile_row
- * and tile_col of gemm.metal), and the four lanes of a row differ in bits 0 and 3 of their number.
- * The softmax works on that layout; P comes out of it as it goes into the second product, rounded
- * to real.
+ * There are four simdgroups, each with A strips of 8 queries: Q, S and O are fragments of 8 x 8 in
+ * registers, K and V lie in threadgroup memory. A lane holds two neighbours of one row of a
+ * fragment (tile_row and tile_col of gemm.metal), and the four lanes of a row differ in bits 0 and
+ * 3 of their number. The softmax works on that layout, and P has the layout that the second product
+ * needs, rounded to real.
  */
 
 enum { ATTENTION_THREADS = 128, ATTENTION_PLAIN_DIMS = 128 };
 
-/* Below every score; finite, so that differences of it are no NaN. */
+/* A value below every score, and finite, so that differences of it are not NaN. */
 constant float ATTENTION_NONE = -3.4e38f;
 constant float ATTENTION_LOG2E = 1.44269504f; /* exp(x) = exp2(x log2(e)) */
 
-/* Keys of a block, and elements from one key to the next in threadgroup memory: an odd number of
- * 16 bytes, so that the rows of a fragment lie in different banks. */
+/* KEYS is the keys of a block, PITCH the elements from one key to the next in threadgroup memory:
+ * an odd number of 16 bytes, so that the rows of a fragment lie in different banks. */
 template <uint HEAD_DIM> struct attention_tile {
     enum : uint {
         KEYS = sizeof(real) == 2 ? 32 : 16,
@@ -32,14 +32,14 @@ template <uint HEAD_DIM> struct attention_tile {
 typedef simdgroup_matrix<real, 8, 8> attention_factor;
 typedef simdgroup_matrix<float, 8, 8> attention_sums;
 
-/* What a simdgroup keeps of 8 queries; of their sums each lane has those of its own columns. */
+/* The state of a simdgroup for 8 queries; each lane sums its own columns. */
 template <uint HEAD_DIM> struct attention_strip {
     attention_factor q[HEAD_DIM / 8];
     attention_sums o[HEAD_DIM / 8];
     float most, sum;
 };
 
-/* This lane's part of one query. */
+/* Loads this lane's part of one query. */
 template <uint HEAD_DIM>
 static inline void
 attention_begin(thread attention_strip<HEAD_DIM> &strip, device const real *query, uint lane)
@@ -54,7 +54,7 @@ attention_begin(thread attention_strip<HEAD_DIM> &strip, device const real *quer
     }
 }
 
-/* Rows of keys or values into threadgroup memory; zeros behind the last. */
+/* Copies rows of keys or values into threadgroup memory, with zeros behind the last. */
 template <uint HEAD_DIM>
 static inline void
 attention_stage(device const real *from, long step, uint rows, threadgroup real *to,
@@ -71,7 +71,7 @@ attention_stage(device const real *from, long step, uint rows, threadgroup real 
     }
 }
 
-/* S = Q K^T */
+/* Computes S = Q K^T. */
 template <uint HEAD_DIM, uint STRIPS>
 static inline void
 attention_scores(thread attention_strip<HEAD_DIM> (&strips)[STRIPS], threadgroup const real *keys,
@@ -94,8 +94,8 @@ attention_scores(thread attention_strip<HEAD_DIM> (&strips)[STRIPS], threadgroup
     }
 }
 
-/* P = exp2(S - most) of a strip, of which `keys` columns count. The most becomes that of all blocks
- * so far; what was summed before shrinks with it. */
+/* Computes P = exp2(S - most) of a strip with `keys` valid columns. most becomes the greatest score
+ * of all blocks so far; what was summed before is scaled down. */
 template <uint HEAD_DIM>
 static inline void
 attention_softmax(thread attention_strip<HEAD_DIM> &strip,
@@ -130,7 +130,7 @@ attention_softmax(thread attention_strip<HEAD_DIM> &strip,
     strip.most = most;
 }
 
-/* O += P V */
+/* Computes O += P V. */
 template <uint HEAD_DIM, uint STRIPS>
 static inline void
 attention_values(thread attention_strip<HEAD_DIM> (&strips)[STRIPS],
@@ -150,7 +150,7 @@ attention_values(thread attention_strip<HEAD_DIM> (&strips)[STRIPS],
         }
 }
 
-/* y = O / sum, where there is such a query. */
+/* Writes y = O / sum, if there is such a query. */
 template <uint HEAD_DIM>
 static inline void
 attention_end(thread attention_strip<HEAD_DIM> &strip, bool is_query, device real *y, uint lane)
@@ -167,15 +167,17 @@ attention_end(thread attention_strip<HEAD_DIM> &strip, bool is_query, device rea
         }
 }
 
-/* A block of queries: which of its segment is the first, and the segment's rows. */
+/* The place of a block of queries: its first query in the segment, the segment's first row and its
+ * number of rows. */
 struct attention_place {
     uint query, first, rows;
 };
 
-/* That of a threadgroup. Segments of one length: block group.x of segment group.z. Else a segment has
- * the blocks from first/queries + s on: enough for its rows, as the next begins at one more than the
- * rows between take. In blocks that it has too many, and in those before the first segment (where
- * the number wraps), `query` is none of its rows. */
+/* Finds the block of a threadgroup. For segments of one length it is block group.x of segment
+ * group.z. Else segment s has the blocks from first/queries + s on: enough for its rows, because
+ * the next segment begins one block later than the rows between take. If a segment has too many
+ * blocks, or a block lies before the first segment (where the number wraps), `query` is none of its
+ * rows. */
 static inline attention_place
 attention_find(constant attention_args &a, device const int *list, uint3 group, uint queries)
 {
@@ -193,7 +195,7 @@ attention_find(constant attention_args &a, device const int *list, uint3 group, 
     return { (group.x - first / queries - s) * queries, first, rows };
 }
 
-/* All of a threadgroup: one block of queries of head group.y. */
+/* Computes one block of queries of head group.y; this is all work of a threadgroup. */
 template <uint HEAD_DIM, uint STRIPS>
 static inline void
 attention_block(constant attention_args &a, device const int *list, device const real *q,
@@ -209,19 +211,19 @@ attention_block(constant attention_args &a, device const int *list, device const
     attention_sums s[STRIPS][tile::BLOCKS];
     attention_factor p[STRIPS][tile::BLOCKS];
 
-    if (at.query >= at.rows) /* the whole threadgroup */
+    if (at.query >= at.rows) /* the whole threadgroup returns */
         return;
     q += row * a.q_stride + group.y * HEAD_DIM;
     k += row * a.k_stride + group.y * HEAD_DIM;
     v += row * a.v_stride + group.y * HEAD_DIM;
     y += row * width + group.y * HEAD_DIM;
 #pragma unroll
-    for (uint r = 0; r < STRIPS; r++) /* queries behind the last are copies of it */
+    for (uint r = 0; r < STRIPS; r++) /* queries past the last are copies of it */
         attention_begin<HEAD_DIM>(strips[r], q + min(query + r * 8, at.rows - 1) * a.q_stride,
                                   lane);
     for (uint first = 0; first < at.rows; first += n_keys) {
         const uint n = min(n_keys, at.rows - first);
-        threadgroup_barrier(mem_flags::mem_threadgroup); /* until the block before was read */
+        threadgroup_barrier(mem_flags::mem_threadgroup); /* until the previous block was read */
         attention_stage<HEAD_DIM>(k + first * a.k_stride, a.k_stride, n, keys, thread_index);
         attention_stage<HEAD_DIM>(v + first * a.v_stride, a.v_stride, n, values, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -237,7 +239,7 @@ attention_block(constant attention_args &a, device const int *list, device const
                                 lane);
 }
 
-/* A kernel for heads of one size. A: strips of 8 queries of a simdgroup, 1 or 2. */
+/* Defines a kernel for heads of one size. A is the strips of 8 queries of a simdgroup, 1 or 2. */
 #define ATTENTION_KERNEL(NAME, HEAD_DIM)                                                           \
     kernel void NAME(constant attention_args &a [[buffer(0)]],                                     \
                      device const int *list [[buffer(1)]], device const real *q [[buffer(2)]],     \
@@ -259,7 +261,7 @@ ATTENTION_KERNEL(attention_64, 64)
 ATTENTION_KERNEL(attention_72, 72)
 ATTENTION_KERNEL(attention_80, 80)
 
-/* Any head: a simdgroup per query, which goes over its keys once for each 128 dims. */
+/* Handles any head: a simdgroup per query goes over its keys once for each 128 dims. */
 kernel void
 attention_naive(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
                 device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],

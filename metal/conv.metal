@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conv as a GEMM without the matrix of windows: rows are outputs, columns their channels, and k
- * goes over (depth, height, width, channel) as w[o, taps, c] lies in memory; all of it into one
- * accumulator. The tile is gemm.metal's, and so are its constants; only x is fetched differently:
- * each thread walks along k by the digits of its position. Groups run on conv_naive.
+ * conv as a GEMM without a matrix of windows: rows are outputs, columns their channels, and k goes
+ * over (depth, height, width, channel), the order of w[o, taps, c] in memory, all into one
+ * accumulator. The tile and its constants are gemm.metal's; only x is fetched differently: each
+ * thread walks along k by the digits of its position. Groups run on conv_naive.
  */
 
-/* A position along k, and how far a step goes. */
+/* A position along k, or the length of a step. */
 struct conv_tap {
     uint c, w, h, d;
 };
 
-/* Where an output's window begins: of x the first value, of the image row and column. It may begin
- * in the padding. */
+/* Where an output's window begins: its first value in x, its image row and column. It may begin in
+ * the padding. */
 struct conv_window {
     long at;
     int top, left;
@@ -30,7 +30,7 @@ conv_tap_at(constant conv_args &a, uint k)
     return tap;
 }
 
-/* tap += by, digit by digit, so that nothing is divided on the way. */
+/* Computes tap += by, digit by digit, so that no division is needed on the way. */
 static inline void
 conv_advance(thread conv_tap &tap, conv_tap by, constant conv_args &a)
 {
@@ -52,7 +52,7 @@ conv_rows(constant conv_args &a)
     return a.n * a.out[0] * a.out[1] * a.out[2];
 }
 
-/* The window of an output; behind the last one it sees nothing. */
+/* Returns the window of an output; a window past the last output sees only padding. */
 static inline conv_window
 conv_window_of(constant conv_args &a, uint row)
 {
@@ -68,7 +68,7 @@ conv_window_of(constant conv_args &a, uint row)
     return window;
 }
 
-/* How far behind the first value of a window a tap lies. */
+/* Returns how far a tap lies behind the first value of a window. */
 static inline long
 conv_offset(constant conv_args &a, conv_tap tap)
 {
@@ -76,7 +76,7 @@ conv_offset(constant conv_args &a, conv_tap tap)
     return ((z * a.in[1] + tap.h * a.dilation[1]) * a.in[2] + tap.w * a.dilation[2]) * a.c + tap.c;
 }
 
-/* Whether a tap of a window is there: not behind the end of k, not in the padding. */
+/* Returns whether a tap of a window exists: it is neither past the end of k nor in the padding. */
 static inline bool
 conv_sees(constant conv_args &a, conv_window window, conv_tap tap)
 {
@@ -84,7 +84,7 @@ conv_sees(constant conv_args &a, conv_window window, conv_tap tap)
            uint(window.left + int(tap.w * a.dilation[2])) < a.in[2];
 }
 
-/* What a thread fetches of x: four values along k of every so many rows. */
+/* The part of x that a thread fetches: four values along k, of every TILE_APART-th row. */
 template <uint ROWS> struct conv_part {
     enum : uint { EACH = ROWS / TILE_APART };
     conv_window windows[EACH];
@@ -103,7 +103,8 @@ conv_begin(thread conv_part<ROWS> &part, constant conv_args &a, uint row0, uint 
     part.one = conv_tap_at(a, 1);
 }
 
-/* x of one step: vectors of channels, or elements where a vector would be more than one tap. */
+/* Fetches x for one step, in vectors of channels, or in elements if a vector would span more than
+ * one tap. */
 template <uint ROWS>
 static inline void
 conv_stage(threadgroup real *to, device const real *x, thread conv_part<ROWS> &part,
@@ -141,7 +142,7 @@ conv_tile(constant conv_args &a, device const real *x, device const real *w,
     const uint end = a.taps[0] * a.taps[1] * a.taps[2] * a.c;
     simdgroup_float8x8 sums[DOWN][ACROSS];
     conv_part<ROWS> part;
-    if (row0 >= conv_rows(a)) /* the last band is lower */
+    if (row0 >= conv_rows(a)) /* the last band has fewer rows */
         return;
     conv_begin(part, a, row0, thread_index);
     tile_clear(sums);
@@ -162,7 +163,7 @@ TILE_KERNEL(conv_32x64, conv_tile, conv_args, 32, 64, 4, 2)
 TILE_KERNEL(conv_32x32, conv_tile, conv_args, 32, 32, 2, 2)
 TILE_KERNEL(conv_128x16, conv_tile, conv_args, 128, 16, 4, 2)
 
-/* The sum of one tap over the channels of a group. */
+/* Returns the sum of one tap over the channels of a group. */
 static inline float
 conv_naive_tap(device const real *x, device const real *w, uint channels)
 {
@@ -172,7 +173,7 @@ conv_naive_tap(device const real *x, device const real *w, uint channels)
     return sum;
 }
 
-/* One thread an output, neighbours of which are channels; any groups. */
+/* Each thread computes one output of any group; neighbouring threads have neighbouring channels. */
 kernel void
 conv_naive(constant conv_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: on tiles for the heads that they are made for, else a simdgroup per query. */
+/* attention: runs on tiles for the head sizes that have them, else with a simdgroup per query. */
 #include "dtype.h"
 #include "launch.h"
 
-/* As in attention.metal. */
+/* These must be the same as in attention.metal. */
 enum { SIMDGROUPS = 4, THREADS = 32 * SIMDGROUPS, STRIP = 8 };
 
-/* Rows of q, k and v must begin at vectors of four. */
+/* Returns the tiled kernel for an operation, or NULL. Rows of q, k and v must begin at vectors of
+ * four. */
 static const char *
 tiled_kernel(const struct qv_op_attention *op)
 {
@@ -20,7 +21,7 @@ tiled_kernel(const struct qv_op_attention *op)
     return NULL;
 }
 
-/* A block of keys and one of values, as struct attention_tile says. */
+/* Returns the bytes of a block of keys and one of values, as struct attention_tile defines them. */
 static uint32_t
 tile_bytes(const struct qv_op_attention *op)
 {
@@ -46,8 +47,8 @@ check_counts(const struct qv_op_attention *op, qv_error *err)
     return QV_OK;
 }
 
-/* Blocks of queries, and segments that each has so many of. Of any lengths: as many blocks as
- * attention_find() can give to any list, however full. */
+/* Sets the number of blocks of queries, and of segments if all have equally many. For segments of
+ * any lengths it is as many blocks as attention_find() can give to any list. */
 static void
 attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t groups[3])
 {
@@ -59,8 +60,8 @@ attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t gro
     groups[2] = dense ? (uint32_t)op->segments : 1;
 }
 
-/* Choices of the tiled kernel: 32 queries of a threadgroup, or 64, for which keys are read half as
- * often, by half as many threadgroups. */
+/* Chooses the tiled kernel: choice 0 has 32 queries in a threadgroup, choice 1 has 64: keys are
+ * then read half as often, by half as many threadgroups. */
 qv_status
 qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool naive,
                           struct launch_metal *out, qv_error *err)

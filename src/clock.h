@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The clock by which everything is timed. */
+/* The clock that times everything. */
 #ifndef QV_CLOCK_H
 #define QV_CLOCK_H
 
-double qv_seconds(void); /* of CLOCK_MONOTONIC */
+double qv_seconds(void); /* seconds of CLOCK_MONOTONIC */
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Include after _GNU_SOURCE is defined. */
+/* _GNU_SOURCE must be defined before this is included. */
 #ifndef QV_CORES_H
 #define QV_CORES_H
 
 #include <sched.h>
 #include <unistd.h>
 
-/* That this process may use, at least 1. */
+/* Returns how many cores this process may use, at least 1. */
 static inline int
 qv_usable_cores(void)
 {

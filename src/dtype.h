@@ -9,13 +9,13 @@
 
 typedef uint16_t qv_bf16;
 
-/* The dtype of that name; false if there is none. */
+/* Finds the dtype of that name; returns false if there is none. */
 bool qv_dtype_parse(const char *text, qv_dtype *out);
 
-/* What safetensors files call a dtype: "F32", "BF16", "F16", "U8"; NULL for those that stand in no file
- * that we write or load. */
+/* Returns the name of a dtype in safetensors files: "F32", "BF16", "F16", "U8"; NULL for dtypes
+ * that we neither write nor load. */
 const char *qv_dtype_file_name(qv_dtype dtype);
-/* The dtype of that name in files; false if we have none. */
+/* Finds the dtype of that name in files; returns false if we have none. */
 bool qv_dtype_parse_file(const char *name, qv_dtype *out);
 
 static inline size_t
@@ -28,7 +28,7 @@ qv_dtype_bytes(int64_t dtype)
     case QV_F16: return 2;
     case QV_U8:
     case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break; /* none has 0 bytes: some divide by them */
+    case QV_DTYPE_MAX: break; /* no dtype has 0 bytes, since callers divide by it */
     }
     return 1;
 }
@@ -78,20 +78,22 @@ qv_f32_to_f16(float f)
     magnitude = u & 0x7fffffff;
     if (magnitude > 0x7f800000)
         return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* 65520 and more */
+    if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: in steps of 2^-24, which adding 1/2 rounds to */
+    if (magnitude < 0x38800000) { /* below 2^-14 values are multiples of 2^-24, and adding 1/2
+                                   * rounds to those */
         float small;
         memcpy(&small, &magnitude, 4);
         small += 0.5f;
         memcpy(&magnitude, &small, 4);
         return (uint16_t)(sign | (magnitude - 0x3f000000));
     }
-    uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000; /* 2^-112 times */
+    /* the subtraction multiplies by 2^-112 */
+    uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000;
     return (uint16_t)(sign | rounded >> 13);
 }
 
-/* Element i of an array of any dtype, and back with one rounding. */
+/* qv_load returns element i of an array of any dtype; qv_store writes it with one rounding. */
 static inline double
 qv_load(const void *p, int64_t dtype, int64_t i)
 {
@@ -107,8 +109,8 @@ qv_load(const void *p, int64_t dtype, int64_t i)
     return 0;
 }
 
-/* A double as the f32 from which rounding to fewer bits is right: to odd, as rounding to nearest
- * twice would round twice. */
+/* Returns a double as f32, rounded to odd, so that rounding it to fewer bits gives what rounding
+ * the double would: rounding to nearest twice would be wrong. */
 static inline float
 qv_round_to_odd(double v)
 {
@@ -125,7 +127,7 @@ qv_round_to_odd(double v)
     return f;
 }
 
-/* Into integers v must fit. */
+/* An integer dtype must be able to hold v. */
 static inline void
 qv_store(void *p, int64_t dtype, int64_t i, double v)
 {

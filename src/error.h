@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Error texts: written once where the failure is known, kept in the caller's qv_error. */
+/* Makes error texts. Each is written once, where the failure is known, into the caller's
+ * qv_error. */
 #ifndef QV_ERROR_H
 #define QV_ERROR_H
 
@@ -9,8 +10,8 @@
 
 #include "qwenvit.h"
 
-/* Texts quote what strangers wrote, and a terminal obeys control characters: each becomes '?'. Those
- * from U+0080 to U+009F are two bytes in UTF-8. */
+/* Error texts quote files and arguments, and a terminal obeys control characters in them: each
+ * becomes '?'. Those from U+0080 to U+009F are two bytes in UTF-8. */
 static inline void
 qv_make_printable(char *text)
 {
@@ -38,8 +39,8 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
-/* Whose fault a failure is. True: the device's, memory's or a caller's, which would meet every item next;
- * false: that of the one item or file at hand. */
+/* Returns true for a failure of the device, of memory or of the caller, which every further item
+ * would meet; false for a failure of the one item or file at hand. */
 static inline bool
 qv_ends_all(qv_status status)
 {
@@ -58,14 +59,15 @@ qv_ends_all(qv_status status)
     return true;
 }
 
-/* The analyzer does not look into functions with "...": without this it goes on after a failure. */
+/* The analyzer does not look into functions with "...", so it would assume that code goes on after
+ * a failure. */
 #ifdef __clang_analyzer__
 #define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
 #endif
 
 #define QV_MAX_PATH_SHOWN 160
 
-/* The end of a path, short enough for an error text that has other things to say. */
+/* Returns the end of a path, short enough for an error text that has other things to say. */
 static inline const char *
 qv_path_tail(const char *path)
 {

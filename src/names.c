@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The names of what the public header lists. */
+/* Names of the values that the public header lists. */
 #include "qwenvit.h"
 
 const char *

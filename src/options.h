@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Of an options struct: what a later version may mean by `reserved` must not be asked for by chance. */
+/* `reserved` fields of options must be 0: a later version may give them a meaning, which must not
+ * be asked for by chance. */
 #ifndef QV_OPTIONS_H
 #define QV_OPTIONS_H
 

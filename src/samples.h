@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Samples of a time, or of anything else. */
+/* Statistics of samples. */
 #ifndef QV_SAMPLES_H
 #define QV_SAMPLES_H
 
 #include <stdlib.h>
 
-/* For qsort. */
+/* Compares two doubles for qsort. */
 static inline int
 qv_ascending(const void *a, const void *b)
 {
@@ -13,7 +13,7 @@ qv_ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The nearest of n samples to a quantile, 0.5 being the median; sorts them. */
+/* Sorts n samples, and returns the one nearest to a quantile (0.5 is the median). */
 static inline double
 qv_quantile(double *samples, size_t n, double q)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads of ours: signals are for the program's own. Include with POSIX functions declared. */
+/* Starts threads in which all signals are blocked: signals are the program's business. POSIX
+ * functions must be declared before this is included. */
 #ifndef QV_THREADS_H
 #define QV_THREADS_H
 
@@ -7,7 +8,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* 0, or the error of pthread_create. */
+/* Returns 0, or the error of pthread_create. */
 static inline int
 qv_thread_start(pthread_t *thread, void *(*run)(void *), void *user)
 {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Every source compiles where each library that qwenvit is built on has a folder of its own, as a package
-# manager of a user's own has it, and none is where compilers look by themselves: whatever includes a
-# header is told where it is. Nothing is linked, and no code is made: compilers look at syntax alone.
+# Tests that every source compiles when each library that qwenvit is built on has a folder of its own, as
+# with a user's own package manager, and compilers find none of them by themselves. So every target that
+# includes a header must be told where it is. Nothing is linked and no code is made: only syntax is checked.
 # Usage: apart.sh SOURCE WORK COMPILER [cmake's options]
 set -eu
 source=$1 work=$2 cc=$3
@@ -10,7 +10,7 @@ shift 3
 fail() { echo "FAILED: $*"; exit 1; }
 rm -rf "$work" && mkdir -p "$work/system" && cd "$work"
 
-# take NAME HEADER...: links to these of the system's headers in NAME/include
+# take NAME HEADER... makes links to these headers of the system in NAME/include
 take() {
     name=$1; shift
     mkdir -p "$name/include" "$name/lib/pkgconfig"
@@ -22,7 +22,7 @@ take() {
         taken="$taken $header"
     done
 }
-# module NAME MODULE: its .pc file, which says that it is in NAME
+# module NAME MODULE writes a .pc file which says that the module is in NAME
 module() {
     ldflags=$(pkg-config --libs "$2")
     printf 'Name: %s\nDescription: %s\nVersion: %s\nCflags: -I%s\nLibs: %s\n' "$2" "$2" \
@@ -44,7 +44,7 @@ module cmocka cmocka
 module seccomp libseccomp
 module jpeg libjpeg
 
-# what is left of the system's, and a compiler that knows these alone
+# the remaining headers of the system, and a compiler that knows only these
 for folder in /usr/include "/usr/include/$multiarch"; do
     mkdir -p "system$folder"
     for header in "$folder"/*; do
@@ -56,7 +56,7 @@ done
 own=$($cc -print-file-name=include)
 cat > cc <<END
 #!/bin/sh
-# Without APART, as it is; with it, a look at the syntax, and empty files where others are made.
+# Without APART this compiles as usual. With it, it checks only the syntax, and makes empty output files.
 [ -n "\${APART:-}" ] || exec $cc "\$@"
 compile= out= last=
 for word; do

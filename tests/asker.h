@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A thread that asks a job for its progress all the while. Include after cmocka.h. */
+/* A thread that keeps asking a job for its progress. Include this file after cmocka.h. */
 #ifndef QV_TESTS_ASKER_H
 #define QV_TESTS_ASKER_H
 
@@ -13,7 +13,7 @@
 
 struct asker {
     qv_job *job;
-    useconds_t pause_us; /* between two calls; 0: none */
+    useconds_t pause_us; /* The pause between two calls; 0 means no pause. */
     atomic_bool stop;
     atomic_long asked;
     pthread_t thread;
@@ -47,7 +47,7 @@ asker_start(struct asker *a, qv_job *job)
     assert_int_equal(pthread_create(&a->thread, NULL, asker_run, a), 0);
 }
 
-/* Before the job is closed: closing is one thread's matter. */
+/* Call this before the job is closed: no other thread may use a job while it is being closed. */
 static inline void
 asker_stop(struct asker *a)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which of the backends that are built in can be tried on this machine. Include after cmocka.h. */
+/* Tells which of the built-in backends can be tried on this machine. Include this file after
+ * cmocka.h. */
 #ifndef QV_TESTS_BACKENDS_H
 #define QV_TESTS_BACKENDS_H
 
@@ -24,7 +25,8 @@ enum { N_TEST_BACKENDS = sizeof test_backends / sizeof *test_backends };
 static const qv_dtype test_dtypes[] = { QV_F32, QV_BF16 };
 enum { N_TEST_DTYPES = sizeof test_dtypes / sizeof *test_dtypes };
 
-/* A GPU may be missing, unless QV_TEST_GPU says that there is one: then what is not tried fails. */
+/* A GPU may be missing. Where QV_TEST_GPU says that there is one, a backend that cannot be tried
+ * fails the test. */
 static inline bool
 backend_is_here(const char *name)
 {
@@ -39,7 +41,7 @@ backend_is_here(const char *name)
     return !status;
 }
 
-/* What a backend (NULL: the default) computes in where nothing is asked for. */
+/* The dtype in which a backend (NULL: the default one) computes when no dtype is asked for. */
 static inline qv_dtype
 own_dtype(const char *name)
 {
@@ -53,7 +55,8 @@ own_dtype(const char *name)
     return info.dtype;
 }
 
-/* oneDNN has no bf16 GEMMs for every CPU: there bf16 is tried where it is the default. */
+/* oneDNN does not have bf16 GEMMs for every CPU, so bf16 is only tried on CPUs where it is the
+ * default. */
 static inline bool
 dtype_is_here(const char *name, qv_dtype dtype)
 {
@@ -61,8 +64,8 @@ dtype_is_here(const char *name, qv_dtype dtype)
            (strcmp(name, "cpu") != 0 || dtype == QV_F32 || own_dtype(name) == dtype);
 }
 
-/* The backend for a test that needs any device which computes in `dtype`: NULL, the default, if that one
- * does so by itself. */
+/* The backend for a test that needs any device that computes in `dtype`. It is NULL, the default,
+ * if the default backend computes in that dtype by itself. */
 static inline const char *
 backend_for(qv_dtype dtype)
 {

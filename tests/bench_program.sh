@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# `qwenvit bench` and `qwenvit profile` are the program qwenvit-bench beside the command: its output, its
-# exit code, its end by a signal; where it is missing or cannot be started, words and exit code 4.
+# Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench beside the command and pass
+# on its output, its exit code or its end by a signal. If it is missing or cannot be started, they print an
+# error and give exit code 4.
 # Usage: bench_program.sh QWENVIT QWENVIT_BENCH MODEL WORK
 set -eu
 qwenvit=$1 bench=$2 model=$3 work=$4
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/bin" && cd "$work"
 
-# the same program, started by either
+# both start the same program
 for s in bench profile; do
     expect 0 "usage: qwenvit $s" "$qwenvit" $s --help
     mv out.txt command.txt
@@ -20,7 +21,7 @@ expect 2 'no subcommand encode' "$bench" encode
 expect 0 'qwenvit-bench SUBCOMMAND --help' "$bench" --help
 expect 0 '  commit   ' "$bench" --version
 
-# none beside the command: that of another's folder is not taken
+# there is none beside the command, and one in another folder is not used
 cp "$qwenvit" bin/qwenvit
 printf '#!/bin/sh\necho planted\n' > qwenvit-bench && chmod +x qwenvit-bench
 PATH=$PWD:$PATH
@@ -32,13 +33,13 @@ done
 expect 0 'vision tower' bin/qwenvit info "$model"
 expect 0 'Times this machine' bin/qwenvit --help
 
-# what is no program, or cannot be started
+# a file that is not a program, or cannot be started
 echo 'no program' > bin/qwenvit-bench
 expect 4 'which is not beside this one' bin/qwenvit bench gemm
 chmod +x bin/qwenvit-bench
 expect 4 'bin/qwenvit-bench cannot be started: ' bin/qwenvit profile
 
-# one that ends as it likes
+# a program whose exit code is passed on
 cat > bin/qwenvit-bench <<'END'
 #!/bin/sh
 echo "<$*>"

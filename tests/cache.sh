@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# qwenvit cache: a list becomes parts, whatever its order, however it is split over processes and however
-# often it is ended; what is there is not done again, what failed or changed is said.
+# Tests qwenvit cache. A list becomes parts whatever its order, however it is split over processes and
+# however often it is interrupted. Clips that are there are not done again, and those that failed or
+# changed are reported.
 # Usage: cache.sh QWENVIT GOLDEN WORK
 set -eu
 # name spaces of our own, where they can be had: to mount a small disk in
@@ -15,16 +16,16 @@ rm -rf "$work" && mkdir -p "$work" && cd "$work"
 image() {
     { printf 'P6\n%d 64\n255\n' "$2"; yes "$3 $1 pixels" | head -c $(($2 * 64 * 3)); } > "$1"
 }
-# data FILE: what follows the header of a safetensors file
+# data FILE: prints what follows the header of a safetensors file
 data() {
     header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
     tail -c +$((header + 9)) "$1"
 }
-# value NAME FILE: of a field of JSON in the metadata of a safetensors file
+# value NAME FILE: prints the value of a field of JSON in the metadata of a safetensors file
 value() {
     head -c 8192 "$2" | grep -ao "\\\\\"$1\\\\\":[^,}]*" | sed 's/.*://; s/\\//g'
 }
-# same KEY CACHE CACHE: both have the same bytes for it
+# same KEY CACHE CACHE: succeeds if both caches have the same bytes for the key
 same() {
     "$qwenvit" cache --out "$2" --get "$1" -o a.safetensors
     "$qwenvit" cache --out "$3" --get "$1" -o b.safetensors
@@ -40,7 +41,7 @@ printf 'p%d.ppm\n' 1 2 3 4 5 6 7 8 9 > list.txt
     echo '{"path": "v.mp4", "key": "an odd/key é", "fps": 1}'
 } >> list.txt
 grep -v missing list.txt > good.txt
-small='--min-pixels 16384 --max-pixels 65536' # what is tested is the cache
+small='--min-pixels 16384 --max-pixels 65536' # small images are enough to test the cache
 cache="$qwenvit cache --model $golden/qwen3_vl --backend ref --quiet $small"
 
 # ---- made, and made again
@@ -68,7 +69,7 @@ for key in p3.ppm v.mp4 'an odd/key é'; do
     "$qwenvit" cache --out first --get "$key" -o k.safetensors
     data k.safetensors > k.data
     data "encoded/$key.safetensors" | cmp - k.data || fail "$key is not what encode makes"
-    # and of each what it is, and at which rate it was sampled
+    # the record of each clip has its kind and the rate at which it was sampled
     kind=$(value kind "encoded/$key.safetensors") image=false
     [ "$kind" = '"video"' ] || image=true
     [ "$(value picture k.safetensors)" = $image ] || fail "$key is an image or not"
@@ -106,8 +107,8 @@ slow="--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
     printf 'p1.ppm\np2.ppm\n'
     awk 'BEGIN { for (i = 0; i < 1200; i++) printf "{\"path\": \"v.mp4\", \"key\": \"%d\"}\n", i }'
 } > long.txt
-# ended SIGNAL CODE FILES COMMAND...: sends the signal a second after there are such files, which two
-# images make; what runs then has half a minute
+# ended SIGNAL CODE FILES COMMAND...: sends the signal one second after such files exist, which two images
+# make. The command then has half a minute to end.
 ended() {
     signal=$1 code=$2 files=$3 got=0 waited=0; shift 3
     n=$((n + 1))
@@ -157,7 +158,7 @@ cp p1.ppm missing.mp4
 expect 0 '10 ok, 0 failed, 0 missing, 2 changed' "$qwenvit" cache --out first --status --list list.txt
 expect 0 '2 done' $cache --list list.txt --out first
 expect 0 '12 ok, 0 failed, 0 missing, 0 changed' "$qwenvit" cache --out first --status --list list.txt
-# one that changed and fails now: its tokens would be those of a file that is no longer there
+# a clip that changed and fails now: its tokens would be those of a file that is gone
 cp p3.ppm kept.ppm && echo nonsense > p3.ppm
 expect 1 '0 done, 0 tokens, 1 failed' $cache --list list.txt --out first
 expect 1 '0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before' $cache --list list.txt --out first
@@ -166,7 +167,7 @@ expect 3 'p3.ppm' "$qwenvit" cache --out first --get p3.ppm -o k.safetensors
 mv kept.ppm p3.ppm
 expect 0 '1 done' $cache --list list.txt --out first
 # ---- a clip that is replaced, or written to, while it is read
-# meanwhile COMMAND...: runs it once a run that makes the cache `new` of x.mp4 alone has opened that
+# meanwhile COMMAND...: runs it once a run that makes the cache `new` from x.mp4 alone has opened that
 meanwhile() {
     rm -rf new
     $cache --list x.txt --out new $slow > out.txt 2> err.txt & run=$!
@@ -198,7 +199,7 @@ else
     echo 'no /proc here: clips that change while they are read were left out'
 fi
 
-# of one clip other seconds
+# other seconds of one clip
 cut() { printf '{"path":"v.mp4","key":"cut","start":%s,"end":%s,"fps":5}\n' "$1" "$2" > cut.txt; }
 cut 1 2
 expect 0 '1 done' $cache --list cut.txt --out cuts

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# qwenvit cache, lived with: what is superseded or no longer wanted is pruned, sources that are gone or lie
-# elsewhere count, what a run takes is said before it.
+# Tests qwenvit cache over a longer time: records that are superseded or no longer wanted are pruned, sources
+# that are gone or lie elsewhere count, and the cost of a run is estimated before it.
 # Usage: cache_lived.sh QWENVIT GOLDEN WORK
 set -eu
 # name spaces of our own, where they can be had: to mount a small disk in
@@ -19,7 +19,7 @@ for i in 1 2 3 4 5 6; do image p$i.ppm $((32 + 32 * i)) $i; done
 "$qwenvit" synth --clip v.mp4 > /dev/null
 printf 'p%d.ppm\n' 1 2 3 4 5 6 > list.txt
 echo v.mp4 >> list.txt
-small='--min-pixels 16384 --max-pixels 65536' # what is tested is the cache
+small='--min-pixels 16384 --max-pixels 65536' # small images are enough to test the cache
 cache="$qwenvit cache --model $golden/qwen3_vl --backend ref --quiet $small"
 look="$qwenvit cache --quiet --out c"
 
@@ -34,7 +34,7 @@ said=$(sed 's/.*"tokens":\([0-9]*\).*"bytes":\([0-9]*\).*/\1 \2/' out.txt)
 expect 0 '"done":7' $cache --list list.txt --out c --part-bytes 1 --json
 done_tokens=$(sed 's/.*"tokens":\([0-9]*\).*/\1/' out.txt)
 expect 0 '"bytes"' $look --status --json
-# tokens exactly, and bytes but for each clip's grid and timestamps
+# the tokens are exact, and the bytes are except for each clip's grid and timestamps
 [ "${said% *}" = "$done_tokens" ] || fail "$said was said before, $done_tokens tokens it is"
 bytes=$(sed 's/.*"bytes":\([0-9]*\).*/\1/' out.txt)
 [ "$bytes" -gt "${said#* }" ] && [ "$bytes" -lt $((${said#* } + 7 * 1024)) ] || fail "$said was said, $bytes it is"
@@ -60,7 +60,7 @@ expect 3 'the cache'\''s model is "qwen3_vl"' "$qwenvit" cache --model "$golden/
     $small --list list.txt --out c
 grep -q 'the run'\''s "qwen3_vl_moe"' err.txt || fail 'the name of the run'\''s model'
 
-# a cache of 0.2.0 does not say its model, and is gone on with
+# a cache of version 0.2.0 does not name its model, and can be continued
 mkdir old && cp c/part-* old
 awk '/^  "model": {/ { skip = 1 } !skip { print } /^  }/ { skip = 0 }' c/qwenvit-cache.json > old/qwenvit-cache.json
 ! grep -q '"folder"' old/qwenvit-cache.json || fail 'the model was not taken out'
@@ -128,7 +128,7 @@ for key in p5.ppm v.mp4; do
     "$qwenvit" cache --out c --get $key -o b.safetensors
     cmp a.safetensors b.safetensors || fail "$key is not what it was"
 done
-expect 0 '5 done' $cache --list list.txt --out one # and it goes on
+expect 0 '5 done' $cache --list list.txt --out one # the cache can be continued
 : > empty.txt
 expect 3 'has no key; to remove all of a cache' "$qwenvit" cache --out one --prune --list empty.txt
 expect 3 'this is no cache' "$qwenvit" cache --out moved --prune
@@ -141,7 +141,7 @@ until ls busy/part-* > /dev/null 2>&1; do
     kill -0 $run || fail 'the run ended'
     sleep 0.1
 done
-expect 4 'somebody adds to this cache' "$qwenvit" cache --out busy --prune
+expect 4 'another process adds to this cache' "$qwenvit" cache --out busy --prune
 expect 0 'would be removed' "$qwenvit" cache --quiet --out busy --prune --dry-run
 kill -9 $run
 wait $run 2> /dev/null || true

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Small caches to write and to look at: a key's tokens follow from the key. Include after cmocka.h, and
- * with _GNU_SOURCE. */
+/* Helpers that write small caches and look into them. The tokens of a key follow from its name.
+ * Include this file after cmocka.h, and define _GNU_SOURCE. */
 #ifndef QV_TESTS_CACHE_TOOLS_H
 #define QV_TESTS_CACHE_TOOLS_H
 
@@ -11,7 +11,7 @@
 
 static const qv_cache_source some_source = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 2000 };
 
-/* The name is good for the next 15 calls of a thread. */
+/* The returned name stays valid for the next 15 calls of the same thread. */
 static const char *
 key_name(int k)
 {
@@ -28,11 +28,12 @@ key_rows(int k)
     return 1 + k * 7 % 23;
 }
 
-/* Bytes of tensor i's row of a key: no two alike. */
+/* The bytes of one row of tensor i of a key. No two rows are alike. */
 static inline void
 make_row(const qv_cache_layout *l, const char *key, int tensor, int64_t row, void *out)
 {
-    char name[QV_CACHE_MAX_KEY + 1]; /* up to where %XX may have taken a byte's place */
+    char name[QV_CACHE_MAX_KEY + 1]; /* The key up to the place where a byte may have been replaced
+                                      * by %XX. */
     snprintf(name, sizeof name, "%.*s", (int)strcspn(key, "%\xff"), key);
     uint64_t x = qv_cache_key_hash(name) + (uint64_t)tensor * 7919 + (uint64_t)row * 104729;
     uint8_t *bytes = out;
@@ -157,7 +158,7 @@ open_cache(const char *dir)
     return c;
 }
 
-/* The item, which is held, has a key's tokens, all as make_row makes them. */
+/* Checks that the item, which is held, has the key's tokens, all as make_row makes them. */
 static inline void
 check_held(const qv_cache *c, const qv_cache_item *item, int64_t rows)
 {
@@ -265,7 +266,7 @@ read_file(const char *path)
     return file;
 }
 
-/* Calls with the path of every part; how many. */
+/* Calls `call` with the path of every part and returns how many there are. */
 static inline int
 each_part(const char *dir, void (*call)(const char *path, void *user), void *user)
 {
@@ -295,7 +296,7 @@ validate_part(const char *path, void *user)
     qv_safetensors_close(&file);
 }
 
-/* Every part is a safetensors file to whoever reads those. */
+/* Checks that every part is a safetensors file that any reader of safetensors can read. */
 static inline void
 validate_parts(const char *dir)
 {
@@ -308,7 +309,7 @@ keep_path(const char *path, void *user)
     snprintf(user, 600, "%s", path);
 }
 
-/* The one part of a folder, whole. */
+/* Reads the only part of a folder as a whole. */
 static inline struct file
 read_part(const char *dir, char path[600])
 {
@@ -326,7 +327,7 @@ header_bytes(const struct file *f)
     return (size_t)n + 8;
 }
 
-/* Up to the spaces behind. */
+/* The length of the header without the spaces at its end. */
 static inline size_t
 header_used(const struct file *f)
 {
@@ -336,7 +337,7 @@ header_used(const struct file *f)
     return n;
 }
 
-/* Whether a byte of the data belongs to a tensor that means something. */
+/* Tells whether a byte of the data belongs to a tensor that has a meaning. */
 static inline bool
 is_used(const struct file *f, size_t at)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * checkconv: random convolutions through the public calls, every legal lowering held to the
- * definition. Values are small integers, so that every sum is exact and every result must be equal
- * to the definition's, rounded once. Chunks, streams and what a device's memory held before are
- * drawn as well. One printed seed; one line repeats a case.
+ * checkconv: runs random convolutions through the public calls and compares every legal lowering
+ * with the definition. The values are small integers, so that every sum is exact and every result
+ * must equal the definition's result, rounded once. The chunks, the streams and the earlier content
+ * of the device's memory are drawn at random as well. The program prints one seed, and one line of
+ * output is enough to repeat a case.
  */
 #include <math.h>
 #include <stdio.h>
@@ -53,7 +54,8 @@ must_alloc(size_t bytes)
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* Kernel = stride, sizes that it divides: what patchify, still and pointwise take. */
+/* Draws a kernel that equals its stride, and sizes that it divides. Such cases are what patchify,
+ * still and pointwise take. */
 static void
 draw_patches(qv_conv3d_desc *d)
 {
@@ -91,7 +93,7 @@ draw_any(qv_conv3d_desc *d)
         int64_t least = extent - d->pad_front[a] - d->pad_back[a];
         *size[a] = between(least > 1 ? least : 1, least > 1 ? least + 6 : 7);
     }
-    if (one_in(4)) { /* pointwise, strided or not */
+    if (one_in(4)) { /* A pointwise kernel, strided or not. */
         for (int a = 0; a < 3; a++)
             d->kernel[a] = 1, d->pad_front[a] = d->pad_back[a] = 0;
     }
@@ -102,7 +104,7 @@ draw_any(qv_conv3d_desc *d)
         d->pad_back[0] = 0;
     if (d->pad_back[0])
         d->causal = QV_CAUSAL_NONE;
-    if (one_in(3)) { /* groups, depthwise among them */
+    if (one_in(3)) { /* Groups, depthwise convolutions among them. */
         int64_t groups = between(2, 6);
         d->c = one_in(2) ? groups : groups * between(1, 3);
         d->o = groups * between(1, 3);
@@ -138,7 +140,7 @@ struct data {
     float *bias;
     double *want; /* [rows, o] */
     size_t x_bytes;
-    bool channels_last; /* weight as MLX stores it */
+    bool channels_last; /* The weight is laid out as MLX stores it. */
 };
 
 static int64_t
@@ -147,7 +149,7 @@ x_count(const qv_conv3d_desc *d)
     return d->n * d->d * d->h * d->w * d->c;
 }
 
-/* Where frames are promised to be equal, a kernel's frames are made so. */
+/* Where the frames are promised to be equal, the frames under one kernel are made equal. */
 static int64_t
 first_frame_of(const qv_conv3d_desc *d, int64_t i)
 {
@@ -220,7 +222,7 @@ other_form(const qv_conv3d_desc *d, const struct data *t, qv_conv3d_weights *w)
 /* ---- checking -------------------------------------------------------------------------------- */
 
 struct check_case {
-    uint64_t seed; /* of the data */
+    uint64_t seed; /* The seed of the data. */
     qv_conv3d_desc desc;
     qv_lowering lowering;
     int64_t chunk;
@@ -255,7 +257,7 @@ equal(const struct check_case *one, const struct data *t, const void *y, const c
     return true;
 }
 
-/* One call; twice, for equal bits. */
+/* Runs the convolution as one call, and does so twice to see that the bits are equal. */
 static bool
 run_whole(qv_context *ctx, const struct check_case *one, const struct data *t, bool *ran)
 {
@@ -291,7 +293,8 @@ run_whole(qv_context *ctx, const struct check_case *one, const struct data *t, b
     return good;
 }
 
-/* Copies frames [from, from + n) of every plane; `planes` of d->d frames there, of n here. */
+/* Copies frames [from, from + n) of every plane. A plane has d->d frames in the source and n frames
+ * in the copy. */
 static void
 take_frames(const qv_conv3d_desc *d, const char *x, int64_t from, int64_t n, char *out)
 {
@@ -303,8 +306,8 @@ take_frames(const qv_conv3d_desc *d, const char *x, int64_t from, int64_t n, cha
                (size_t)n * frame);
 }
 
-/* The same as a stream of pieces of `chunk` outputs, twice with a reset between: the bits of one
- * call with that chunk. */
+/* Runs the same convolution as a stream of pieces of `chunk` outputs, twice with a reset in
+ * between. The bits must be those of one call with that chunk. */
 static bool
 run_stream(qv_context *ctx, const struct check_case *one, const struct data *t, bool *ran)
 {
@@ -326,7 +329,8 @@ run_stream(qv_context *ctx, const struct check_case *one, const struct data *t, 
     qv_error err = { 0 };
     qv_status status = qv_conv3d_create(ctx, &piece, &w, &o, &conv, &err);
     if (status == QV_EUNSUPPORTED || (status == QV_EINVAL && strstr(err.text, "not legal")))
-        return true; /* a lowering of the whole may not be one of a piece */
+        return true; /* A lowering that is legal for the whole input may not be legal for a
+                      * piece. */
     if (status)
         return wrong(one, err.text);
     qv_conv3d_get_info(conv, &info);
@@ -386,7 +390,7 @@ check(qv_context *ctx, struct check_case one, int only, struct counts *counts)
     drop(&t);
 }
 
-/* A random case, legal by construction but for what draw() cannot see. */
+/* A random case. It is legal by construction, except for what draw() cannot see. */
 static struct check_case
 draw_case(uint64_t seed)
 {
@@ -408,7 +412,7 @@ struct arguments {
     const char *backend, *text, *lowering;
     int64_t first, count, threads, chunk;
     uint64_t seed, data_seed;
-    bool list; /* a line before each case, for one that does not come back */
+    bool list; /* Prints a line before each case, to find a case that never returns. */
 };
 
 static bool

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# README's first lines, as they stand, on a system that has nothing: a root that debootstrap makes. By hand, as root and
-# with a network, some minutes; in CI tests/snippets.py runs the same lines with what is there.
+# Runs README's first lines as they stand on an empty system, a root that debootstrap makes. Run it by hand, as root
+# and with a network; it takes some minutes. In CI, tests/snippets.py runs the same lines with what is there.
 # Usage: sh tests/clean_root.sh [bookworm|trixie|noble]
 # PIP_* and proxies of the environment are handed on, and the files that QV_ROOT_FILES names (certificates of a proxy).
 set -eu
 suite=${1:-bookworm} mirror=http://deb.debian.org/debian components=main script=
 cd "$(dirname "$0")/.."
-if [ "$suite" = noble ]; then # which Debian 12's debootstrap does not know: it is made as jammy is
+if [ "$suite" = noble ]; then # Debian 12's debootstrap does not know noble, so it is made like jammy
     mirror=http://archive.ubuntu.com/ubuntu components=main,universe
     script=/usr/share/debootstrap/scripts/jammy
 fi

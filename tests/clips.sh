@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The command meets odd and hostile clips: exit codes, texts, and that the others of a call are
-# done all the same; then, where strace is, that nothing but the file itself is opened.
+# Runs the command with odd and hostile clips. Tests exit codes and texts, that the other clips of a call
+# are done all the same, and, where strace is installed, that nothing but the file itself is opened.
 # Usage: clips.sh QWENVIT WRITE_CLIPS MODEL WORK
 set -eu
 qwenvit=$1 write_clips=$2 model=$3 work=$4
@@ -9,7 +9,7 @@ rm -rf "$work" && mkdir -p "$work/out" && cd "$work"
 n=0
 
 fail() { echo "FAILED: $*"; exit 1; }
-# refused CLIP WORDS: alone it is exit code 3, and the text names the file and says WORDS
+# refused CLIP WORDS: the clip alone gives exit code 3, and the text names the file and has WORDS
 refused() {
     "$write_clips" "$1" > made.txt
     [ -s "$1" ] || [ "$1" = empty.mp4 ] || fail "$1 was not made"
@@ -28,7 +28,7 @@ refused no-moov.mp4 'opening the container failed'
 refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
 refused too-thin.mkv 'an aspect ratio of at most 200'
 refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
-refused hls.mp4 'not' # read, or a clip
+refused hls.mp4 'not' # "not read" or "not a clip"
 refused concat.mp4 "the content is 'concat', which is not read"
 
 # the other clips of the same call
@@ -57,7 +57,7 @@ command -v strace > /dev/null || { echo 'no strace here: what is opened was not 
 strace -f -o trace.txt true 2> /dev/null ||
     { echo 'strace cannot trace here: what is opened was not watched'; exit 0; }
 # In one process (the other way, qwenvit-decoder cannot open anything, which test_clips.c shows).
-# What a run opens, without what it opens for any clip: libraries, the model, what is in /proc.
+# Lists what a run opens, without what it opens for any clip: libraries, the model, files in /proc.
 opened() {
     LSAN_OPTIONS=detect_leaks=0 strace -f -e trace=open,openat,openat2,creat,socket,connect \
         -o trace.txt "$qwenvit" encode "$1" --trusted --model "$model" -o out > out.txt 2>&1 || true

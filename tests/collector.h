@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a job told its sink of each source, by its key; a source's calls come in order and one at a
- * time. */
+/* Collects what a job told its sink about each source, by the source's key. It also checks that the
+ * calls of one source come in order and one at a time. */
 #ifndef QV_TESTS_COLLECTOR_H
 #define QV_TESTS_COLLECTOR_H
 
@@ -22,7 +22,7 @@ struct got {
     char error[sizeof((qv_error *)0)->text];
     int64_t n, n_tokens;
     char *tokens; /* [1 + n_deepstack, n_tokens, out] */
-    size_t bytes; /* of these */
+    size_t bytes; /* The size of `tokens`. */
     double last_time_s;
 };
 
@@ -31,8 +31,8 @@ struct collector {
     qv_model_info model;
     struct got got[512];
     int n, at_once, most_at_once;
-    const char *fails; /* key whose first call fails, */
-    qv_status how;     /* with this */
+    const char *fails; /* The key whose first call fails. */
+    qv_status how;     /* The status with which it fails. */
     useconds_t slow;
 };
 
@@ -87,7 +87,8 @@ collect(void *user, const qv_job_result *r, qv_error *err)
     c->at_once++;
     c->most_at_once = c->at_once > c->most_at_once ? c->at_once : c->most_at_once;
     assert_int_equal(g->lasts, 0);
-    assert_false(g->in_call); /* other sources' calls may be under way, but none of this one */
+    assert_false(g->in_call); /* Calls of other sources may be under way, but no other call of this
+                               * one. */
     g->in_call = true;
     g->calls++;
     g->lasts += r->last;
@@ -131,7 +132,7 @@ collector_free(struct collector *c)
     free(c);
 }
 
-/* A job on models whose sink is the collector. */
+/* A job on models; its sink is the collector. */
 static qv_job *
 collector_job(const struct tiny *t, int n_models, qv_job_options o, struct collector *c)
 {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The command as its user runs it: encode, info, synth, bench, verify, exit codes, error texts.
+# Runs the command as a user does: encode, info, synth, bench, verify, exit codes, error texts.
 # Usage: command.sh QWENVIT GOLDEN WORK
 set -eu
 qwenvit=$1 golden=$2 work=$3
@@ -15,7 +15,7 @@ expect 0 'image' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
-expect 0 '  FFmpeg   ' "$qwenvit" --version # and what of the backends runs here, or why not
+expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
 for s in encode info synth bench profile verify; do expect 0 'example:' "$qwenvit" $s --help; done
 expect 2 'no subcommand' "$qwenvit" decode
@@ -39,7 +39,7 @@ native=cpu own=bf16 ways=8
 ! "$qwenvit" info "$model" --backend cpu | grep -q 'does not multiply bf16 natively' || native=ref own=f32 ways=7
 expect 0 'bf16' "$qwenvit" encode grey.ppm --model "$model" -o c.safetensors --dtype bf16 --backend $native
 expect 0 'f32' "$qwenvit" encode grey.ppm --model "$model" -o d.safetensors --backend ref --dtype f32
-# tokens are in what the model computes in, unless asked for
+# tokens have the dtype in which the model computes, unless another is asked for
 holds() { head -c 2000 "$1" | grep -aqF "\"tokens\":{\"dtype\":\"$2\"" || fail "$1: tokens are not in $2"; }
 holds c.safetensors BF16
 holds d.safetensors F32
@@ -52,7 +52,7 @@ holds d.safetensors BF16
 mkdir many && cp grey.ppm other.ppm
 expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many
 [ -s many/grey.ppm.safetensors ] && [ -s many/other.ppm.safetensors ] || fail 'not both written'
-# two that would be one file, before any work
+# two outputs that would be one file are refused before any work
 mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
 expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
     "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
@@ -60,7 +60,7 @@ expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.s
 expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o grey.ppm
 expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o made/new
 [ -s made/new/grey.ppm.safetensors ] && [ -s made/new/other.ppm.safetensors ] || fail 'no folder was made'
-# what is no file and no folder, in words of its own
+# something that is neither a file nor a folder has its own error text
 for url in s3://bucket/clip.mp4 https://host/clip.mp4; do
     expect 3 "$url: this is an address, and only files of this machine are read" "$qwenvit" info $url
 done
@@ -71,7 +71,7 @@ expect 3 'hf download ORG/NAME --local-dir' "$qwenvit" encode grey.ppm --model /
 expect 3 'nobody/clip.mp4: cannot be opened' "$qwenvit" info nobody/clip.mp4
 expect 2 'exclude each other' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many --fps 1 \
     --num-frames 4
-# names are bytes: in the output and in JSON those that are not UTF-8 are %XX
+# names are bytes; in the output and in JSON, bytes that are not UTF-8 become %XX
 odd=$(printf 'odd\377\303.ppm')
 if cp grey.ppm "$odd" 2> /dev/null; then
     expect 0 '"output":"many/odd%FF%C3.ppm.safetensors"' "$qwenvit" encode grey.ppm "$odd" other.ppm \
@@ -108,20 +108,20 @@ if ONEDNN_MAX_CPU_ISA=AVX2 "$qwenvit" info "$model" --backend cpu > out.txt 2>&1
 fi
 expect 0 'on the device' "$qwenvit" info grey.ppm --model "$model" --tf32 --device 0
 
-# a checkpoint of its own making
+# a checkpoint that the command makes itself
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o synthetic --seed 3
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model synthetic -o e.safetensors
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o sharded --seed 3 --shards 3
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model sharded -o f.safetensors
 cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
 
-# memory does not grow with the clip: 768 frames within 64 MiB of 16 frames of the same size. A sanitizer keeps
-# freed memory, so that there the figure means nothing, and fewer frames do.
+# memory does not grow with the clip: 768 frames take at most 64 MiB more than 16 frames of the same size. A
+# sanitizer keeps freed memory, so the figure means nothing there, and fewer frames are enough.
 many_frames=768
 [ -z "${QV_SANITIZED:-}" ] || many_frames=64
 expect 0 'motion.mp4: 4 seconds' "$qwenvit" synth --clip motion.mp4
 expect 0 '100 frames at 25 fps' "$qwenvit" info motion.mp4
-expect 1 '100 frames at 25 fps' "$qwenvit" info missing.mp4 motion.mp4 # the others all the same
+expect 1 '100 frames at 25 fps' "$qwenvit" info missing.mp4 motion.mp4 # the other clips are done all the same
 for frames in 16 $many_frames; do
     expect 0 "\"frames\":$frames," "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors \
         --num-frames $frames --max-pixels 100000000 --json
@@ -134,7 +134,7 @@ eval "grew=\$((rss_$many_frames - rss_16))"
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o long.safetensors --num-frames 16 \
     --max-pixels 100000000
 cmp long.safetensors long_16.safetensors || fail 'encoding a clip twice gave other bytes'
-# whose frames and sizes: said by info and in the file, and refused in words
+# --like: info and the file say whose rules are used, and other names are refused with an error text
 like='--like qwen-vl-utils'
 expect 0 '20 frames of 320x256: grid_thw 10,16,20, as transformers does it' \
     "$qwenvit" info motion.mp4 --fps 5
@@ -156,18 +156,18 @@ expect 2 '--total-pixels goes with --like qwen-vl-utils' "$qwenvit" encode motio
 expect 2 'take 102 frames; 2 to 100' "$qwenvit" info motion.mp4 $like --num-frames 102
 expect 2 'most pixels are 5, below the least' "$qwenvit" info motion.mp4 $like --max-pixels 5
 [ ! -e no.safetensors ] || fail 'refused options wrote a file'
-# chunks on their way at once, and an image of each chunk's own frames
+# several chunks under way at once, and an image of each chunk's own frames
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o a.safetensors --num-frames 15 \
     --chunk-rows 320 --drawing a.png
 expect 0 'tokens' "$qwenvit" encode motion.mp4 --model "$model" -o b.safetensors --num-frames 15 \
     --chunk-rows 320 --drawing b.png
 cmp a.safetensors b.safetensors && cmp a.png b.png || fail 'small chunks gave other bytes'
-# a frame pair of more patches than that goes by the plan that suits the clip
+# a frame pair with more patches than that uses the plan that suits the clip
 expect 0 '640 tokens' "$qwenvit" encode motion.mp4 --model "$model" -o a.safetensors --num-frames 15 \
     --chunk-rows 100
 
 expect 0 'lists ' "$qwenvit" info "$model"
-# a list: a path a line or JSON a line, folders of keys made; a line that is wrong, before any work
+# a list has a path or JSON per line, and folders of keys are made; a wrong line is refused before any work
 mkdir listed
 cat > list.txt << 'END'
 grey.ppm
@@ -180,7 +180,7 @@ END
 expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --json
 grep -q '"job":{"clips":5,"failed":2,.*"limit":"[a-z]*",.*"not_done":0,"interrupted":false,"stages":{"decode_s":' \
     out.txt || fail 'no record of the job'
-# a record of each clip, those that failed in words; of progress at the beginning at least
+# each clip has a record, with an error text if it failed; progress has a record at least at the beginning
 [ "$(grep -c '^{"clip":' out.txt)" = 5 ] && head -n 1 out.txt | grep -q '^{"progress":{"total":5,"done":' &&
     grep -q '^{"clip":"motion.mp4","key":"deep/er/motion","status":"ok","output":' out.txt &&
     grep -q '^{"clip":"listed","key":"folder","status":"failed","code":"QV_EIO","error":"listed: not a regular' \
@@ -202,7 +202,7 @@ assert {e["args"]["key"] for e in events} > {"grey.ppm", "deep/er/motion", "miss
 END
 fi
 rm -r listed/*
-# a stretch of a clip: by a line, by options, as frames of the whole
+# a stretch of a clip, given by a line or by options, has the frames of the whole clip
 sampling='--fps 12.5 --min-frames 1'
 cat > cuts.txt << 'END'
 {"path":"motion.mp4","key":"cut","start":1.6,"end":2.4}
@@ -213,7 +213,7 @@ END
 expect 1 '2 of 4 clips failed' "$qwenvit" encode --list cuts.txt --model "$model" -o listed $sampling
 grep -qF 'motion.mp4: start 4, end 0: no frame lies in there; of its 100, 25 a second, the last is at 3.96' err.txt &&
     grep -qF 'grey.ppm: start 0, end 1; an image has no seconds' err.txt || fail 'words of a cut'
-cp motion.mp4 copy.mp4 # of several, so that they are packed, as those of a list are
+cp motion.mp4 copy.mp4 # several clips, so that they are packed as those of a list are
 expect 0 'tokens' "$qwenvit" encode motion.mp4 copy.mp4 --model "$model" -o many $sampling --start 1.6 --end 2.4
 cmp many/motion.mp4.safetensors listed/cut.safetensors || fail 'a cut by options differs from one by a line'
 grep -aqF '\"source_frames\":100,\"first_frame\":40,\"cut_frames\":20,\"sampled_frames\":10,' listed/cut.safetensors ||
@@ -225,7 +225,7 @@ expect 2 '--end is "nan"' "$qwenvit" info motion.mp4 --end nan
 expect 2 '--end must be above --start' "$qwenvit" encode motion.mp4 --model "$model" -o many --start 2 --end 1
 expect 2 'lines of --list have their own' "$qwenvit" encode --list cuts.txt --model "$model" -o listed --end 1
 rm -r listed/* many/motion.mp4.safetensors many/copy.mp4.safetensors copy.mp4
-# clips inside of a file, as in a tar shard
+# clips inside a file, as in a tar shard
 cat grey.ppm motion.mp4 grey.ppm > shard.tar
 at=$(wc -c < grey.ppm) size=$(wc -c < motion.mp4)
 printf '{"path":"shard.tar","key":"inside","offset":%d,"bytes":%d}\nmotion.mp4\n' $((at)) $((size)) > shard.txt
@@ -284,7 +284,7 @@ expect 2 '--device is "x"' "$qwenvit" encode grey.ppm --model "$model" -o many -
 expect 4 'device 1000' "$qwenvit" encode grey.ppm --model "$model" -o many --device 0,1000
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device all
 
-# measuring: tables for people, a record a line for machines, appended to a file
+# measuring: tables for people, and one record per line for machines, appended to a file
 quick='--repeats 1 --threads 1'
 for run in 1 2; do
     expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
@@ -312,7 +312,7 @@ done
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --json=r.json
-XDG_CACHE_HOME=$PWD/cache # the user's own stays out of this
+XDG_CACHE_HOME=$PWD/cache # the user's own cache is not touched
 export XDG_CACHE_HOME
 expect 0 'chosen' "$qwenvit" bench conv3d --shapes shapes.txt $quick --dtype f32 --tune
 grep -q '"choice": "' cache/qwenvit/tune.json || fail '--tune keeps no choice in the cache folder'
@@ -406,7 +406,7 @@ assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
 fi
-if command -v python3 > /dev/null; then # what plot.py and tables.py say of files that are none
+if command -v python3 > /dev/null; then # plot.py and tables.py name files that hold no records
     echo '{"a": 1}' > other.jsonl
     for wrong in 'nobody.jsonl: No such file' 'other.jsonl:1: no bench' 'p.png: no text' '/dev/null: no records'; do
         expect 1 "$wrong" env PYTHONPATH="$tools" PYTHONDONTWRITEBYTECODE=1 python3 -c \
@@ -440,13 +440,13 @@ expect 3 'missing.txt' "$qwenvit" bench conv3d --shapes missing.txt
 expect 3 'no/such/folder' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --trace no/such/folder/trace.json
 
-# is it the same model?
+# verify: is it the same model?
 golden_file=$model/expected.safetensors
 small='--grid 1,8,12 --threads 2'
 mkdir tmp && TMPDIR=$PWD/tmp && export TMPDIR
 expect 0 '0 failed' "$qwenvit" verify --model "$model" $small --backend $native
 grep -q 'blocks.2 *bf16' out.txt && grep -q 'channels-last *f32' out.txt || fail 'rows are missing'
-expect 0 '0 failed' "$qwenvit" verify --model "$model" --grid 1,4,4 # of few rows
+expect 0 '0 failed' "$qwenvit" verify --model "$model" --grid 1,4,4 # an input of few rows
 expect 0 'compared: qwenvit with itself' "$qwenvit" verify --model "$model" --grid 1,4,4 --dtype f32
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --clip motion.mp4 --dtype f32
 expect 0 '1 of 1 sampled frames' "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32
@@ -501,7 +501,7 @@ echo '{"model_type":"qwen3_vl","vision_config":{"depth":0}}' > bad/config.json
 expect 3 'bad/config.json: vision_config.depth is 0; it must be' "$qwenvit" info bad
 expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o no/such/folder/g.safetensors
 expect 1 '1 of 2 clips failed' "$qwenvit" encode grey.ppm text.mp4 --model "$model" -o many
-# options that do not go with one clip cost that one alone (here an image may be smaller than a clip)
+# options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
 cp -r "$model" capped && chmod -R u+w capped
 sed 's/16777216/70000/' "$model/preprocessor_config.json" > capped/preprocessor_config.json
 capped="--model capped --min-pixels 80000 --num-frames 4"

@@ -1,27 +1,27 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# An installed qwenvit as its users meet it: installed, moved elsewhere, a program built against it
-# by find_package and by pkg-config, shared and static, and run; then the Debian packages. Where the
-# build has a CUDA backend, each of these finds it.
+# Tests an installed qwenvit as its users meet it: it is installed and moved elsewhere, and a program is built
+# against it by find_package and by pkg-config, shared and static, and run; then the Debian packages are
+# tested. If the build has a CUDA backend, each of these must find it.
 # Usage: consumer.sh BUILD MODEL WORK COMPILER
 set -eu
 build=$1 model=$2 work=$3 cc=$4
 consumer=$(cd "$(dirname "$0")/consumer" && pwd)
 source=$(cd "$consumer/../.." && pwd)
-unset LD_LIBRARY_PATH LD_RUN_PATH # the prefix is one that the loader does not know
+unset LD_LIBRARY_PATH LD_RUN_PATH # the loader does not know the prefix
 rm -rf "$work" && mkdir -p "$work" && cd "$work"
 
 fail() { echo "FAILED: $*"; exit 1; }
 cuda=
 [ ! -e "$build/libqwenvit_cuda.so" ] || cuda=yes
-# finds_cuda TEXT: of someone who asked for a backend: CUDA, or why there is no GPU for it
+# finds_cuda TEXT: the output of a program that asked for a backend names CUDA, or says why there is no GPU
 finds_cuda() {
     [ -z "$cuda" ] || grep -qE 'backend +cuda|no NVIDIA' "$1" || {
         cat "$1"
         fail 'no CUDA backend found'
     }
 }
-# uses PROGRAM shared|static [DECODER BACKENDS]: it runs, and loads our libraries or not
+# uses PROGRAM shared|static [DECODER BACKENDS]: the program runs, and loads our libraries only if shared
 uses() {
     "$1" "$model" ${3:+"$3" "$4"} > said.txt
     grep -q '^QV_OK' said.txt || fail "$1 does not run"
@@ -30,7 +30,7 @@ uses() {
     ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
     [ $linked = "$2" ] || fail "$1 is linked $linked"
 }
-# alone WAY FOLDER: of each library the program that is linked with it and no other; all are tried
+# alone WAY FOLDER: runs, for each library, the program that is linked with it and no other one
 alone() {
     bad=
     for library in qwenvit media job cache fill; do
@@ -39,8 +39,8 @@ alone() {
     done
     [ -z "$bad" ] || fail "$1, linked alone ($2):$bad"
 }
-# clean FOLDER: what was installed there names neither the build, nor where it was built from, nor where it
-# was meant to be: it finds its own by where it is
+# clean FOLDER: the files that were installed there name neither the build folder nor the sources nor the
+# prefix that was intended, because they find one another by where they are
 configured=$(sed -n 's/^CMAKE_INSTALL_PREFIX:PATH=//p' "$build/CMakeCache.txt")
 clean() {
     sh "$source/tests/shipped.sh" "$1" "$build" "$source" "$work" "$configured/lib" \
@@ -65,7 +65,7 @@ uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)" \
 alone shared cmake
 alone static cmake
 
-# lacks COMPONENT WORDS: what CMake says where it is asked for
+# lacks COMPONENT WORDS: CMake reports WORDS if the component is asked for
 mkdir lacking
 lacks() {
     printf 'cmake_minimum_required(VERSION 3.22)\nproject(lacking C)\nfind_package(qwenvit REQUIRED COMPONENTS %s)\n' \
@@ -84,7 +84,7 @@ cp shared.cmake "$shared"
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
-# the shared libraries alone, as on a machine without what they were built on
+# only the shared libraries, as on a machine without the packages they were built on
 PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
     $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_job qwenvit_media qwenvit) -Wl,-rpath,"$libs"
 uses ./pc_shared shared
@@ -136,7 +136,7 @@ if [ -n "$cuda" ]; then
     has qwenvit-cuda qwenvit/libqwenvit_cuda.so
     grep -q 'Depends:.*qwenvit (= ' qwenvit-cuda.control || fail 'what qwenvit-cuda depends on'
     grep -q 'Recommends:.*libcublas-.*libcudnn9-' qwenvit-cuda.control || fail 'no word of cuDNN'
-    dpkg-deb -x "$(find deb -maxdepth 1 -name 'qwenvit-cuda_*.deb')" root-qwenvit # both in one tree
+    dpkg-deb -x "$(find deb -maxdepth 1 -name 'qwenvit-cuda_*.deb')" root-qwenvit # both packages in one tree
     root-qwenvit/usr/bin/qwenvit info "$model" --backend cuda > said.txt 2>&1 || [ $? = 4 ] ||
         fail 'the packaged command with qwenvit-cuda'
     finds_cuda said.txt

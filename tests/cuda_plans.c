@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_plans LIBCUDA SHAPES...: the backend's cuDNN plans for GPUs that are not here, each as far
- * as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library, which cuDNN asks
- * for; it refuses to load anything, in words that tell: whatever cuDNN decides and compiles before
- * has gone well. SHAPES are lists of convolutions as `bench conv3d` takes them; --all tries every
- * choice instead of the first; --gpu N is for one GPU of the list alone.
+ * cuda_plans LIBCUDA SHAPES...: makes the backend's cuDNN plans for GPUs that this machine does not
+ * have, each as far as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library,
+ * which cuDNN asks for. The stub refuses to load anything and says so in words that can be
+ * recognised: if they come, everything that cuDNN decides and compiles before went well. SHAPES are
+ * lists of convolutions as `bench conv3d` takes them. --all tries every choice instead of only the
+ * first; --gpu N tries only one GPU of the list.
  */
 #include <ctype.h>
 #include <dlfcn.h>
@@ -17,12 +18,12 @@
 #include "cudnn_graph.h"
 #include "op_parse.h"
 
-/* What differs between GPUs and what plans may depend on. */
+/* The properties that differ between GPUs and on which plans may depend. */
 static const struct gpu {
     const char *name;
     int version, processors, threads, blocks, shared_bytes;
     long long l2_bytes, memory_bytes;
-    bool refused; /* too old for every plan here */
+    bool refused; /* The GPU is too old for every plan here. */
 } gpus[] = {
     { "V100", 700, 80, 2048, 32, 98304, 6 << 20, 16LL << 30, true },
     { "H200", 900, 132, 2048, 32, 232448, 60 << 20, 141LL << 30, false },
@@ -35,15 +36,16 @@ enum { MOST_OPERATIONS = 256 };
 struct check {
     const struct gpu *gpu;
     struct target_cuda target;
-    bool all;            /* choices */
+    bool all;            /* Whether to try every choice instead of the first. */
     struct qv_op *tried; /* [MOST_OPERATIONS] */
     int n_tried;
-    int right, wrong;             /* plans */
-    int surprises;                /* configurations that failed, but not at loading */
-    char kernel[QV_KERNEL_BYTES]; /* that runs the operation tried last, by its first choice */
+    int right, wrong;             /* Numbers of plans. */
+    int surprises;                /* Configurations that failed, but not at loading. */
+    char kernel[QV_KERNEL_BYTES]; /* The kernel that runs the operation tried last, by its first
+                                   * choice. */
 };
 
-/* ---- a GPU that is not here -------------------------------------------------------------------*/
+/* ---- a GPU that this machine does not have --------------------------------------------------- */
 
 static void
 print_properties(const struct gpu *gpu, char *text, size_t size)
@@ -93,7 +95,8 @@ open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gp
 
 /* ---- plans ------------------------------------------------------------------------------------*/
 
-/* One choice for one operation; says what would run it, as `info` does. */
+/* Makes the plan of one choice for one operation and writes into `text` what would run it, as
+ * `info` does. */
 static qv_status
 make_plan(struct check *check, const struct qv_op *op, int choice, char *text, size_t size,
           qv_error *err)
@@ -123,7 +126,7 @@ make_plan(struct check *check, const struct qv_op *op, int choice, char *text, s
     return status;
 }
 
-/* An engine by its number, or the naive kernel with cuDNN's reason. */
+/* Tells whether `text` names an engine by its number, or the naive kernel with cuDNN's reason. */
 static bool
 is_said(const char *text, qv_status status, const char *why)
 {
@@ -134,7 +137,8 @@ is_said(const char *text, qv_status status, const char *why)
            !strncmp(text + strlen(naive), why, 20);
 }
 
-/* cuDNN has no f32 sums of bf16 values for some: depthwise, and channels in odd numbers. */
+/* cuDNN has no plans with f32 sums of bf16 values for some convolutions: depthwise ones and those
+ * with odd numbers of channels. */
 static bool
 may_lack_plan(const struct qv_op *op)
 {
@@ -171,7 +175,7 @@ try_operation(struct check *check, const struct qv_op *op)
     }
 }
 
-/* segment_rows 0: of any length */
+/* segment_rows 0 stands for segments of any length. */
 static void
 try_segments(struct check *check, int64_t head_dim, int64_t rows, int64_t segments,
              int64_t segment_rows)
@@ -191,8 +195,8 @@ try_segments(struct check *check, int64_t head_dim, int64_t rows, int64_t segmen
     try_operation(check, &op);
 }
 
-/* Packs, from the smallest bucket to many images: one engine for all, or a segment's bits depend on
- * the plan that it goes through. */
+/* Tries packs from the smallest bucket to many images. One engine must serve all of them, or the
+ * bits of a segment would depend on the plan that it goes through. */
 static void
 try_packs(struct check *check, int64_t head_dim)
 {
@@ -212,7 +216,8 @@ try_packs(struct check *check, int64_t head_dim)
     }
 }
 
-/* Of the Qwen-VL towers: frames alone and eight at once, from thumbnails to large images; packs. */
+/* Tries the attention of the Qwen-VL towers: single frames and eight frames at once, from
+ * thumbnails to large images, and packs. */
 static void
 try_attention(struct check *check)
 {
@@ -226,7 +231,7 @@ try_attention(struct check *check)
     }
 }
 
-/* GEMMs with an activation that cuBLASLt lacks: fc1 of Qwen2-VL, from few rows to many. */
+/* Tries GEMMs with an activation that cuBLASLt lacks: fc1 of Qwen2-VL, from few rows to many. */
 static void
 try_activated(struct check *check)
 {
@@ -244,7 +249,7 @@ try_activated(struct check *check)
     }
 }
 
-/* The convolutions that a lowering comes down to. */
+/* Tries the convolutions to which a lowering comes down. */
 static void
 try_lowering(struct check *check, const qv_conv3d_desc *desc, qv_lowering lowering)
 {
@@ -269,7 +274,7 @@ try_line(struct check *check, const char *line, qv_error *err)
     if (status)
         return status;
     desc = qv_conv3d_defaults(&desc, QV_BF16);
-    /* in depth whoever runs it pads with frames */
+    /* In depth, the caller of the convolution pads with frames. */
     desc.d += desc.pad_front[0] + desc.pad_back[0];
     desc.pad_front[0] = desc.pad_back[0] = 0;
     desc.causal = QV_CAUSAL_NONE;
@@ -303,7 +308,7 @@ try_list(struct check *check, const char *path)
     return !status && read;
 }
 
-/* What cuDNN is not asked for; no device is. */
+/* Checks what cuDNN is not asked for. No device is asked either. */
 static bool
 check_cublas(void)
 {
@@ -338,7 +343,8 @@ check_cublas(void)
     return right;
 }
 
-/* What no cuDNN takes runs on our kernel, and says so; no device is asked. */
+/* Checks that an operation that no cuDNN takes runs on our kernel, and that this is said. No device
+ * is asked. */
 static bool
 check_naive(void)
 {
@@ -363,7 +369,8 @@ check_naive(void)
     return right;
 }
 
-/* Short segments run on our kernel in bf16, equal ones too where they say so; no device is asked. */
+/* Checks that short segments run on our kernel in bf16, and equal ones too where they say that they
+ * are short. No device is asked. */
 static bool
 check_short(void)
 {
@@ -443,7 +450,7 @@ main(int argc, char **argv)
         fprintf(stderr, "usage: cuda_plans [--all] [--gpu 0..%d] LIBCUDA SHAPES...\n", N_GPUS - 1);
         return 2;
     }
-    /* by its soname it is what cuDNN finds when it looks for the driver */
+    /* cuDNN looks for the driver by its soname, and finds this library. */
     if (!dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL)) {
         fprintf(stderr, "%s\n", dlerror());
         return 2;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* How far outputs lie from the truth. */
+/* Measures how far outputs lie from the truth. */
 #ifndef QV_TESTS_DISTANCE_H
 #define QV_TESTS_DISTANCE_H
 
 #include <math.h>
 #include <stdint.h>
 
-/* Mean and worst over rows of |x - truth| / |truth|; both NaN where any row has one. */
+/* The mean and the worst of |x - truth| / |truth| over the rows. Both are NaN if any row has a
+ * NaN. */
 static inline void
 row_distance(const float *x, const float *truth, int64_t rows, int64_t cols, double *mean,
              double *worst)
@@ -20,7 +21,7 @@ row_distance(const float *x, const float *truth, int64_t rows, int64_t cols, dou
         }
         double d = sqrt(off / size);
         *mean += d / (double)rows;
-        if (!isnan(*worst) && !(d <= *worst)) /* a NaN is not overwritten */
+        if (!isnan(*worst) && !(d <= *worst)) /* A NaN is not overwritten. */
             *worst = d;
     }
 }

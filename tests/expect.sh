@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What the tests of the command share; for them to include (.) before they go to their folder.
-n=0 # commands that were run
+# What the tests of the command share. They include it (.) before they change to their folder.
+n=0 # how many commands were run
 
 fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
 # expect CODE WORDS COMMAND...: runs it, checks the exit code and that its output says WORDS

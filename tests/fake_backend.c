@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Libraries in place of libqwenvit_cuda.so, by what is defined: FAKE_QV_BUILD_ID, one whose backend
- * is ref under the name cuda, and with FAKE_LOST a device that is lost after as many lists of
- * operations as the environment says, and that locks pages; FAKE_NEEDS, one that needs another library;
- * neither, one that is no backend.
+ * Libraries that stand in for libqwenvit_cuda.so. What is defined decides which one is built. With
+ * FAKE_QV_BUILD_ID, its backend is ref under the name cuda; with FAKE_LOST as well, its device is
+ * lost after as many lists of operations as the environment says, and it locks pages. With
+ * FAKE_NEEDS, it needs another library. With neither, it is no backend at all.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 #include "error.h"
 
 #ifdef FAKE_QV_BUILD_ID
-QV_API extern int fake_entries; /* calls of the entry */
+QV_API extern int fake_entries; /* How often the entry was called. */
 int fake_entries;
 
-static struct qv_backend table; /* ref's, but for its name and `open` */
+static struct qv_backend table; /* The table of ref, except for its name and `open`. */
 
 #ifdef FAKE_LOST
-static atomic_long n_lists; /* that were run */
+static atomic_long n_lists; /* How many lists were run. */
 
 static qv_status
 run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What tests/fake_backend.c needs and does not find. */
+/* The library that tests/fake_backend.c needs and does not find. */
 #include "qwenvit.h"
 
 QV_API int fake_cudnn(void);

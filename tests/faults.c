@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call that can fail does so once: `test_faults CLASS BACKEND` runs a small job (a tuned
- * Conv3d, then `qwenvit encode` of a short clip) again and again, and in the nth run the nth call of
- * the class fails. The job then ends in the right status and in words, leaves no memory, descriptor
- * or half a file behind, or, where the table gives a reason, comes out as if nothing had been; and
- * the next job is none the wiser. With a third argument only that n, and where the call came from.
- * The calls are taken in between by the linker (--wrap), so only what our own code calls counts.
+ * Makes every call that can fail do so once. `test_faults CLASS BACKEND` runs a small job (a tuned
+ * Conv3d, then `qwenvit encode` of a short clip) again and again, and in the nth run the nth call
+ * of the class fails. The job must then end with the right status and an error text, and leave no
+ * memory, descriptor or half-written file behind; or, where the table gives a reason, it must end
+ * as if nothing had failed. The next job must not be affected. With a third argument only that n is
+ * run, and the program prints where the call came from. The linker (--wrap) puts the wrappers
+ * between, so only the calls of our own code count.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -39,7 +40,7 @@
 
 enum class { ALLOC, IO, INTERRUPTED, PARTIAL, FFMPEG, PROCESS, ONEDNN, N_CLASSES };
 
-/* `least`: calls of a job that a class surely has. */
+/* `least` is how many calls of a class a job surely makes. */
 static const struct {
     const char *name;
     long least;
@@ -55,8 +56,9 @@ static const struct {
 
 struct call {
     const char *name;
-    qv_status status, also; /* of a job in which it fails; or this one */
-    const char *absorbed;   /* why it may end well */
+    qv_status status, also; /* The status of a job in which this call fails; `also` is a second one
+                             * that is allowed. */
+    const char *absorbed;   /* Why the job may end well all the same; NULL if it may not. */
 };
 
 static enum class armed = N_CLASSES;
@@ -88,7 +90,7 @@ counted(void *p)
     return p;
 }
 
-/* name, type, parameters, arguments as in faults.inc */
+/* The parameters are the name, type, parameters and arguments as in faults.inc. */
 #define WRAPPER(name, type, parameters)                                                            \
     type __real_##name parameters;                                                                 \
     type __wrap_##name parameters;                                                                 \
@@ -138,7 +140,8 @@ WRAPPER(free, void, (void *p))
     __real_free(p);
 }
 
-/* jansson's own; its parser calls a string bad syntax for which it finds no memory. */
+/* The allocator of jansson itself. When its parser finds no memory for a string, it reports bad
+ * syntax. */
 static void *
 malloc_json(size_t n)
 {
@@ -162,15 +165,16 @@ __wrap_open(const char *path, int flags, ...)
     return fails(IO, &self) ? -1 : __real_open(path, flags, mode);
 }
 
-/* The job's files. */
+/* The files of the job. */
 static const char clip_file[] = "clip.y4m", jpeg_file[] = "image.jpg", cut_file[] = "clip.mov",
-                  avc_file[] = "clip.ts", /* where FFmpeg has libx264 */
+                  avc_file[] = "clip.ts", /* Only where FFmpeg has libx264. */
     tokens_file[] = "tokens.safetensors", image_file[] = "image.png", tune_file[] = "tune.json",
                   log_file[] = "log.json";
 
 int __real_fstat(int fd, struct stat *out);
 
-/* Closes all the same, as the system does, which may say only then that what was written is lost. */
+/* Closes the file even when it reports a failure. The system does the same, and it may say only
+ * then that written data is lost. */
 WRAPPER(close, int, (int fd))
 {
     static const struct call calls[] = { { "close", QV_EIO, 0, "nothing was written through it" },
@@ -191,7 +195,7 @@ WRAPPER(close, int, (int fd))
     return -1;
 }
 
-/* Of files, and of memory that is shared with a decoder. */
+/* Used for files, and for the memory that is shared with a decoder. */
 WRAPPER(ftruncate, int, (int fd, off_t n))
 {
     static const struct call self = { "ftruncate", QV_EIO, QV_ENOMEM, NULL };
@@ -206,12 +210,12 @@ WRAPPER(mmap, void *, (void *at, size_t n, int protection, int flags, int fd, of
     return fails(PROCESS, &self) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, from);
 }
 
-/* What a power loss would take: a name given to a file that was not synced, and one whose folder was not
- * synced behind it. */
-static atomic_ullong synced; /* the file that was synced last */
+/* These find what a power loss would take: a name given to a file that was not synced, and a name
+ * whose folder was not synced afterwards. */
+static atomic_ullong synced; /* The file that was synced last. */
 static atomic_bool name_is_lost, order_is_wrong;
 
-/* Thousands of jobs do not wait for the disk. */
+/* Does not sync, so that thousands of jobs need not wait for the disk. */
 WRAPPER(fsync, int, (int fd))
 {
     static const struct call self = { "fsync", QV_EIO, 0, "a tune file is written if it can be" };
@@ -237,7 +241,7 @@ WRAPPER(rename, int, (const char *from, const char *to))
     return __real_rename(from, to);
 }
 
-/* Frees the context where it fails. */
+/* Frees the context when it fails, as FFmpeg does. */
 WRAPPER(avformat_open_input, int,
         (AVFormatContext * *format, const char *url, const AVInputFormat *which,
          AVDictionary **options))
@@ -257,13 +261,13 @@ enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SI
 
 enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3, AVC_S = 7 };
 
-/* What a job gives, beside its files. */
+/* What a job produces in addition to its files. */
 struct made {
     float y[N_Y];
     uint8_t rgb[MOST_RGB], late[MOST_RGB], avc[MOST_RGB];
 };
 
-static qv_error complaint; /* of the command */
+static qv_error complaint; /* The error that the command reported. */
 
 WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
 {
@@ -271,7 +275,7 @@ WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
     return complaint.status == status ? tool_exit_code(status) : -1;
 }
 
-/* Whole numbers: every lowering gives the same bits. */
+/* The values are whole numbers, so that every lowering gives the same bits. */
 static qv_status
 convolve(const char *backend, float *y, qv_error *err)
 {
@@ -310,8 +314,8 @@ convolve(const char *backend, float *y, qv_error *err)
     return status;
 }
 
-/* A checkpoint of two shards; tokens in bf16, an image of them, a line of JSON. decoder NULL: the
- * clip is decoded in this process. */
+/* Encodes with a checkpoint of two shards and writes tokens in bf16, an image of them and a line of
+ * JSON. With decoder NULL, the clip is decoded in this process. */
 static qv_status
 encode(const char *backend, qv_decoder *decoder, qv_error *err)
 {
@@ -344,7 +348,7 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
     return complaint.status ? complaint.status : QV_STATUS_MAX;
 }
 
-/* The one frame of a photo that lies on its side, or of a cut. */
+/* Reads the one frame of a photo that lies on its side, or of a cut. */
 static qv_status
 look_at(const char *file, double start_s, qv_decoder *decoder, uint8_t *rgb, qv_error *err)
 {
@@ -385,15 +389,15 @@ run_job(const char *backend, bool isolated, struct made *made, qv_error *err)
     return status;
 }
 
-/* ---- looking at what it left ----------------------------------------------------------------- */
+/* ---- looking at what a job left -------------------------------------------------------------- */
 
 struct bytes {
     size_t n;
     char at[1 << 16];
 };
 
-static struct bytes tokens, is_image; /* as they should be */
-static size_t log_size;               /* fields of the result */
+static struct bytes tokens, is_image; /* The files as they should be. */
+static size_t log_size;               /* How many fields the result has. */
 static struct made as_wanted;
 static int wrong, absorbed;
 
@@ -405,7 +409,7 @@ complain(long n, const char *what, const char *more)
     wrong++;
 }
 
-/* n 0: there is no such file. */
+/* `out->n` is 0 if there is no such file. */
 static void
 load(const char *name, struct bytes *out)
 {
@@ -443,7 +447,8 @@ check_folder(long n)
     closedir(dir);
 }
 
-/* 0: there is no such file, or nothing in it. A half of one is a fault. */
+/* The number of fields in the file; 0 if there is no such file or if it is empty. A half-written
+ * file counts as a fault. */
 static size_t
 fields(long n, const char *name)
 {
@@ -460,7 +465,7 @@ fields(long n, const char *name)
     return size;
 }
 
-/* The next descriptor that is free. */
+/* The next free descriptor. */
 static int
 next_fd(void)
 {
@@ -469,7 +474,8 @@ next_fd(void)
     return fd;
 }
 
-/* One job in which call n of a class fails; N_CLASSES: none. False: the job has not so many. */
+/* Runs one job in which call n of a class fails; with N_CLASSES none fails. Returns false if the
+ * job has fewer calls than that. */
 static bool
 check_job(const char *backend, enum class class, bool isolated, long n)
 {
@@ -527,7 +533,7 @@ make_clip(void)
     fclose(f);
 }
 
-/* The same JPEG at each second up to CUT_S. */
+/* A clip with the same JPEG at each second up to CUT_S. */
 static void
 make_cut(AVCodecContext *c, AVPacket *packet)
 {
@@ -550,7 +556,7 @@ make_cut(AVCodecContext *c, AVPacket *packet)
     avformat_free_context(mux);
 }
 
-/* A JPEG whose EXIF says that it is to be turned. */
+/* A JPEG whose EXIF data says that it has to be turned. */
 static void
 make_image(void)
 {
@@ -586,7 +592,8 @@ make_image(void)
     avcodec_free_context(&c);
 }
 
-/* H.264 in groups of three frames, with parameter sets in front of each: what is left out leaves these. */
+/* A clip of H.264 in groups of three frames, with parameter sets in front of each group. A fault
+ * that drops something still leaves these. */
 static void
 make_avc(void)
 {
@@ -645,7 +652,8 @@ main(int argc, char **argv)
     mkdir(folder, 0777);
     if (chdir(folder))
         return 2;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what is said comes before a crash */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* Line buffering, so that everything that was printed is seen
+                                       * before a crash. */
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
     make_image();

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# faults.sh TABLE LIBRARY...: each call of the LIBRARYs that can fail is in the TABLE (faults.inc),
-# or below among those whose failure changes nothing.
+# faults.sh TABLE LIBRARY...: tests that each call of the LIBRARYs that can fail is in the TABLE (faults.inc),
+# or in the list below of calls whose failure changes nothing.
 set -eu
 table=$1
 shift

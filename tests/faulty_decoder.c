@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit-decoder in hostile hands: does what QV_FAULT says before the third frame (after "opening ":
- * while it looks into the file), as code that took over a codec would, or tells lies about the file.
- * Without QV_FAULT each clip brings its own, in a box behind its end (faulty_decoder.h), and those
- * that bring none are decoded well. tests/test_isolation.c, test_planted.c, planted.sh and
- * python/tests/test_planted.py start it. Linked with --wrap for what decoding goes through.
+ * A hostile qwenvit-decoder. Before the third frame it does what QV_FAULT says (if the value begins
+ * with "opening ", while it looks into the file): it behaves as code that took over a codec would,
+ * or tells lies about the file. Without QV_FAULT each clip can bring its own fault, in a box behind
+ * its end (faulty_decoder.h); a clip that brings none is decoded well. tests/test_isolation.c,
+ * test_planted.c, planted.sh and python/tests/test_planted.py start this program. It is linked with
+ * --wrap for the functions that decoding goes through.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define main decoder_main /* the program itself, behind our main */
+#define main decoder_main /* The real program; our main calls it. */
 #include "../media/decoder.c"
 #undef main
 
@@ -43,7 +44,7 @@ const char *__real_qvm_sandbox(int64_t memory, int first_fd);
 const char *__wrap_qvm_sandbox(int64_t memory, int first_fd);
 
 static const char *fault;
-static atomic_bool deaf; /* the thread that listens takes nothing more */
+static atomic_bool deaf; /* Whether the thread that listens stops taking messages. */
 
 static bool
 is(const char *name)
@@ -51,7 +52,7 @@ is(const char *name)
     return !strcmp(fault, name);
 }
 
-/* "NAME N": the number. */
+/* Reads the number of a fault "NAME N". */
 static bool
 takes(const char *name, int *n)
 {
@@ -70,7 +71,7 @@ send_event(int32_t kind, int32_t status)
     qvm_send(FIRST_FD, &event, sizeof event);
 }
 
-/* Says that it is alive, and lies beside that. */
+/* Says that the process is alive, and adds false numbers. */
 static void
 send_numbers(int64_t damaged, double busy_s)
 {
@@ -100,13 +101,13 @@ hang(void)
         ;
 }
 
-/* Until there is none, as a bomb does. */
+/* Takes memory until there is none left, as a decompression bomb does. */
 static qv_status
 take_all_memory(qv_error *err)
 {
     enum { STEP = 1 << 20, PAGE = 4096 };
     for (int64_t taken = 0; taken < (int64_t)1 << 33; taken += STEP) {
-        volatile char *p = malloc(STEP); /* or a compiler leaves it all out */
+        volatile char *p = malloc(STEP); /* Volatile, or a compiler leaves it all out. */
         if (!p)
             return qv_fail(err, QV_ENOMEM, "no memory while decoding");
         for (int i = 0; i < STEP; i += PAGE)
@@ -115,7 +116,8 @@ take_all_memory(qv_error *err)
     return QV_OK;
 }
 
-/* Each must be refused; the ones that are not are a bit of the result. */
+/* Tries calls of which each must be refused. A call that is not refused sets a bit of the
+ * result. */
 static unsigned
 try_to_escape(void)
 {
@@ -132,7 +134,7 @@ try_to_escape(void)
                           kill(getppid(), SIGUSR1),
                           (int)syscall(SYS_tgkill, getppid(), getppid(), SIGUSR1),
                           (int)fork(),
-                          prctl(PR_SET_PDEATHSIG, 0), /* to outlive its parent */
+                          prctl(PR_SET_PDEATHSIG, 0), /* This would let it outlive its parent. */
                           (int)setsid(),
                           setpgid(0, 0),
                           chmod("victim", 0) };
@@ -142,16 +144,17 @@ try_to_escape(void)
     out |= (write(STDOUT_FILENO, "out", 3) >= 0 || write(STDERR_FILENO, "out", 3) >= 0) << 19;
 #endif
     char *const argv[] = { NULL };
-    execve("/bin/true", argv, argv); /* does not come back where it is allowed */
+    execve("/bin/true", argv, argv); /* It does not return if it is allowed. */
     char byte;
-    if (syscall(SYS_clone3, NULL, 0) >= 0 || errno != ENOSYS) /* C libraries then use clone */
+    if (syscall(SYS_clone3, NULL, 0) >= 0 || errno != ENOSYS) /* On ENOSYS, C libraries use clone
+                                                               * instead. */
         out |= 1U << 18;
     if (read(QV_LEAKED_FD, &byte, 1) >= 0 || errno != EBADF)
         out |= 1U << 20;
     return out;
 }
 
-/* Tells of more frames than the socket holds requests, and hears nothing. */
+/* Reports more frames than the socket has room for requests, and takes no message. */
 static void
 flood(void)
 {
@@ -161,27 +164,27 @@ flood(void)
     sleep_for_ever();
 }
 
-/* What ends the process. */
+/* The faults that end the process. */
 static void
 die(void)
 {
     int n;
     if (is("segv") || takes("signal", &n)) {
         n = is("segv") ? SIGSEGV : n;
-        signal(n, SIG_DFL); /* the address sanitizer's handler would exit */
+        signal(n, SIG_DFL); /* Otherwise the address sanitizer's handler would exit. */
         raise(n);
     }
     if (is("abort"))
         abort();
     if (takes("exit", &n))
         _exit(n);
-    if (is("leaderless")) { /* the thread that listens goes on, and hears nothing */
+    if (is("leaderless")) { /* The thread that listens goes on, but takes no message. */
         atomic_store(&deaf, true);
         syscall(SYS_exit, 0);
     }
 }
 
-/* What makes it silent, or slow. */
+/* The faults that make the process silent or slow. */
 static void
 stall(void)
 {
@@ -199,7 +202,8 @@ stall(void)
     }
     if (is("hung up")) {
         syscall(SYS_close,
-                FIRST_FD); /* another thread reads it: a race that close() would have told of */
+                FIRST_FD); /* Another thread reads from it. With close(), the thread sanitizer would
+                            * report the race. */
         sleep_for_ever();
     }
     for (int i = 0; is("slow") && i < 6; i++) {
@@ -208,7 +212,7 @@ stall(void)
     }
 }
 
-/* Events that cannot be, or not now. */
+/* The faults that send impossible events, or events at the wrong time. */
 static void
 lie(void)
 {
@@ -286,7 +290,7 @@ __wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
     return status ? status : __real_qvm_reader_read(reader, index, height, width, dst, err);
 }
 
-/* The fault that the clip itself brings. */
+/* Takes the fault that the clip itself brings. */
 static void
 take_fault_of(int fd)
 {
@@ -381,7 +385,7 @@ __wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch 
     return status;
 }
 
-/* Ends the process at the first try of what the sandbox would refuse in silence. */
+/* Ends the process at the first try of a call that the sandbox would refuse without a report. */
 static void
 end_on_try(void)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* What is written into clips in one way by FFmpeg 5.1 and in another since 6.1. */
+/* Parts of clips that are written in one way with FFmpeg 5.1 and in another since 6.1. */
 #ifndef QV_TESTS_FFMPEG_WRITE_H
 #define QV_TESTS_FFMPEG_WRITE_H
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 
-/* Room for a stream's side data, which is with its codec parameters since 6.1; NULL for lack of
- * memory. */
+/* Makes room for a stream's side data, which is kept with its codec parameters since 6.1. NULL if
+ * there is no memory. */
 static inline uint8_t *
 stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
 {

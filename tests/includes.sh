@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Who may include whom: a room its own files, and those that stand below it. Without arguments the
-# whole tree is held to the table; includes.sh --selftest shows that a breach is seen.
+# Tests which files may include which headers: a room may include its own and those of the rooms below it.
+# Without arguments the whole tree is compared with the table; includes.sh --selftest tests that a breach is
+# found.
 set -eu
 cd "$(dirname "$0")/.."
 
-# A room, and the rooms (or single files) whose headers it may name. `src` alone: error.h and its like.
+# A room, and the rooms (or single files) whose headers it may include. `src` stands for src/error.h and the like.
 rules='
 src            include
 src/files      include src
@@ -25,7 +26,7 @@ python/src     include src/dtype.h src/error.h src/files src/engine/block_order.
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '
 
-# "FILE HEADER" a line: the headers of ours that a file includes, as paths from the top
+# prints "FILE HEADER" lines: the headers of ours that a file includes, as paths from the top
 includes() {
     for f in include/*.h src/*.[ch] src/*/*.[ch]* cpu/*.[ch] cuda/*.[ch]* metal/*.[chm]* media/*.[ch] \
         job/*.[ch] cache/*.[ch] python/src/*.cpp python/src/*.h tools/*/*.[ch]; do
@@ -37,7 +38,7 @@ includes() {
     done
 }
 
-# breaches: the lines of standard input that no rule allows
+# breaches: prints the lines of standard input that no rule allows
 breaches() {
     awk -v rules="$rules" '
         function room(path) { sub("/[^/]*$", "", path); return path }

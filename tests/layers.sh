@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Object files lie in layers: some call others, and none is called back.
+# Tests that object files lie in layers: a file may call those below it, and none of them calls back.
 # Usage: layers.sh OBJECT...
 set -eu
 calls=$(nm -A "$@" | awk '

@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Every link of a page to a file leads to one; and nobody names a generator beside a preset, which has its own.
+# Tests that every link of a page to a file leads to one, and that no page names a generator beside a preset,
+# which has its own.
 # Usage: links.sh ROOT
 set -eu
 cd "$1"
 n=0 bad=0
 for page in *.md docs/*.md python/*.md tools/*/*.md; do
-    # ](target), without what is after #; addresses are not ours to check
+    # takes ](target) without the part after #, and leaves out addresses
     for link in $(grep -o ']([^) ]*)' "$page" | sed 's/^](//; s/)$//; s/#.*//' | grep -v '^[a-z]*:' | sort -u); do
         n=$((n + 1))
         [ -e "$(dirname "$page")/$link" ] || { bad=$((bad + 1)); echo "$page: no $link"; }

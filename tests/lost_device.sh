@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# A device that is lost in the middle of a list, at each of its chunks in turn: said in words, exit code
-# 4; what is done by then is whole, nothing is half written, and running again goes on to what an
-# undisturbed run makes.
-# Usage: lost_device.sh QWENVIT MODEL DRIVER BACKENDS WORK, the last two a driver and a folder with a backend
-# that are none (fake_backend.c)
+# Tests a device that is lost in the middle of a list, at each of its chunks in turn. The command must say so
+# and give exit code 4. The clips that were done are complete, nothing is half written, and another run
+# completes the list to the result of an undisturbed run.
+# Usage: lost_device.sh QWENVIT MODEL DRIVER BACKENDS WORK. DRIVER is a fake driver and BACKENDS a folder with a
+# fake backend (fake_backend.c).
 set -eu
 qwenvit=$1 model=$2 driver=$3 QWENVIT_BACKENDS=$4 work=$5
 . "$(dirname "$0")/expect.sh"
@@ -13,7 +13,7 @@ ln -s "$driver" driver/libcuda.so.1
 LD_LIBRARY_PATH=$PWD/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export QWENVIT_BACKENDS LD_LIBRARY_PATH
 
-# run COMMAND...: true if it was done, false if its device was lost, which it is to say once
+# run COMMAND...: succeeds if the command did, and fails if its device was lost, which it must report once
 run() {
     n=$((n + 1)) got=0
     FAKE_LOST_AFTER=$after "$@" > out.txt 2> err.txt < /dev/null || got=$?
@@ -23,7 +23,7 @@ run() {
     return 1
 }
 
-for i in 1 2 3; do # a chunk each
+for i in 1 2 3; do # one chunk each
     { printf 'P6\n64 64\n255\n'; yes "$i pixels" | head -c 12288; } > p$i.ppm
     echo p$i.ppm >> list.txt
 done
@@ -66,7 +66,7 @@ while ! run $cache --out some/$after; do
 done
 [ $after -ge 3 ] || fail "encoded in $after chunks: nothing was lost in the middle"
 
-# a device with memory of its own, which callers' pointers may lead to; lost in the middle of a bench
+# a device with memory of its own, to which callers' pointers may lead, is lost in the middle of a bench
 bench="$qwenvit bench tower --model $model --backend cuda --grid 1,4,4 --repeats 1 --no-limit --json"
 expect 0 '"way":"device call"' $bench
 for memory in page-locked pageable device; do

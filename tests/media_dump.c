@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* media_dump CLIP OUT [key=value ...]: frames as raw RGB to OUT, what was decided as JSON to
- * stdout. qwen2=1: with the numbers of Qwen2.5-VL's files, glm=1: of GLM's classes. For
+/* media_dump CLIP OUT [key=value ...]: writes frames as raw RGB to OUT, and what was decided as
+ * JSON to stdout. qwen2=1 uses the numbers of Qwen2.5-VL's files, glm=1 those of GLM's classes. For
  * media_parity.py. */
 #include <inttypes.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static const struct {
 #undef AT
 };
 
-/* The numbers of Qwen2.5-VL's preprocessor_config.json, which its clips follow too. */
+/* The numbers of Qwen2.5-VL's preprocessor_config.json. Its clips follow them too. */
 static void
 take_qwen2(qv_preprocess *image, qv_preprocess *video)
 {

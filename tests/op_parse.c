@@ -9,7 +9,8 @@
 #include "dtype.h"
 #include "error.h"
 
-/* What has been read: bits, 1 << field; and dtype=, which is for those that were not. */
+/* What has been read: one bit, 1 << field, for each field, and dtype=, which is for the operands
+ * that were not named. */
 struct reading {
     struct qv_op op;
     uint64_t seen;
@@ -17,7 +18,7 @@ struct reading {
     qv_dtype dtype;
 };
 
-/* A word up to the next blank; false at the end of the text. */
+/* Reads a word up to the next blank. Returns false at the end of the text. */
 static bool
 next_word(const char **text, char *word, size_t size)
 {
@@ -56,7 +57,7 @@ parse_act(const char *value, int64_t *out)
 
 static const char a_dtype[] = "the name of a dtype, as f32 or bf16";
 
-/* NULL, or what the value should be. */
+/* NULL, or a description of what the value should be. */
 static const char *
 parse_value(const struct qv_field *field, const char *value, void *at)
 {
@@ -90,7 +91,8 @@ parse_value(const struct qv_field *field, const char *value, void *at)
     return NULL;
 }
 
-/* The field of that name. A field and an operand may share it: a dtype is the operand's. */
+/* Finds the field of that name. A field and an operand may share a name; a dtype is then the
+ * operand's. */
 static size_t
 find_field(enum qv_op_kind kind, const char *name, const char *value)
 {
@@ -106,7 +108,7 @@ find_field(enum qv_op_kind kind, const char *name, const char *value)
     return found;
 }
 
-/* "m=760" into its field, "x=bf16" into the operand's. */
+/* Reads "m=760" into its field, and "x=bf16" into the operand's. */
 static qv_status
 parse_word(struct reading *r, char *word, qv_error *err)
 {

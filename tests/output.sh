@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# What the command writes appears whole or not at all: too little space, a device that is full, no
-# such folder, signals. What was there under the name stays, nothing half written stays, and the
-# exit code and a text say so.
+# Tests that the command's output appears as a whole or not at all, with too little space, a full device, a
+# missing folder, and signals. A file that had the name before stays, nothing half written stays, and the exit
+# code and a text report the failure.
 # Usage: output.sh QWENVIT GOLDEN WORK
 set -eu
 # name spaces of our own, where they can be had: to mount a small disk in
@@ -12,12 +12,12 @@ qwenvit=$1 model=$2/qwen3_vl work=$3
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/disk" && cd "$work"
 
-# whole CODE WORDS COMMAND...: as expect, and no temporary file stays
+# whole CODE WORDS COMMAND...: does what expect does, and checks that no temporary file stays
 whole() {
     expect "$@"
     [ -z "$(ls . disk | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
 }
-# fails CODE WORDS FILE COMMAND...: and neither makes FILE, nor changes the one that is there
+# fails CODE WORDS FILE COMMAND...: also checks that the command neither makes FILE nor changes it
 fails() {
     code=$1 words=$2 file=$3; shift 3
     rm -rf "$file"
@@ -27,9 +27,9 @@ fails() {
     whole "$code" "$words" "$@"
     [ "$(cat "$file")" = 'what was there' ] || fail "changed $file: $*"
 }
-# limited COMMAND...: files of 512 bytes at most (no clip can be decoded then)
+# limited COMMAND...: runs it with files of 512 bytes at most (no clip can be decoded then)
 limited() { (ulimit -f 1; exec "$@"); }
-# fill PAGES: all but so many of the two pages of disk/
+# fill PAGES: fills disk/, which has two pages, and leaves PAGES of them free
 fill() { rm -f disk/*; head -c $((4096 * (2 - $1))) /dev/zero > disk/fill; }
 
 { printf 'P6\n96 64\n255\n'; head -c 18432 /dev/zero | tr '\0' '\152'; } > grey.ppm
@@ -49,7 +49,7 @@ if [ -n "${QV_OWN_MOUNTS:-}" ] && mount -t tmpfs -o size=8k none disk; then
         [ "$(cat disk/$file)" = 'what was there' ] || fail "changed disk/$file"
     done
     fill 1
-    head -c 4000 /dev/zero > disk/records.json # room for the begin of a line
+    head -c 4000 /dev/zero > disk/records.json # leaves room for the beginning of a line
     whole 3 'records.json: cannot append' $encode -o /dev/null --json=disk/records.json
     [ "$(wc -c < disk/records.json)" = 4000 ] || fail 'half a record stays'
 else
@@ -91,7 +91,7 @@ whole 0 tokens $encode -o /dev/null --picture pipe.png
 wait $!
 cmp whole.png read.png || fail 'a pipe got other bytes'
 
-# interrupted SIGNAL CODE COMMAND...: once there is a temporary file o.safetensors.tmp.PID.N
+# interrupted SIGNAL CODE COMMAND...: sends SIGNAL once there is a temporary file o.safetensors.tmp.PID.N
 interrupted() {
     signal=$1 code=$2; shift 2
     rm -f o.safetensors
@@ -108,16 +108,16 @@ interrupted() {
     [ ! -e o.safetensors ] || fail "an interrupted command left its output: $*"
 }
 whole 0 seconds "$qwenvit" synth --clip motion.mp4
-mkfifo nobody.png # nobody reads from it: at the latest there the command waits
+mkfifo nobody.png # nobody reads from it, so the command waits there at the latest
 interrupted TERM 143 "$qwenvit" encode motion.mp4 --model "$model" -o o.safetensors --num-frames 768 \
     --max-pixels 100000000 --quiet --drawing nobody.png
-# (who runs this in the background may have it ignored, which it then must be)
+# (a shell in the background may ignore the signal, and then the command must ignore it too)
 case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2> /dev/null) in
 [2367abef]) echo 'SIGINT is ignored here: not tested' ;;
 *) interrupted INT 130 $encode -o o.safetensors --drawing nobody.png ;;
 esac
 
-# frames that were damaged are counted at the end, and the file says how many
+# damaged frames are counted at the end, and the file says how many there were
 cp motion.mp4 damaged.mp4
 head -c 3000 /dev/zero | dd of=damaged.mp4 bs=1 seek=40000 conv=notrunc 2> /dev/null
 whole 0 tokens "$qwenvit" encode damaged.mp4 --model "$model" -o damaged.safetensors --json --quiet

@@ -1,23 +1,23 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The command with a decoder in hostile hands beside it: of the clips of a cache or of a list each that is
-# planted fails alone and in words, the others are done; run again, a cache goes on to what it lacks.
+# Tests the command with a hostile decoder beside it. Of the clips of a cache or a list, each clip with a planted
+# fault fails alone and with an error text, and the others are done. Run again, a cache goes on to the missing ones.
 # Usage: planted.sh QWENVIT FAULTY_DECODER MODEL WORK
 set -eu
 qwenvit=$1 faulty=$2 model=$3 work=$4
 . "$(dirname "$0")/expect.sh"
-unset QV_FAULT # each clip says what is done to it
+unset QV_FAULT # each clip brings its own fault
 rm -rf "$work" && mkdir -p "$work/bin" "$work/out" && cd "$work"
 cp "$qwenvit" bin/qwenvit
-cp "$faulty" bin/qwenvit-decoder # which the command looks for beside itself
+cp "$faulty" bin/qwenvit-decoder # the command looks for it beside itself
 qwenvit=$PWD/bin/qwenvit
 
-# plant FAULT FILE: a clip whose decoder does so (faulty_decoder.h)
+# plant FAULT FILE: makes a clip whose decoder has the fault (faulty_decoder.h)
 plant() {
     cp v.mp4 "$2"
     printf '\000\000\000\060free%-40s' "planted: $1" >> "$2"
 }
-n_good=20 n_bad=0 # of so many frames that the requests for them would fill a socket
+n_good=20 n_bad=0 # clips with so many frames that the requests for them would fill a socket
 "$qwenvit" synth --clip v.mp4 > /dev/null
 for i in $(seq $n_good); do echo "{\"path\": \"v.mp4\", \"key\": \"good $i\"}" >> list.txt; done
 while read -r fault; do
@@ -48,7 +48,7 @@ garbage
 END
 plant names 'names.mp4'
 echo names.mp4 >> list.txt # a name of a codec that is no text costs nothing
-sort list.txt > mixed.txt  # bad ones first
+sort list.txt > mixed.txt  # bad clips come first
 common="--model $model --backend ref --quiet --decode-seconds 20 --num-frames 400 --min-pixels 1 --max-pixels 16384"
 cache="$qwenvit cache $common --list mixed.txt --out tokens"
 
@@ -59,7 +59,7 @@ expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out tokens --check --quiet
 expect 1 "0 done, 0 tokens, 0 failed; 21 were there, $n_bad had failed before" $cache
 expect 3 'its decoder takes no requests' "$qwenvit" cache --out tokens --get 'bad 1.mp4' -o k.safetensors
 
-# clips that come to good hands are done, and a list has no others
+# the bad clips are replaced by good ones; then they are done, and the list has no others
 for i in $(seq $n_bad); do cp v.mp4 "bad $i.mp4"; done
 expect 0 "$n_bad done" $cache
 expect 0 "$((21 + n_bad)) ok, 0 failed, 0 missing" "$qwenvit" cache --out tokens --status --list mixed.txt

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# What is shipped names no folder of the machine that built it: such a folder may be anybody's elsewhere,
-# and so would be what is opened from there.
-# Usage: shipped.sh FOLDER|WHEEL PATH...: exit 1 if a file of it has one of the paths in it, anywhere.
+# Tests that shipped files name no folder of the machine that built them. On another machine anybody may own a
+# folder of that name, and put files there that would be opened.
+# Usage: shipped.sh FOLDER|WHEEL PATH...: exits with 1 if a file of it contains one of the paths anywhere.
 set -eu
 shipped=$1
 shift

@@ -5,14 +5,14 @@
     snippets.py WORK [PAGE..]        all, or those of some pages, below the folder WORK
     snippets.py --show PAGE          the first snippet of a page
 
-README's first lines come first: they make an environment in a home of their own, and all others run in that. A page
-runs from its top to its end in a folder in which its names are there (clip.mp4, clips.txt, a checkpoint, a cache):
-an indented block or one of ```sh in a shell, those of ```python in one interpreter, one after another. Other blocks
-are others' to check. A comment before a block says what is otherwise:
+README's first lines are run first. They make an environment in a home of their own, and all other blocks run in it.
+A page runs from its top to its end in a folder that holds the files it names (clip.mp4, clips.txt, a checkpoint, a
+cache). An indented block or one of ```sh runs in a shell; blocks of ```python run in one interpreter, one after
+another. Other blocks are not run. A comment before a block changes how it is run:
 
-    <!-- snippet: not run: WHY -->         of all of the page: <!-- page: not run: WHY -->
-    <!-- snippet: needs torch, ray -->     it is run where these modules are
-    <!-- snippet: in the sources -->       the working folder is the sources' own
+    <!-- snippet: not run: WHY -->         it is not run; for a whole page: <!-- page: not run: WHY -->
+    <!-- snippet: needs torch, ray -->     it is run where these modules are installed
+    <!-- snippet: in the sources -->       the working folder is the folder of the sources
     <!-- snippet: before
     CODE -->                               Python that readers do not need to see, run before it
 """
@@ -52,7 +52,7 @@ def pages():
 
 
 def _code_end(lines, i):
-    """Behind the last line of the indented block that begins at i."""
+    """Returns the index behind the last line of the indented block that begins at i."""
     end = i
     while i < len(lines) and (lines[i].startswith("    ") or not lines[i].strip()):
         i += 1
@@ -61,7 +61,7 @@ def _code_end(lines, i):
 
 
 def blocks(page):
-    """What a page has as code, in its order."""
+    """Returns the code blocks of a page in their order."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as f:
         text = f.read()
     lines, found, marks, page_why, i = text.split("\n"), [], [], "", 0
@@ -108,7 +108,7 @@ def python_blocks(page):
 # ---- what they find ------------------------------------------------------------------------------
 
 def environment(home):
-    """Of a user who has nothing but a system; PyPI's packages are those that deps.sh has fetched."""
+    """The environment of a user with only a system. PyPI's packages are those that deps.sh has fetched."""
     site = glob.glob(os.path.join(DEPS, "lib", "python3*", "site-packages"))[0]
     kept = {k: v for k, v in os.environ.items() if k.startswith(("CMAKE_", "CCACHE_", "LANG", "TMPDIR"))}
     return {**kept, "HOME": home, "PATH": f"/usr/local/bin:/usr/bin:/bin:{DEPS}/bin", "PYTHONPATH": site,
@@ -117,12 +117,12 @@ def environment(home):
 
 
 def in_environment(env):
-    """The same behind README's first lines."""
+    """The environment after README's first lines have been run."""
     return {**env, "PATH": f"{env['HOME']}/qwenvit/bin:{env['PATH']}", "VIRTUAL_ENV": f"{env['HOME']}/qwenvit"}
 
 
 def prepare(folder, env):
-    """What the pages' names stand for: clips, images, lists, a checkpoint, a cache."""
+    """Makes the files that the pages' names stand for: clips, images, lists, a checkpoint, a cache."""
     os.makedirs(folder)
     shutil.copytree(os.path.join(ROOT, "tests", "golden", "qwen3_vl"), os.path.join(folder, "Qwen3-VL-4B-Instruct"))
     shutil.copy(os.path.join(ROOT, "docs", "tokens.png"), os.path.join(folder, "b.png"))
@@ -139,7 +139,7 @@ def prepare(folder, env):
 
 # ---- running -------------------------------------------------------------------------------------
 
-# Runs a page's blocks (JSON on standard input) in one interpreter; says which are left out, and which failed.
+# Runs a page's blocks (JSON on standard input) in one interpreter. Prints which are left out and which failed.
 RUNNER = r"""
 import importlib.util, json, subprocess, sys, time, traceback
 names, blocks = {"__name__": "__main__"}, json.load(sys.stdin)
@@ -165,7 +165,7 @@ for b in blocks:
 
 
 def run_page(page, work, env, skip=()):
-    """The lines that RUNNER says, and whether all is well."""
+    """Returns the lines that RUNNER prints, and whether all blocks succeeded."""
     here = os.path.join(work, page.replace("/", "_"))
     shutil.copytree(os.path.join(work, "prepared"), here)
     todo = [{**b._asdict(), "cwd": ROOT if b.in_sources else here} for b in blocks(page)
@@ -179,7 +179,7 @@ def run_page(page, work, env, skip=()):
 
 
 def install(work, env):
-    """README's first lines; the block, how long it took."""
+    """Runs README's first lines. Returns their block and how long it took."""
     first = blocks("README.md")[0]
     assert first.in_sources and "pip install" in first.code, "README's first lines install it"
     began = time.monotonic()

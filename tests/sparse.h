@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A safetensors file that is its header, and a hole where the data would be: checkpoints of any size
- * that take no room. Who wants values writes them to sparse_offset.
+ * Writes a safetensors file that consists of its header and a hole where the data would be, so
+ * checkpoints of any size take no room. A test that wants values writes them to sparse_offset.
  */
 #ifndef QV_TESTS_SPARSE_H
 #define QV_TESTS_SPARSE_H
@@ -18,10 +18,10 @@ enum { SPARSE_MOST_HEADER = 64 << 10 };
 struct sparse {
     char text[SPARSE_MOST_HEADER];
     size_t used;
-    uint64_t data; /* bytes described so far */
+    uint64_t data; /* How many bytes were described so far. */
 };
 
-/* Tensor PREFIXNAME of such a shape. False: a file cannot have so much. */
+/* Adds tensor PREFIXNAME of the given shape. Returns false if that is more than a file can have. */
 static inline bool
 sparse_add(struct sparse *s, const char *dtype, uint64_t element, const char *prefix,
            const char *name, int n_dims, const int64_t *dims)
@@ -43,21 +43,23 @@ sparse_add(struct sparse *s, const char *dtype, uint64_t element, const char *pr
                  "%c\"%s%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
                  s->used ? ',' : '{', prefix, name, dtype, shape, (unsigned long long)s->data,
                  (unsigned long long)end);
-    if (length < 0 || (size_t)length + 1 >= room) /* and a brace behind it */
+    if (length < 0 || (size_t)length + 1 >= room) /* Leaves room for the closing brace. */
         return false;
     s->used += (size_t)length;
     s->data = end;
     return true;
 }
 
-/* Where a byte of the data, as sparse.data counted it, is in the file. No tensor is added any more. */
+/* Returns the place in the file of a byte of the data, counted as in sparse.data. After this call
+ * no tensor may be added. */
 static inline uint64_t
 sparse_offset(const struct sparse *s, uint64_t at)
 {
     return 8 + s->used + 1 + at;
 }
 
-/* The file, open for writing; negative: it cannot be made. The caller closes it. */
+/* Makes the file and returns it, open for writing; negative if it cannot be made. The caller closes
+ * it. */
 static inline int
 sparse_write(const struct sparse *s, const char *path)
 {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# A shared library exports what its headers declare, no more and no less; in a static one, where
-# hidden names meet those of whoever links it, all start with qv_ or qvm_.
+# Tests that a shared library exports exactly what its headers declare. In a static library, hidden names meet
+# those of the program that links it, so all of them must start with qv_ or qvm_.
 # Usage: symbols.sh SHARED STATIC HEADER..., where STATIC is - if there is none
 set -eu
 shared=$1
@@ -14,7 +14,7 @@ exported=$(nm -D --defined-only "$shared" | awk '{print $3}' | LC_ALL=C sort)
     echo "$* declares: $declared"
     exit 1
 }
-# (what compilers add: the locks of OpenMP's critical sections, tables of C++ and Objective-C)
+# (compilers add locks of OpenMP's critical sections, and tables of C++ and Objective-C)
 foreign=$([ "$static" = - ] || nm -g --defined-only "$static" |
     awk 'NF == 3 && $3 !~ /^(qvm?_|\.gomp_critical_user_qv_|DW\.ref\.|\.objc_|__objc_)/ {print $3}')
 [ -z "$foreign" ] || { echo "$static has: $foreign"; exit 1; }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What was written, synced and named, in its order, for tests that the linker puts between a library and
- * the system. A loss of power may undo all that was not synced: a name for bytes that are not on the disk,
- * and a file that is there without its name. Include after cmocka.h.
+ * Keeps what was written, synced and named, in order, for tests whose wrappers the linker puts
+ * between a library and the system. A power loss may undo everything that was not synced. It may
+ * then leave a name for bytes that are not on the disk, or a file without its name. Include this
+ * file after cmocka.h.
  */
 #ifndef QV_TESTS_SYNC_LOG_H
 #define QV_TESTS_SYNC_LOG_H
@@ -16,13 +17,13 @@ struct sync_event {
     enum sync_kind kind;
     dev_t device;
     ino_t inode;
-    dev_t folder_device; /* SYNC_NAMED: of the folder that has the name */
+    dev_t folder_device; /* SYNC_NAMED: the folder that has the name. */
     ino_t folder;
 };
 
 static struct sync_event sync_events[1 << 14];
 static size_t n_sync_events;
-static bool sync_logs; /* whether events are kept */
+static bool sync_logs; /* Whether events are kept. */
 static pthread_mutex_t sync_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static inline void
@@ -32,7 +33,7 @@ sync_log_begin(void)
     sync_logs = true;
 }
 
-/* folder: NULL but for SYNC_NAMED. */
+/* `folder` is NULL except for SYNC_NAMED. */
 static inline void
 sync_log_add(enum sync_kind kind, const struct stat *file, const struct stat *folder)
 {
@@ -47,7 +48,7 @@ sync_log_add(enum sync_kind kind, const struct stat *file, const struct stat *fo
     pthread_mutex_unlock(&sync_lock);
 }
 
-/* A call that succeeded on an open file or folder. */
+/* Logs a call that succeeded on an open file or folder. */
 static inline void
 sync_log_fd(enum sync_kind kind, int fd)
 {
@@ -56,7 +57,7 @@ sync_log_fd(enum sync_kind kind, int fd)
         sync_log_add(kind, &st, NULL);
 }
 
-/* Whether an inode was synced among events [from, end). */
+/* Tells whether an inode was synced among events [from, end). */
 static inline bool
 sync_log_has(dev_t device, ino_t inode, size_t from, size_t end)
 {
@@ -67,7 +68,7 @@ sync_log_has(dev_t device, ino_t inode, size_t from, size_t end)
     return false;
 }
 
-/* Whether the bytes of a file were on the disk before event `end`. */
+/* Tells whether the bytes of a file were on the disk before event `end`. */
 static inline bool
 sync_log_is_clean(const struct sync_event *file, size_t end)
 {
@@ -79,8 +80,8 @@ sync_log_is_clean(const struct sync_event *file, size_t end)
     return clean;
 }
 
-/* Ends the log: each file that was given a name was synced before, and its folder afterwards. How many
- * names there were. */
+/* Ends the log and checks that each file that was given a name was synced before, and its folder
+ * afterwards. Returns how many names there were. */
 static inline int
 sync_log_end(void)
 {

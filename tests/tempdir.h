@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A temporary folder per test, and files in it. Include after cmocka.h, and with _GNU_SOURCE. */
+/* A temporary folder for each test, and files in it. Include this file after cmocka.h, and define
+ * _GNU_SOURCE. */
 #ifndef QV_TESTS_TEMPDIR_H
 #define QV_TESTS_TEMPDIR_H
 
@@ -41,7 +42,7 @@ tempdir_remove(void **state)
     return nftw(tempdir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The name's path; the text is good for the next 7 calls. */
+/* The path of a name in the folder. It stays valid for the next 7 calls. */
 static inline const char *
 temp_path(const char *name)
 {
@@ -81,7 +82,8 @@ temp_count(void)
     return n;
 }
 
-/* The status, and every word of `words` (separated by '|') in the text, which no terminal obeys. */
+/* Checks the status, and that the error text has every word of `words` (separated by '|') and
+ * nothing that a terminal would obey. */
 static inline void
 expect_failure(const char *what, qv_status wanted, const char *words, qv_status got,
                const qv_error *err)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A file that appears whole or not at all: on the disk before it has its name, and gone after a signal. */
+/* Tests that a file appears as a whole or not at all: it is on the disk before it has its name, and
+ * gone after a signal. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-static bool no_sync; /* fsync fails */
+static bool no_sync; /* Whether fsync fails. */
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
@@ -45,7 +46,7 @@ int __wrap_mkdir(const char *path, mode_t mode);
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
 
-/* A name that a file or a folder now has. */
+/* Logs the name that a file or a folder has now. */
 static void
 log_name(const char *path)
 {
@@ -70,7 +71,7 @@ __wrap_rename(const char *from, const char *to)
     return r;
 }
 
-/* A folder is empty when it is made: there is nothing of it that would have to be synced before. */
+/* A folder is empty when it is made, so nothing of it has to be synced before. */
 int
 __wrap_mkdir(const char *path, mode_t mode)
 {
@@ -94,7 +95,8 @@ test_order(void **state)
     assert_int_equal(sync_log_end(), 2);
 }
 
-/* A key with slashes makes folders, which a loss of power would take with all that is in them. */
+/* A key with slashes makes folders. If they were not synced, a power loss would take them and
+ * everything in them. */
 static void
 test_folders(void **state)
 {
@@ -119,7 +121,7 @@ test_sync_fails(void **state)
     assert_int_equal(s, QV_EIO);
     assert_non_null(strstr(err.text, "cannot sync"));
     assert_int_not_equal(access(temp_path("new"), F_OK), 0);
-    assert_int_equal(rmdir(tempdir), 0); /* nothing is left in it */
+    assert_int_equal(rmdir(tempdir), 0); /* Nothing is left in it. */
     assert_int_equal(__real_mkdir(tempdir, 0777), 0);
 }
 
@@ -134,7 +136,7 @@ remove_all(int number)
     _exit(qv_atomic_files_remove());
 }
 
-/* However many there are, and however many there were before. */
+/* A signal removes all files, however many there are and however many there were before. */
 static void
 test_signal(void **state)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CPU's attention over segments: each is what it is alone, to the bit, whatever lies beside it,
- * and with AVX-512 however many threads there are; rows of no segment, which are NaN here, are not seen; a NaN of
- * its own is. And long ones, of several blocks of keys, are right.
+ * Tests the CPU's attention over segments. A segment has the bits that it has alone, whatever lies
+ * beside it and, with AVX-512, for any number of threads. Rows of no segment, which are NaN here,
+ * have no effect; a NaN in a segment does. Long segments, of several blocks of keys, are right as
+ * well.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +19,8 @@
 
 enum { HEADS = 2, ROWS = 4700, LONGEST = 1300 };
 
-/* Short and long, whole blocks, one row less and more, next to one another and not. */
+/* Short and long segments, whole blocks, one row less and one row more, next to one another and
+ * apart. */
 static const struct segment_cpu segments[] = {
     { 3, 1 },      { 4, 700 },   { 710, 33 },  { 743, 64 },    { 807, 512 },
     { 1320, 513 }, { 1840, 97 }, { 1940, 95 }, { 2050, 1300 }, { 3400, 1025 },
@@ -27,7 +29,7 @@ enum { N_SEGMENTS = sizeof segments / sizeof *segments };
 
 static const int head_dims[] = { 64, 72, 80, 20 };
 
-/* A kernel with its scratch. */
+/* A kernel with its scratch memory. */
 struct kernel {
     struct qv_device *dev;
     struct qv_kernel *kernel;
@@ -59,7 +61,7 @@ open_kernel(int threads, int head_dim, qv_dtype dtype)
          &err);
     must(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
     must(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
-    memset(k.scratch->base, 0xff, bytes); /* NaN */
+    memset(k.scratch->base, 0xff, bytes); /* Fills it with NaN. */
     return k;
 }
 
@@ -89,7 +91,8 @@ attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *som
          &err);
 }
 
-/* NaN between the segments; in them -1 to 1, and 4 times that in every 50th row. */
+/* NaN between the segments. Inside them the values are -1 to 1, and 4 times that in every 50th
+ * row. */
 static void *
 make_qkv(const struct qv_op_attention *op)
 {
@@ -109,14 +112,15 @@ make_qkv(const struct qv_op_attention *op)
     return qkv;
 }
 
-/* One segment alone, at the beginning; y[rows, width] */
+/* Runs one segment alone, at the beginning. Returns y[rows, width]. */
 static void *
 attend_alone(const struct kernel *k, const char *qkv, const struct segment_cpu *segment)
 {
     const struct qv_op_attention *op = &k->kernel->op.u.attention;
     size_t row = (size_t)(HEADS * op->head_dim) * qv_dtype_bytes(op->q_dtype);
     size_t rows = (size_t)segment->rows;
-    void *own = malloc(3 * row * rows), *y = malloc(row * rows); /* a sanitizer sees beyond */
+    /* Of exact size, so that a sanitizer sees accesses beyond them. */
+    void *own = malloc(3 * row * rows), *y = malloc(row * rows);
     assert_non_null(own);
     assert_non_null(y);
     memcpy(own, qkv + (size_t)segment->first * 3 * row, 3 * row * rows);
@@ -125,7 +129,7 @@ attend_alone(const struct kernel *k, const char *qkv, const struct segment_cpu *
     return y;
 }
 
-/* Some rows of a segment in double. */
+/* Compares some rows of a segment with sums in double. */
 static void
 check_truth(const struct qv_op_attention *op, const void *qkv, const struct segment_cpu *segment,
             const void *y)
@@ -162,7 +166,7 @@ check_truth(const struct qv_op_attention *op, const void *qkv, const struct segm
     free(p);
 }
 
-/* y as it was where no segment is, and the segment's own bits where one is. */
+/* Checks that y is unchanged where no segment is, and has the segment's own bits where one is. */
 static void
 check_together(const struct kernel *k, void *qkv, void *const alone[N_SEGMENTS])
 {
@@ -185,7 +189,7 @@ check_together(const struct kernel *k, void *qkv, void *const alone[N_SEGMENTS])
     free(y);
 }
 
-/* oneDNN's matmul before AVX-512 divides rows differently where it is called by several threads. */
+/* Before AVX-512, oneDNN's matmul divides rows differently when several threads call it. */
 static bool
 same_for_any_threads(void)
 {
@@ -215,8 +219,8 @@ check_segments(int head_dim, qv_dtype dtype)
     free(qkv);
 }
 
-/* A NaN in k of the longest segment's last block makes all of it NaN, one in v its column, one in q
- * its row; of the head in which it is. */
+/* In the longest segment, a NaN in k in the last block makes the whole segment NaN, one in v makes
+ * its column NaN and one in q its row. Each affects only its own head. */
 static void
 check_nan(int head_dim, qv_dtype dtype)
 {
@@ -245,8 +249,9 @@ check_nan(int head_dim, qv_dtype dtype)
     close_kernel(&k);
 }
 
-/* Each score of the longest segment is greater than the one before, by 400 from the first to the last:
- * exponentials begin from one that is too small, in each block of keys. */
+/* Each score of the longest segment is greater than the one before, by 400 from the first to the
+ * last. So in every block of keys the exponentials begin with a maximum that turns out too
+ * small. */
 static void
 check_rising(int head_dim, qv_dtype dtype)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Backends in libraries of their own, without a GPU: libraries in place of libqwenvit_cuda.so that
- * are missing, broken or of another build, and one that is ref under another name.
+ * Tests backends in libraries of their own, without a GPU. The libraries in place of
+ * libqwenvit_cuda.so are missing, broken or of another build, or have ref under another name.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,8 @@
 
 #include "tiny.h"
 
-/* Fails to open "cuda" from this folder, with all of the words; "auto" then takes another one and
- * says the same. */
+/* Checks that "cuda" cannot be opened from this folder and that the error has all of the words, and
+ * that "auto" then takes another backend and gives the same reason. */
 static void
 refused(const char *folder, const char *words, const char *more)
 {
@@ -38,7 +38,7 @@ refused(const char *folder, const char *words, const char *more)
     qv_context_close(&ctx);
 }
 
-/* First, since a driver that is here once stays. */
+/* This test comes first, because a driver that was loaded once stays. */
 static void
 what_is_missing_is_said(void **state)
 {
@@ -55,7 +55,7 @@ wrong_libraries_are_refused(void **state)
     (void)state;
     qv_context *ctx = NULL;
     qv_context_info info;
-    if (!dlopen(QV_FAKE_DRIVER, RTLD_NOW)) /* found from now on by its soname */
+    if (!dlopen(QV_FAKE_DRIVER, RTLD_NOW)) /* From now on it is found by its soname. */
         fail_msg("%s", dlerror());
     refused(QV_FAKES "/text", "text/libqwenvit_cuda.so cannot be opened", "invalid ELF header");
     refused(QV_FAKES "/needs", "libfake_cudnn.so: cannot open", "cuDNN 9.15 or newer is needed");
@@ -63,7 +63,7 @@ wrong_libraries_are_refused(void **state)
     refused(QV_FAKES "/wrong", "is of build 0.0.0-other", "this is build " QV_BUILD_ID);
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, NULL), QV_OK);
     qv_context_get_info(ctx, &info);
-    assert_string_equal(info.passed_over, ""); /* it was asked for */
+    assert_string_equal(info.passed_over, ""); /* This backend was asked for by name. */
     qv_context_close(&ctx);
 }
 
@@ -80,8 +80,8 @@ open_and_close(void *failures)
     return NULL;
 }
 
-/* Many threads want it: it is asked for its table once, and by then stays, whatever folder is
- * named. */
+/* Many threads ask for the backend. The library is asked for its table once and then stays,
+ * whatever folder is named. */
 static void
 one_library_is_opened_once(void **state)
 {
@@ -104,7 +104,7 @@ one_library_is_opened_once(void **state)
     qv_context_close(&ctx);
 }
 
-/* What is computed goes through the library's table: the bits of ref, which it is. */
+/* Computing goes through the library's table, which gives the bits of ref. */
 static void
 the_librarys_table_computes(void **state)
 {

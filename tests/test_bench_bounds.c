@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What `qwenvit bench` believes: a job that is quicker than one of its stages alone is no record, and times that
- * scatter are not to be trusted; and how long it says that it takes. */
+/* Tests what `qwenvit bench` believes: a job that is quicker than one of its stages alone is no
+ * record, and times that scatter are not to be trusted. Also tests how long it says that it
+ * takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #include "bench/job_bounds.h"
 #include "bench/outlook.h"
 
-/* Times of 2000 clips on a GPU, in which writing alone came out slower than in the job. */
+/* Times of 2000 clips on a GPU. Writing alone came out slower here than in the job. */
 static const double times[BENCH_JOB_WAYS] = {
     [BENCH_JOB_DECODE] = 1577,  [BENCH_JOB_ONE] = 9000,     [BENCH_JOB_DEVICE] = 6494,
     [BENCH_JOB_DEVICES] = 6494, [BENCH_JOB_FILES] = 12000,  [BENCH_JOB_PARTS] = 10000,
@@ -41,8 +42,8 @@ a_stage_alone_is_a_bound(void **state)
     expect(BENCH_JOB_FILES, 14000, "a file a clip, alone");
     expect(BENCH_JOB_DECODE, 6800, "decoding alone");
     expect(BENCH_JOB_DEVICES, 6800, "all devices alone");
-    expect(BENCH_JOB_DECODE, 6700, NULL); /* times scatter so much */
-    expect(BENCH_JOB_CACHE, 0, NULL);     /* it was not timed */
+    expect(BENCH_JOB_DECODE, 6700, NULL); /* Times scatter by as much as that. */
+    expect(BENCH_JOB_CACHE, 0, NULL);     /* It was not timed. */
     expect(BENCH_JOB_PARTS, 0, NULL);
 }
 
@@ -62,11 +63,12 @@ what_scatters_is_told(void **state)
     (void)state;
     assert_true(bench_scatter(10, 14.9) == 0);
     assert_true(bench_scatter(10, 31) == 3.1);
-    assert_true(bench_scatter(0.001, 0.01) == 0); /* the clock's own */
+    assert_true(bench_scatter(0.001, 0.01) == 0); /* The clock itself scatters by that much. */
     assert_true(bench_scatter(0, 0) == 0);
 }
 
-/* A short run is repeated until there is something to see, a long one not for ever. */
+/* A short run is repeated until the times can be compared, and a long one is not repeated
+ * endlessly. */
 static void
 how_long_it_takes(void **state)
 {

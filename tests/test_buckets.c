@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What plans of different capacities share: a row of a GEMM, and a segment of an attention, have
- * the same bits however many rows there are beside them, where the device says so (qv_caps.same).
+ * Tests what plans of different capacities share. A row of a GEMM and a segment of an attention
+ * have the same bits however many rows are beside them, where the device promises that
+ * (qv_caps.same).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 #include "engine/context.h"
 #include "model/capacity.h"
 
-/* One run of an operation: what it reads by operand, NULL where nothing. */
+/* One run of an operation. `inputs` holds what it reads, by operand; NULL: nothing. */
 struct run {
     qv_context *ctx;
     struct qv_op op;
@@ -69,7 +70,7 @@ upload(const struct run *r, int i)
     return memory;
 }
 
-/* The output, which the caller frees. */
+/* Returns the output, which the caller frees. */
 static void *
 run(const struct run *r)
 {
@@ -106,8 +107,8 @@ run(const struct run *r)
 static const struct {
     int64_t n, k;
     int act;
-    bool large; /* a tower's own, not for backends that are made to be simple; of other shapes
-                   nobody has seen what cuBLASLt does */
+    bool large; /* The shape belongs to a real tower. Backends that are kept simple do not run it.
+                 * What cuBLASLt does for other shapes was never observed. */
 } gemms[] = {
     { 48, 160, QV_ACT_NONE, false },        { 20, 1000, QV_ACT_GELU_ERF, false },
     { 1024, 1024, QV_ACT_NONE, true },      { 1024, 4096, QV_ACT_NONE, true },
@@ -122,7 +123,8 @@ said(const qv_context *ctx, qv_dtype dtype)
     return dtype == QV_F32 ? &ctx->caps.same_f32 : &ctx->caps.same_bf16;
 }
 
-/* Every number of rows that a ladder gives a GEMM, of patches or of tokens, up to a pack's. */
+/* The next number of rows that a ladder gives a GEMM, of patches or of tokens, up to those of a
+ * pack. */
 static int64_t
 next_rows(const qv_context *ctx, int64_t m)
 {
@@ -137,7 +139,7 @@ static void
 check_gemm(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
 {
     const int64_t n = gemms[i].n, k = gemms[i].k, from = said(ctx, dtype)->gemm_rows;
-    if (from == QV_NOT_SEEN) /* nothing is said that could be wrong */
+    if (from == QV_NOT_SEEN) /* Nothing is promised, so nothing can be wrong. */
         return;
     void *x = numbers(dtype, most * k, 1), *w = numbers(dtype, n * k, 2);
     void *bias = numbers(dtype, n, 3), *all = NULL;
@@ -175,10 +177,10 @@ check_gemm(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most)
 enum { HEADS = 2, SEGMENT = 84, SEGMENTS = 3, ROWS = 1024 };
 
 struct qkv {
-    void *of[3]; /* q, k and v [ROWS, HEADS, head_dim] */
+    void *of[3]; /* q, k and v [ROWS, HEADS, head_dim]. */
 };
 
-/* The list of the first n of SEGMENTS segments, with room for some. */
+/* The list of the first n of SEGMENTS segments, with room for `room` segments. */
 static int32_t *
 list_of(int64_t n, int64_t room, int64_t width)
 {
@@ -194,7 +196,7 @@ list_of(int64_t n, int64_t room, int64_t width)
     return list;
 }
 
-/* n segments in a capacity of so many rows and segments; room 0: dense. */
+/* Runs n segments in a capacity of `rows` rows and `room` segments; room 0: dense. */
 static void *
 attend(qv_context *ctx, qv_dtype dtype, int64_t head_dim, const struct qkv *qkv, int64_t n,
        int64_t rows, int64_t room)
@@ -255,7 +257,7 @@ is_simple(const char *backend)
     return !strcmp(backend, "ref") || !strcmp(backend, "metal");
 }
 
-/* On the CPU with several threads, whose number divides rows. */
+/* The CPU is also tried with several threads, whose number divides the rows. */
 static void
 check_backend(const char *name, int threads)
 {

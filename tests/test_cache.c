@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A cache's folder: what is written comes back, what does not belong there is told. */
+/* Tests a cache's folder: everything that is written can be read back, and whatever does not belong
+ * there is reported. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,8 +66,8 @@ test_round_trip(void **state)
     }
 }
 
-/* Rows come in pieces, of several keys by turns; fewer than were taken; some fail half way, some are
- * given up. */
+/* Rows come in pieces, of several keys in turn. Some keys get fewer rows than were reserved, some
+ * fail half way and some are given up. */
 static void
 test_by_turns(void **state)
 {
@@ -127,7 +128,7 @@ test_parts(void **state)
     assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
     for (int k = 0; k < 20; k++)
         write_key(w, &tiny, key_name(k), 4);
-    assert_int_equal(qv_cache_seal(w, &err), QV_OK); /* seen before the end */
+    assert_int_equal(qv_cache_seal(w, &err), QV_OK); /* It can be read before the end. */
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 20);
@@ -138,14 +139,15 @@ test_parts(void **state)
     qv_cache_close(&c);
     write_key(w, &tiny, key_name(20), 4);
     close_writer(&w);
-    /* nothing was done: nothing is added */
+    /* Nothing was done, so nothing is added. */
     const int before = temp_entries(dir);
     w = open_writer(dir, &tiny, 0);
     close_writer(&w);
     assert_int_equal(temp_entries(dir), before);
 }
 
-/* Keys that were given up leave nothing: neither their room in the header, nor that they were begun. */
+/* Keys that were given up leave nothing behind: neither room in the header nor a sign that they
+ * were begun. */
 static void
 test_dropped(void **state)
 {
@@ -164,7 +166,7 @@ test_dropped(void **state)
     for (int k = 0; k < 100; k += 9)
         write_key(w, &tiny, key_name(k), 2);
     close_writer(&w);
-    struct file f = read_part(dir, path); /* the one there is */
+    struct file f = read_part(dir, path); /* There is only one part. */
     assert_int_equal(header_bytes(&f), 256 << 10);
     free(f.data);
     qv_cache *c = open_cache(dir);
@@ -177,7 +179,7 @@ test_dropped(void **state)
     validate_parts(dir);
 }
 
-/* Seconds of work also seal, and the room of a header that is used up. */
+/* A part is also sealed after some seconds of work, and when the room of its header is used up. */
 static void
 test_sealing(void **state)
 {
@@ -262,12 +264,13 @@ test_keys(void **state)
     expect_failure("long", QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, &err), &err);
     too_long[1365] = 0;
     assert_int_equal(qv_cache_key(too_long, out, &err), QV_OK);
-    assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints it */
+    assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints
+                                                               * it. */
 }
 
 /* ---- which record counts --------------------------------------------------------------------- */
 
-/* A record is written as a text: its status, o or f, and of which version of the file. */
+/* Writes records from a text. Each has a status, o or f, and the version of the file. */
 static void
 write_records(const char *dir, const char *records)
 {
@@ -284,15 +287,15 @@ write_records(const char *dir, const char *records)
     }
 }
 
-/* The record that was sealed last counts; if it has failed and the last that is ok is of the same file,
- * that one. */
+/* The record that was sealed last counts. If it has failed and the last record that is ok is of the
+ * same file, that one counts. */
 static void
 test_precedence(void **state)
 {
     (void)state;
     static const struct {
         const char *records;
-        int wins; /* which of them */
+        int wins; /* Which of the records wins. */
     } cases[] = {
         { "o1", 0 },     { "f1", 0 },       { "f1o1", 1 },     { "o1f1", 0 },   { "o1o1", 1 },
         { "f1f1", 1 },   { "o1o2", 1 },     { "f1o2", 1 },     { "o1f2", 1 },   { "f1f2", 1 },
@@ -326,7 +329,7 @@ test_precedence(void **state)
     }
 }
 
-/* The same among many keys, each of which is found. */
+/* The rule for the record that counts, with many keys; each key is found. */
 static void
 test_many_that_changed(void **state)
 {
@@ -335,7 +338,8 @@ test_many_that_changed(void **state)
     const char *dir = temp_path("cache");
     qv_cache_source source = some_source;
     for (int run = 0; run < 3;
-         run++) { /* the first is of all; the second has changed, the third not */
+         run++) { /* The first run writes all keys. In the second the files have changed, in the
+                   * third they have not. */
         qv_cache_writer *w = open_writer(dir, &tiny, 0);
         for (int k = 0; k < N; k++)
             if (k % 3 >= run || run == 0) {
@@ -348,7 +352,7 @@ test_many_that_changed(void **state)
     qv_cache_info info;
     qv_error err = { 0 };
     qv_cache_get_info(c, &info);
-    assert_int_equal(info.n_ok, 2 * N / 3); /* of the rest the second run counts */
+    assert_int_equal(info.n_ok, 2 * N / 3); /* For the others the second run counts. */
     assert_int_equal(info.n_failed, N / 3);
     for (int k = 0; k < N; k++) {
         qv_cache_item item, again;
@@ -362,7 +366,7 @@ test_many_that_changed(void **state)
     qv_cache_close(&c);
 }
 
-/* The parts of a run that knows what is there come later, even where the clock went back. */
+/* The parts of a run that knows what is there come later, even if the clock was set back. */
 static void
 test_later(void **state)
 {
@@ -423,7 +427,7 @@ test_compare(void **state)
     qv_cache_close(&c);
 }
 
-/* What a file and its options make of a source. */
+/* What a source record holds for a file and its options. */
 static void
 test_source_of(void **state)
 {
@@ -474,7 +478,7 @@ test_source_of(void **state)
     assert_null(none.options);
 }
 
-/* A record says what its clip is: a rate to the bit, an image without one. */
+/* A record keeps what its clip is: a clip's rate to the last bit, and an image without a rate. */
 static void
 test_kinds(void **state)
 {
@@ -523,7 +527,8 @@ test_other_caches(void **state)
     qv_error err = { 0 };
     assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
     close_writer(&w);
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK); /* the same again */
+    /* The same description again. */
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
     close_writer(&w);
     const qv_cache_layout bf16 = { .dtype = QV_BF16, .width = 6, .n_deepstack = 2 };
     expect_refused(dir, &bf16, mine, QV_EFORMAT, "tokens.dtype|\"f32\"|\"bf16\"");
@@ -591,7 +596,7 @@ test_made_by(void **state)
     assert_int_equal(qv_cache_made_by(&model, 3072, NULL, &by, &err), QV_EINVAL);
 }
 
-/* Two that make a folder at once agree, or one of them is refused. */
+/* Two threads that make a folder at once agree, or one of them is refused. */
 static char race[512];
 
 static void *
@@ -630,7 +635,7 @@ test_two_make_it(void **state)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* A part that is cut short or altered is told; its keys are missing; the others stay. */
+/* A part that is cut short or altered is reported and its keys are missing. The other keys stay. */
 static void
 test_damage(void **state)
 {
@@ -660,8 +665,8 @@ test_damage(void **state)
         assert_int_equal(qv_cache_compare(c, "good", &some_source), QV_CACHE_MISSING);
         qv_cache_close(&c);
     }
-    /* any byte of the header: told, or it means the same, or the checksum tells, or only the record's
-     * words are others; never a crash */
+    /* Any byte of the header may change. Then the damage is reported, or the header means the same,
+     * or the checksum fails, or only the record's text differs; but it never crashes. */
     for (size_t at = 0; at < used; at++)
         for (int bit = 0; bit < 8; bit += 3) {
             qv_error err = { 0 };
@@ -675,7 +680,7 @@ test_damage(void **state)
                 qv_cache_verify(c, i, &err);
             qv_cache_close(&c);
         }
-    /* and of the tensors: the checksum tells */
+    /* Any byte of the tensors may change; the checksum shows it. */
     qv_cache_info all;
     for (size_t at = header; at < good.bytes; at++) {
         qv_error err = { 0 };
@@ -695,7 +700,8 @@ test_damage(void **state)
     free(good.data);
 }
 
-/* The part's header with one text for another, as long as before: spaces behind it give or take. */
+/* Writes the part's header with one text replaced by another. The header keeps its length, because
+ * there are spaces behind it. */
 static void
 put_altered(const char *path, const struct file *good, const char *const (*texts)[2])
 {
@@ -719,7 +725,8 @@ put_altered(const char *path, const struct file *good, const char *const (*texts
     free(f.data);
 }
 
-/* Headers that are JSON, and of which one thing does not fit the rest: in words, and no key is read. */
+/* Headers that are valid JSON but in which one thing contradicts the rest. The damage is reported
+ * in words, and no key is read. */
 static void
 test_contradictions(void **state)
 {
@@ -731,7 +738,7 @@ test_contradictions(void **state)
         { { { "[{", "[{\\\"key\\\":\\\"k\\\",\\\"path\\\":\\\"p\\\",\\\"status\\\":\\\"failed\\\","
                     "\\\"code\\\":\\\"QV_EIO\\\"},{" } },
           "a key has two records" },
-        { { { RECORD, "[{\\\"key\\\":\\\"__k\\\"," } }, "a record's key is none" },
+        { { { RECORD, "[{\\\"key\\\":\\\"__k\\\"," } }, "a record's key is not valid" },
         { { { RECORD, "[{\\\"key\\\":\\\"k\\\",\\\"key\\\":\\\"k\\\"," } }, "a field twice" },
         { { { RECORD, "[{\\\"key\\\":\\\"other\\\"," } }, "a key that is ok lacks a tensor" },
         { { { "\\\"status\\\":\\\"ok\\\"",
@@ -740,7 +747,7 @@ test_contradictions(void **state)
         { { { "\\\"xxh3\\\":\\\"", "\\\"xxh3\\\":\\\"0" } }, "16 hexadecimal digits" },
         { { { "\"version\":\"1\"", "\"version\":\"1\",\"version\":\"1\"" } }, "each once" },
         { { { "[408,432]}}", "[408,432]}} x" } }, "something follows the header" },
-        { { { "[0,72]", "[72,0]" } }, "no begin and end" },
+        { { { "[0,72]", "[72,0]" } }, "not a begin and an end" },
         { { { "[3,6]", "[3,6,1]" } }, "one or two sizes" },
         { { { "[256,328]", "[256,304]" },
             { "\"shape\":[56],\"data_offsets\":[328,384]",

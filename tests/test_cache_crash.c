@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run that adds to a cache, or prunes it, is ended at every call that changes the folder (kill -9 before it, or half
- * way through it), and at random moments; or that call fails. Then it is run again: every key is there
- * once, with the bytes of a run that was never disturbed, and nothing else is; what a prune leaves at any moment is
- * what counted before. The linker puts our
- * calls between.
+ * Ends a run that adds to a cache, or prunes it, at every call that changes the folder (kill -9
+ * before the call, or half way through it) and at random moments; or lets that call fail. Then the
+ * run is repeated: every key must be there once, with the bytes of a run that was never disturbed,
+ * and nothing else. What a prune leaves at any moment must be what counted before. The linker puts
+ * the wrappers between.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -26,16 +26,16 @@
 /* ---- the calls ------------------------------------------------------------------------------- */
 
 static atomic_int n_calls;
-static int fault_at;     /* the call that is it, from 1 on; 0: none */
-static int fault_errno;  /* what it answers; 0: it ends the process */
-static bool fault_half;  /* a write does half of its work before */
-static bool no_tmpfile;  /* as on a file system that has no O_TMPFILE */
-static bool no_locks;    /* as on a file system that has none */
-static int sync_at;      /* the sync that fails, from 1 on; 0: none */
-static off_t disk_bytes; /* beyond which a file finds no space; 0: no end */
+static int fault_at;     /* The number of the call that fails, from 1; 0: none. */
+static int fault_errno;  /* The errno of the call that fails; 0: the call ends the process. */
+static bool fault_half;  /* A write does half of its work first. */
+static bool no_tmpfile;  /* As on a file system that has no O_TMPFILE. */
+static bool no_locks;    /* As on a file system that has no locks. */
+static int sync_at;      /* The number of the sync that fails, from 1; 0: none. */
+static off_t disk_bytes; /* The offset beyond which a file finds no space; 0: there is no limit. */
 static bool read_only;
 
-/* Whether the call is to fail: errno says how. */
+/* Tells whether the call has to fail, and sets errno. */
 static bool
 is_fault(void)
 {
@@ -65,7 +65,7 @@ __wrap_openat(int dir, const char *path, int flags, ...)
     return is_fault() ? -1 : __real_openat(dir, path, flags, 0666);
 }
 
-/* The rest are called as they are; those that write can do half. */
+/* The other calls go straight through; those that write can do half of their work. */
 #define WRAP(type, call, parameters, arguments, before)                                            \
     type __real_##call parameters;                                                                 \
     type __wrap_##call parameters;                                                                 \
@@ -100,8 +100,9 @@ WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v,
      sync_log_fd(SYNC_WRITTEN, fd);
      if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
 
-static int n_names;      /* that a listing gave, */
-static int look_away_at; /* before which of them something is done, from 1 on; 0: nothing is */
+static int n_names;      /* How many names a listing has given. */
+static int look_away_at; /* The number of the name before which look_away is called, from 1; 0:
+                          * never. */
 static void (*look_away)(void);
 
 struct dirent *__real_readdir(DIR *dir);
@@ -117,7 +118,8 @@ __wrap_readdir(DIR *dir)
     return __real_readdir(dir);
 }
 
-static int n_reads, read_at; /* the read that fails, from 1 on; 0: none */
+static int n_reads, read_at; /* The number of reads so far, and the read that fails, from 1; 0:
+                              * none. */
 
 ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
@@ -128,7 +130,7 @@ __wrap_pread(int fd, void *to, size_t n, off_t at)
     return read_at && ++n_reads == read_at ? -1 : __real_pread(fd, to, n, at);
 }
 
-static struct stat not_synced; /* what the sync that failed was of */
+static struct stat not_synced; /* The file whose sync failed. */
 static atomic_int n_syncs;
 
 int __real_fsync(int fd);
@@ -171,7 +173,7 @@ __wrap_mkdir(const char *path, mode_t mode)
     if (is_fault() || __real_mkdir(path, mode))
         return -1;
     assert_int_equal(stat(path, &folder) | stat(up, &above), 0);
-    sync_log_add(SYNC_SYNCED, &folder, NULL); /* there is nothing in it */
+    sync_log_add(SYNC_SYNCED, &folder, NULL); /* There is nothing in it. */
     sync_log_add(SYNC_NAMED, &folder, &above);
     return 0;
 }
@@ -190,7 +192,7 @@ __wrap_flock(int fd, int how)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static atomic_int n_allocations;
-static int no_memory_at; /* the allocation that fails, from 1 on; 0: none */
+static int no_memory_at; /* The number of the allocation that fails, from 1; 0: none. */
 
 static bool
 is_memory_fault(void)
@@ -211,9 +213,9 @@ WRAP_MEMORY(void *, calloc, (size_t n, size_t size), (n, size))
 WRAP_MEMORY(void *, realloc, (void *p, size_t n), (p, n))
 WRAP_MEMORY(char *, strdup, (const char *s), (s))
 
-/* A part goes only when all names that were given so far are on the disk, that of the part in its place among
- * them, and the end of the part before it. */
-static size_t removed_at; /* how many events there were before the last */
+/* A part may be removed only when all names that were given so far are on the disk, the name of the
+ * part in its place and the end of the part before it among them. */
+static size_t removed_at; /* How many events there were before the last removal. */
 
 static void
 look_at_removal(int dir, const char *path)
@@ -268,7 +270,7 @@ add_key(qv_cache_writer *w, int k, qv_error *err)
     return s;
 }
 
-/* What `qwenvit cache` does with the first n keys: those that are there are left out. */
+/* Does what `qwenvit cache` does with the first n keys: it leaves out those that are there. */
 static qv_status
 run(const char *dir, int n, qv_error *err)
 {
@@ -291,7 +293,7 @@ run(const char *dir, int n, qv_error *err)
     return s ? s : closed;
 }
 
-/* As an exit code; a failure is to be told in words. */
+/* Runs it here and returns an exit code. A failure must come with an error text. */
 static int
 run_here(const char *dir, int n)
 {
@@ -301,7 +303,7 @@ run_here(const char *dir, int n)
     return !s ? RUN_DONE : told ? RUN_FAILED : 9;
 }
 
-/* In a process of its own. */
+/* Runs it in a process of its own. */
 static pid_t
 start_run(const char *dir, int n)
 {
@@ -313,7 +315,7 @@ start_run(const char *dir, int n)
     return pid;
 }
 
-/* Its exit code, or minus the signal. */
+/* Returns the exit code of the process, or minus the signal. */
 static int
 end_run(pid_t pid)
 {
@@ -344,7 +346,8 @@ count_records(const char *path, void *user)
     free(f.data);
 }
 
-/* All keys, as if nothing had been; each has a record once, if nobody ran beside. */
+/* Checks that all keys are there as if nothing had happened, and with `once` that each has one
+ * record, which holds if no other run was at work. */
 static void
 check_cache(const char *dir, bool once)
 {
@@ -370,17 +373,17 @@ check_cache(const char *dir, bool once)
     validate_parts(dir);
     const int n_parts = each_part(dir, count_records, &records);
     assert_int_equal(temp_entries(dir),
-                     n_parts + 1); /* and qwenvit-cache.json: nothing is left over */
+                     n_parts + 1); /* One more for qwenvit-cache.json: nothing is left over. */
     if (once)
         assert_int_equal(records, N_KEYS);
 }
 
-/* What there is of a cache that was left in the middle is whole. */
+/* Checks that everything in a cache that was left half done is undamaged. */
 static void
 check_rest(const char *dir)
 {
     qv_cache *c = NULL;
-    if (qv_cache_open(dir, &c, NULL)) /* qwenvit-cache.json was not there yet */
+    if (qv_cache_open(dir, &c, NULL)) /* qwenvit-cache.json was not there yet. */
         return;
     qv_cache_info info;
     qv_cache_get_info(c, &info);
@@ -394,7 +397,7 @@ make_root(void **state)
 {
     (void)state;
     snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
-             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* a sync takes no time there */
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* A sync takes no time there. */
     no_faults();
     no_tmpfile = false;
     return mkdtemp(root) ? 0 : -1;
@@ -419,8 +422,8 @@ fresh(void)
 
 /* ---- every call once ------------------------------------------------------------------------- */
 
-/* Until there are no more calls. Which threads come first differs from run to run, and so may the number
- * of a call: every number has its turn. Returns how many. */
+/* Goes on until there are no more calls. Which threads come first differs from run to run, and so
+ * may the number of a call, but every number is tried. Returns how many there were. */
 static int
 kill_each_call(bool half)
 {
@@ -466,7 +469,7 @@ test_kill_packed(void **state)
     layout.packed = false;
 }
 
-/* A failure is told, or is one that changes nothing; the next run goes on. */
+/* A failure is reported, or it changes nothing; the next run goes on. */
 static void
 test_fail_every_call(void **state)
 {
@@ -493,8 +496,8 @@ test_fail_every_call(void **state)
         }
 }
 
-/* A lack of memory, at any allocation, is told as one; what is there stays whole. Then all is read
- * with as little luck. */
+/* A lack of memory at any allocation is reported as one, and what is there stays undamaged. Then
+ * everything is read with the same failures. */
 static void
 test_no_memory(void **state)
 {
@@ -543,7 +546,8 @@ test_no_memory(void **state)
 
 /* ---- the order in which the disk has it ------------------------------------------------------ */
 
-/* A part's bytes are on the disk before it has its name, and so is its folder before that is told. */
+/* A part's bytes are on the disk before the part has its name, and its folder is on the disk before
+ * that is reported. */
 static void
 test_order(void **state)
 {
@@ -554,7 +558,7 @@ test_order(void **state)
         no_tmpfile = named;
         sync_log_begin();
         qv_cache_writer *w = open_writer(dir, &layout, 1300);
-        assert_int_equal(sync_log_end(), 2); /* the folder, and what describes it */
+        assert_int_equal(sync_log_end(), 2); /* The folder and the file that describes it. */
         for (int k = 0; k < 3; k++) {
             sync_log_begin();
             assert_int_equal(add_key(w, k, &err), QV_OK);
@@ -568,7 +572,8 @@ test_order(void **state)
     }
 }
 
-/* The folder was made by a process that ended before it was synced: the next one sees to it. */
+/* A process that made the folder ended before the folder was synced, so the next process syncs
+ * it. */
 static void
 test_order_of_others(void **state)
 {
@@ -583,7 +588,7 @@ test_order_of_others(void **state)
     close_writer(&w);
 }
 
-/* Each sync fails once: that is told, and what was not synced has no name. */
+/* Each sync fails once. The failure is reported, and a file that was not synced has no name. */
 static void
 test_sync_fails(void **state)
 {
@@ -667,7 +672,8 @@ cut_copy(const char *path, void *user)
     free(f.data);
 }
 
-/* Keys in several parts, of some a newer version behind them, and a part that was cut. */
+/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
+ * that was cut. */
 static const char *
 make_prunable(void)
 {
@@ -684,7 +690,7 @@ make_prunable(void)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
-    for (int i = 0; i < 2; i++) { /* parts of which nothing stays */
+    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
         write_key(w, &layout, key_name(4), key_rows(4));
         assert_int_equal(qv_cache_seal(w, &err), QV_OK);
     }
@@ -700,7 +706,7 @@ make_prunable(void)
     return dir;
 }
 
-static bool keys_go = true; /* whether a prune drops one */
+static bool keys_go = true; /* Whether a prune drops a key. */
 
 static qv_status
 prune(const char *dir, qv_error *err)
@@ -720,8 +726,8 @@ prune_here(const char *dir)
     return !s ? RUN_DONE : is_told ? RUN_FAILED : 9;
 }
 
-/* At any moment: every key counts as it did, but that the dropped one may be gone; an older version of it never
- * is what counts. */
+/* Checks a cache at any moment of a prune: every key counts as it did, except that the dropped key
+ * may be gone. An older version of a key never counts. */
 static void
 check_prunable(const char *dir, bool is_done)
 {
@@ -793,7 +799,7 @@ test_prune_killed(void **state)
     }
 }
 
-/* A failure is told, and what is there stays. */
+/* A failure is reported, and what is there stays. */
 static void
 test_prune_fails(void **state)
 {
@@ -837,8 +843,9 @@ test_prune_fails(void **state)
     assert_true(n > 6);
 }
 
-/* What cannot be read now may be read later: no part goes for it, whether its header or its tokens; and
- * where a key goes, no older record of it comes back from there. */
+/* What cannot be read now may be readable later. So no part is removed because its header or its
+ * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
+ * part. */
 static void
 test_prune_cannot_read(void **state)
 {
@@ -911,8 +918,8 @@ prune_it(void)
     assert_int_equal(prune_here(pruned_dir), RUN_DONE);
 }
 
-/* A reader lists the folder, and before it comes to a part that is pruned: it has all keys, and no part is
- * damaged that only is gone. */
+/* A prune runs after a reader has listed the folder and before it opens a part that is pruned. The
+ * reader has all keys, and a part that is only gone does not count as damaged. */
 static void
 test_prune_beside_open(void **state)
 {
@@ -935,7 +942,7 @@ test_prune_beside_open(void **state)
         qv_cache_get_info(c, &info);
         assert_int_equal(info.n_ok, before.n_ok);
         assert_int_equal(info.n_failed, before.n_failed);
-        if (qv_cache_damage(c, 0)) /* as it was */
+        if (qv_cache_damage(c, 0)) /* As it was before. */
             assert_non_null(strstr(qv_cache_damage(c, 0), "/part-cut-"));
         assert_null(qv_cache_damage(c, 1));
         for (int64_t i = 0; i < info.n_parts; i++)
@@ -955,7 +962,7 @@ test_prune_full_disk(void **state)
     const char *dir = make_prunable();
     qv_error err = { 0 };
     no_faults();
-    disk_bytes = 4500; /* a header, and the first tensors behind it */
+    disk_bytes = 4500; /* Room for a header and the first tensors behind it. */
     expect_failure("full", QV_EIO, "No space left", prune(dir, &err), &err);
     no_faults();
     check_prunable(dir, false);
@@ -963,7 +970,7 @@ test_prune_full_disk(void **state)
     expect_failure("read only", QV_EIO, "Read-only", prune(dir, &err), &err);
     no_faults();
     no_locks = true;
-    expect_failure("no locks", QV_EUNSUPPORTED, "no lock can be had|--no-lock", prune(dir, &err),
+    expect_failure("no locks", QV_EUNSUPPORTED, "cannot be locked here|--no-lock", prune(dir, &err),
                    &err);
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
@@ -974,7 +981,8 @@ test_prune_full_disk(void **state)
 
 /* ---- disks and companions -------------------------------------------------------------------- */
 
-/* What was finished before the disk was full is sealed: its header's room was taken before. */
+/* What was finished before the disk was full is sealed, because the room for its header was
+ * reserved before. */
 static void
 test_full_disk(void **state)
 {
@@ -990,7 +998,7 @@ test_full_disk(void **state)
     expect_failure("put", QV_EIO, "No space left", s, &err);
     assert_true(k > 3);
     expect_failure("again", QV_EIO, "No space left", try_key(w, &layout, "k", 5, &err), &err);
-    disk_bytes += 500; /* room for what is small, as the clip that failed leaves */
+    disk_bytes += 500; /* Room for small things, such as what a failed clip leaves. */
     expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
     assert_null(w);
     no_faults();
@@ -1021,7 +1029,7 @@ test_read_only(void **state)
     assert_int_equal(temp_entries(dir), 1);
 }
 
-/* The same keys twice at once waste work, and harm nothing. */
+/* Two runs with the same keys at once waste work but do no harm. */
 static void
 test_two_at_once(void **state)
 {
@@ -1040,7 +1048,7 @@ test_two_at_once(void **state)
     }
 }
 
-/* A process that lives keeps its files, whoever else begins. */
+/* A process that is alive keeps its files, whoever else begins. */
 static void
 test_sweep(void **state)
 {
@@ -1058,7 +1066,7 @@ test_sweep(void **state)
     put_rows(e, &layout, "mine", 0, 2);
     finish_key(&e, QV_OK, NULL);
     close_writer(&w);
-    /* of another host, or of no process: only the second is ours to remove */
+    /* One file is of another host and one of no process; only the second is ours to remove. */
     char host[60] = "", path[200];
     gethostname(host, sizeof host - 1);
     const pid_t gone = start_run(fresh(), 0);
@@ -1074,8 +1082,9 @@ test_sweep(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-/* A file system has neither O_TMPFILE nor locks, and one process two writers: the second leaves the
- * first one's part alone, and removes what a process of the same number (of another container) left. */
+/* The file system has neither O_TMPFILE nor locks, and one process has two writers. The second
+ * writer leaves the first one's part alone, and removes what a process of the same number (in
+ * another container) left. */
 static void
 test_two_writers(void **state)
 {
@@ -1135,11 +1144,11 @@ test_damaged_part(void **state)
     assert_int_equal(info.n_damaged, 1);
     assert_true(info.n_ok < N_KEYS - 1);
     qv_cache_close(&c);
-    run_undisturbed(dir); /* its keys are done again */
+    run_undisturbed(dir); /* Its keys are done again. */
     c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, N_KEYS - 1);
-    assert_int_equal(info.n_damaged, 1); /* and still told */
+    assert_int_equal(info.n_damaged, 1); /* The damage is still reported. */
     check_all(c);
     qv_cache_close(&c);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What pruning removes of a cache and what it leaves; who has it locked; readers that have it open; and what
- * of a source is compared. tests/test_cache_crash.c ends and fails each of its calls. */
+/* Tests what pruning removes from a cache and what it leaves, who has the cache locked, readers
+ * that have it open, and what is compared of a source. tests/test_cache_crash.c ends and fails each
+ * of its calls. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 
 static qv_cache_layout tiny = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
 
-/* Opens the writer after all that is there, as a run does. */
+/* Opens the writer after everything that is there, as a run does. */
 static qv_cache_writer *
 go_on_writing(const char *dir, const char *made_by)
 {
@@ -37,8 +38,8 @@ go_on_writing(const char *dir, const char *made_by)
 
 static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
 
-/* Keys 0 to 9 in some parts; of 3 and 4 a newer version behind them; "late" failed once and is ok since, "bad"
- * failed twice and "was" was ok before it changed and failed. */
+/* Makes keys 0 to 9 in some parts, and newer versions of 3 and 4 behind them. "late" failed once
+ * and is ok since, "bad" failed twice, and "was" was ok before its file changed and it failed. */
 enum { N = 10, SUPERSEDED = 5 };
 
 static const char *
@@ -89,7 +90,7 @@ info_of(const char *dir)
     return info;
 }
 
-/* All keys but those in [from, to) of the numbered ones, with their bytes. */
+/* Checks that all numbered keys except those in [from, to) are there with their bytes. */
 static void
 check_keys(const char *dir, int from, int to)
 {
@@ -121,7 +122,7 @@ by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* The records that count, and when they were sealed, in an order of their own. */
+/* The records that count, and when they were sealed, sorted by text. */
 static struct records
 records_of(const char *dir)
 {
@@ -168,7 +169,7 @@ test_superseded(void **state)
     assert_int_equal(after.bytes, before.bytes);
     assert_int_equal(after.n_ok, before.n_ok);
     assert_int_equal(after.n_failed, before.n_failed);
-    assert_int_equal(after.sealed, before.sealed); /* later records come after it all the same */
+    assert_int_equal(after.sealed, before.sealed); /* Later records still come after it. */
     assert_int_equal((int64_t)(before.part_bytes - after.part_bytes), n.freed);
     const struct records same = records_of(dir);
     assert_memory_equal(&same, &records, sizeof same);
@@ -178,7 +179,8 @@ test_superseded(void **state)
     assert_int_equal(again.records + again.rewritten + again.removed + again.freed, 0);
 }
 
-/* Of two records that were sealed at one time the last by name counts, before and after. */
+/* If two records were sealed at the same time, the last one by name counts, before and after a
+ * prune. */
 static void
 test_keeps_order(void **state)
 {
@@ -216,7 +218,8 @@ test_keeps_order(void **state)
     check_keys(dir, 0, 0);
 }
 
-/* A key goes from all parts, and so no older record of it comes back; others are left alone. */
+/* A key is dropped from all parts, so no older record of it comes back. Other keys are left
+ * alone. */
 static void
 test_drop(void **state)
 {
@@ -230,7 +233,7 @@ test_drop(void **state)
     assert_int_equal(n.records, 2);
     check_keys(dir, 3, 4);
     assert_int_equal(info_of(dir).n_superseded, SUPERSEDED - 1);
-    /* it may be made again */
+    /* It may be made again. */
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_source(w, &tiny, key_name(3), &newer, QV_OK);
     close_writer(&w);
@@ -292,7 +295,8 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
     free(data);
 }
 
-/* What was cut goes; what another build or another cache may read, and what is no file, stays and is told. */
+/* A part that was cut is removed. A part that another build or another cache may be able to read
+ * stays and is reported, and so does anything that is not a file. */
 static void
 test_damage(void **state)
 {
@@ -336,13 +340,14 @@ test_damage(void **state)
     check_keys(dir, 0, 0);
 }
 
-/* Whether damage cost anything: what of its keys is elsewhere, of the same source or sealed later. */
+/* Tests whether damage is recognised as harmless: all keys of the part are elsewhere, of the same
+ * source or sealed later. */
 static void
 test_damage_is_superseded(void **state)
 {
     (void)state;
     static const struct {
-        const char *name, *key; /* of the part that is cut */
+        const char *name, *key; /* The key of the part that is cut. */
         bool is_newer, later, is;
     } cases[] = {
         { "the same source, sealed later", "clips/1.mp4", false, true, true },
@@ -372,7 +377,7 @@ test_damage_is_superseded(void **state)
             fail_msg("%s", cases[i].name);
         assert_false(qv_cache_damage_is_superseded(c, 1));
         qv_cache_close(&c);
-        copy_part(dir, &f, "cut", 200, NULL, NULL); /* which keys it has is not known */
+        copy_part(dir, &f, "cut", 200, NULL, NULL); /* It is not known which keys it has. */
         free(f.data);
         c = open_cache(dir);
         assert_false(qv_cache_damage_is_superseded(c, 0));
@@ -380,7 +385,7 @@ test_damage_is_superseded(void **state)
     }
 }
 
-/* Whatever bytes of a part are others: pruning ends, and other parts keep what they have. */
+/* Whatever bytes of a part are changed, pruning ends and the other parts keep their keys. */
 static void
 test_hostile(void **state)
 {
@@ -388,7 +393,8 @@ test_hostile(void **state)
     const char *dir = make_cache(), *lone = temp_path("lone");
     char path[600], copy[700];
     qv_cache_writer *w = open_writer(lone, &tiny, 0);
-    for (int k = 0; k < 4; k++) /* of the past: what is believed of them does not count */
+    for (int k = 0; k < 4; k++) /* They were sealed in the past, so whatever is read from them does
+                                 * not count. */
         write_source(w, &tiny, key_name(k), &some_source, QV_OK);
     write_source(w, &tiny, "own", &some_source, QV_OK);
     close_writer(&w);
@@ -441,17 +447,17 @@ test_locks(void **state)
     qv_cache_prune_options o = { .superseded = true };
     qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
     const int entries = temp_entries(dir);
-    expect_failure("two write", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
-                   &err);
+    expect_failure("two write", QV_ESTATE, "another process adds",
+                   qv_cache_prune(dir, &o, &n, &err), &err);
     close_writer(&w);
-    expect_failure("one writes", QV_ESTATE, "somebody adds", qv_cache_prune(dir, &o, &n, &err),
-                   &err);
+    expect_failure("one writes", QV_ESTATE, "another process adds",
+                   qv_cache_prune(dir, &o, &n, &err), &err);
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
     o.dry_run = false;
     close_writer(&second);
     assert_int_equal(temp_entries(dir), entries);
-    /* somebody prunes */
+    /* Somebody else prunes. */
     snprintf(path, sizeof path, "%s/qwenvit-cache.json", dir);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
@@ -465,7 +471,7 @@ test_locks(void **state)
     close(fd);
     o = (qv_cache_prune_options){ .superseded = true };
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
-    w = go_on_writing(dir, NULL); /* the lock is free again */
+    w = go_on_writing(dir, NULL); /* The lock is free again. */
     close_writer(&w);
     check_keys(dir, 0, 0);
 }
@@ -498,7 +504,8 @@ stop_at(void *user, int64_t done, int64_t n)
     return ++n_asked != *(int *)user;
 }
 
-/* Ended by its caller at any moment, no part is half done, and run again it goes on. */
+/* The caller may stop a prune at any moment. No part is then half done, and another prune goes on
+ * from there. */
 static void
 test_stopped(void **state)
 {
@@ -521,7 +528,8 @@ test_stopped(void **state)
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* What is held stays; what is not is found where it is now, through several prunes; what is gone is told. */
+/* A reader keeps what it holds. What it does not hold is found where it is now, through several
+ * prunes, and what is gone is reported. */
 static void
 test_readers(void **state)
 {
@@ -535,7 +543,7 @@ test_readers(void **state)
     assert_int_equal(qv_cache_hold(c, &held, &err), QV_OK);
     const char *drop[] = { "clips/9.mp4", "clips/8.mp4", "clips/7.mp4" };
     const char *more[] = { "clips/6.mp4", "clips/5.mp4", "clips/4.mp4" };
-    for (int round = 0; round < 3; round++) { /* parts change in each */
+    for (int round = 0; round < 3; round++) { /* The parts change in each round. */
         const qv_cache_prune_options o = { .superseded = true, .drop = drop + round, .n_drop = 1 };
         prune(dir, &o);
         const qv_cache_prune_options again = { .drop = more + round, .n_drop = 1 };
@@ -552,7 +560,7 @@ test_readers(void **state)
             free(record);
         }
     }
-    /* two at once, one of them twice, in parts that moved */
+    /* Two at once, one of them twice, in parts that moved. */
     qv_cache_item twice;
     assert_int_equal(qv_cache_find(c, key_name(1), &item, &err), QV_OK);
     twice = item;
@@ -572,7 +580,7 @@ test_readers(void **state)
     qv_cache_close(&c);
 }
 
-/* A key that was made again since has other tokens than the reader's item says. */
+/* A key that was made again has other tokens than the reader's item says. */
 static void
 test_made_again(void **state)
 {
@@ -630,13 +638,14 @@ test_trust(void **state)
                              wanted[t]);
         assert_int_equal(qv_cache_compare(c, key_name(0), &s), wanted[0]);
     }
-    /* what failed has no tokens that could count */
+    /* A clip that failed has no tokens that could count. */
     const qv_cache_source gone = { .path = "clip.mp4" };
     assert_int_equal(qv_cache_compare(c, "bad", &gone), CHANGED);
     qv_cache_close(&c);
 }
 
-/* Of all clips and of one: what asks for what the model does anyway asks for nothing. */
+/* Options for all clips and for one clip. Asking for what the model does anyway counts as asking
+ * for nothing. */
 static const char made_by[] =
     "{\"model_type\":\"x\",\"preprocessing\":{\"image\":{\"min_pixels\":1,\"max_pixels\":500},"
     "\"video\":{\"min_pixels\":1,\"max_pixels\":900,\"fps\":2.0,\"min_frames\":4,\"max_frames\":"
@@ -658,7 +667,7 @@ test_resolved(void **state)
         { "transformers", "2.0", 4, 768, 1, 0, true },
         { "transformers", "1.0", 0, 0, 0, 0, false },
         { "transformers", "0.0", 0, 767, 0, 0, false },
-        { "transformers", "0.0", 0, 0, 0, 900, false }, /* images have another */
+        { "transformers", "0.0", 0, 0, 0, 900, false }, /* Images have another default. */
         { "qwen-vl-utils", "0.0", 0, 0, 0, 0, false },
     };
     const char *dir = temp_path("cache");
@@ -716,7 +725,7 @@ test_resolved(void **state)
     qv_cache_close(&c);
 }
 
-/* The model's name and folder are told, and a run is never refused for them. */
+/* The model's name and folder are recorded, but a run is never refused because of them. */
 static void
 test_model_names(void **state)
 {
@@ -728,7 +737,7 @@ test_model_names(void **state)
     snprintf(below, sizeof below, "%s/snapshot", folder);
     assert_int_equal(mkdir(below, 0777), 0);
     const char *const folders[] = { below, tempdir, NULL };
-    for (int i = 0; i < 3; i++) { /* the first makes it */
+    for (int i = 0; i < 3; i++) { /* The first one makes the cache. */
         qv_model_info model = {
             .model_type = "x", .dtype = QV_F32, .digest = "abc", .folder = folders[i]
         };
@@ -770,13 +779,13 @@ test_rate(void **state)
     write_key(w, &tiny, "a", 4);
     assert_int_equal(qv_cache_seal(w, &err), QV_OK);
     qv_cache *c = open_cache(dir);
-    assert_false(qv_cache_last_rate(c, &rate)); /* when it began is not known */
+    assert_false(qv_cache_last_rate(c, &rate)); /* It is not known when it began. */
     qv_cache_close(&c);
     usleep(20000);
     write_key(w, &tiny, "b", 5);
     write_source(w, &tiny, "c", &some_source, QV_EFORMAT);
     close_writer(&w);
-    w = go_on_writing(dir, NULL); /* of another run there is one part */
+    w = go_on_writing(dir, NULL); /* There is only one part of the other run. */
     write_key(w, &tiny, "d", 6);
     close_writer(&w);
     c = open_cache(dir);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading caches whose parts are many, odd or gone. Parts are written here by hand, of one key each. */
+/* Tests reading caches with parts that are many, odd or gone. The parts are written here by hand
+ * and have one key each. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@ static const char description[] =
     "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"f32\",\"width\":2,"
     "\"n_deepstack\":0,\"packed\":false}}";
 
-/* KEYnnnnn's part; its first token is nnnnn. */
+/* The header of the part of KEYnnnnn, whose first token is nnnnn. */
 static const char header_text[] =
     "{\"__metadata__\":{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"sealed\":\"1000\","
     "\"records\":"
@@ -57,7 +58,8 @@ part_path(const char *dir, int i)
     return path;
 }
 
-/* With `from` in the header replaced by `to`, and so many bytes more behind the data. */
+/* Writes a part. In its header `from` is replaced by `to`, and `more` bytes are added behind the
+ * data. */
 static void
 write_part(const char *dir, int i, const char *from, const char *to, size_t more)
 {
@@ -104,7 +106,7 @@ open_as(const char *dir, size_t most_maps, size_t most_idle)
     return c;
 }
 
-/* The token that a key has, held. */
+/* Holds a key and checks its token. */
 static void
 hold_key(const qv_cache *c, int i, qv_cache_item *item)
 {
@@ -118,7 +120,7 @@ hold_key(const qv_cache *c, int i, qv_cache_item *item)
 
 /* ---- many parts ------------------------------------------------------------------------------ */
 
-/* How many of this process's maps are of parts. */
+/* How many of this process's maps are maps of parts. */
 static size_t
 count_maps(void)
 {
@@ -132,7 +134,7 @@ count_maps(void)
     return n;
 }
 
-/* Far more parts than there may be files or maps. */
+/* There are far more parts than there may be files or maps. */
 static void
 test_many_parts(void **state)
 {
@@ -162,7 +164,7 @@ test_many_parts(void **state)
         qv_cache_release(c, &item);
     }
     assert_true(count_maps() <= HELD + 50);
-    for (int i = 0; i < HELD; i++) { /* what is held was not dropped */
+    for (int i = 0; i < HELD; i++) { /* A held part was not dropped. */
         assert_true(*(const float *)held[i].tokens == (float)i);
         qv_cache_release(c, &held[i]);
     }
@@ -172,8 +174,8 @@ test_many_parts(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* More than may be held is told in words, and costs nothing that is held; the part that was released
- * first makes place first. */
+/* Holding more than is allowed fails with an error text and costs nothing that is held. The part
+ * that was released first makes room first. */
 static void
 test_bounds(void **state)
 {
@@ -191,15 +193,15 @@ test_bounds(void **state)
     expect_failure("held", QV_ENOMEM, "-00004-|4 parts are in use|release",
                    qv_cache_hold(c, &items[MOST], &err), &err);
     assert_null(items[MOST].tokens);
-    hold_key(c, 0, &again); /* a part that is there already takes no place */
+    hold_key(c, 0, &again); /* A part that is mapped already takes no more room. */
     qv_cache_release(c, &items[0]);
     assert_true(*(const float *)again.tokens == 0);
     qv_cache_release(c, &again);
-    qv_cache_release(c, &again); /* has nothing any more */
+    qv_cache_release(c, &again); /* It has nothing to release any more. */
     for (int i = 1; i < MOST; i++)
         qv_cache_release(c, &items[i]);
     assert_int_equal(count_maps(), 2);
-    /* 2 and 3 were released last: their files are needed no more */
+    /* 2 and 3 were released last, so their files are not needed any more. */
     for (int i = 0; i <= MOST; i++)
         assert_int_equal(unlink(part_path(dir, i)), 0);
     hold_key(c, 2, &items[2]);
@@ -213,7 +215,7 @@ test_bounds(void **state)
     qv_cache_close(&c);
 }
 
-/* Threads that hold and release, of more parts than may be mapped in idleness. */
+/* Threads hold and release items of more parts than may stay mapped while idle. */
 static const qv_cache *shared;
 
 static void *
@@ -254,7 +256,7 @@ test_threads(void **state)
     qv_cache_close(&c);
 }
 
-/* A cache of some of the parts has their keys, as the whole one has. */
+/* A cache that is opened with some of its parts has their keys, as the whole cache has. */
 static void
 test_some_parts(void **state)
 {
@@ -275,14 +277,14 @@ test_some_parts(void **state)
     assert_int_equal(qv_cache_open_as(dir, &how, &c, &err), QV_OK);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 2);
-    assert_int_equal(info.n_damaged, 1); /* it is not there */
+    assert_int_equal(info.n_damaged, 1); /* The part is not there. */
     assert_string_equal(qv_cache_part(c, qv_cache_damaged_part(c, 0)), names[2]);
     hold_key(c, 3, &item);
     assert_true(item.sampled_fps == 2.5 && item.is_image == 0);
     qv_cache_close(&c);
     for (int i = 0; i < 2; i++) {
         how = (struct qv_cache_reading){ .parts = &odd[i], .n_parts = 1 };
-        expect_failure(odd[i], QV_EINVAL, "is no name of a part",
+        expect_failure(odd[i], QV_EINVAL, "is not the name of a part",
                        qv_cache_open_as(dir, &how, &c, &err), &err);
     }
 }
@@ -295,7 +297,7 @@ test_some_parts(void **state)
     "]},\"KEY00001/timestamps\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[" times "]"
 static const struct {
     const char *from, *to;
-    size_t more; /* bytes behind the data */
+    size_t more; /* Bytes behind the data. */
     const char *words;
 } odd_parts[] = {
     { "[1,2]", "[]", 0, "a number is needed" },
@@ -325,7 +327,8 @@ static const struct {
     { "2.5", "1000000000000000000000000000000000000000", 0, "too long" },
 };
 
-/* The folder's other part is there, and what is wrong with part 1 is told. */
+/* Checks that the folder's other part can be read and that what is wrong with part 1 is
+ * reported. */
 static void
 expect_one_damaged(const char *dir, const char *words)
 {
@@ -346,7 +349,7 @@ expect_one_damaged(const char *dir, const char *words)
     qv_cache_close(&c);
 }
 
-/* Each costs its own keys, whatever is wrong with it. */
+/* Each odd part costs only its own keys, whatever is wrong with it. */
 static void
 test_odd_parts(void **state)
 {
@@ -368,7 +371,7 @@ test_odd_parts(void **state)
     expect_one_damaged(dir, "too deep");
 }
 
-/* What has a part's name and is no file; none of it is waited for. */
+/* Things that have a part's name and are not files. The reader waits for none of them. */
 static void
 test_no_files(void **state)
 {
@@ -392,7 +395,8 @@ test_no_files(void **state)
     alarm(0);
 }
 
-/* One that was sealed at the end of time is damaged, and leaves time to those that come after it. */
+/* A part that was sealed at the end of time counts as damaged, and leaves time for parts that come
+ * after it. */
 static void
 test_sealed_at_the_end_of_time(void **state)
 {

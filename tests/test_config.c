@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Configuration files: transformers' defaults, and a refusal in words for what is wrong. */
+/* Tests reading configuration files: the defaults of transformers, and an error text for everything
+ * that is wrong. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,7 +108,7 @@ every_key_is_read(void **state)
     assert_int_equal(c.merge, 1);
     assert_int_equal(c.n_positions, 49);
     assert_int_equal(c.act, QV_ACT_GELU_ERF);
-    assert_int_equal(c.n_deepstack, 3); /* in the order given, not sorted */
+    assert_int_equal(c.n_deepstack, 3); /* In the order given, not sorted. */
     assert_int_equal(c.deepstack[0], 3);
     assert_int_equal(c.deepstack[1], 0);
     assert_int_equal(c.deepstack[2], 1);
@@ -116,7 +117,8 @@ every_key_is_read(void **state)
     assert_int_equal(c.image.temporal_patch_size, 4);
 }
 
-/* What the older families leave out, and the Omni models, whose vision config is one floor down. */
+/* The keys that the older families leave out, and the Omni models, whose vision config is nested
+ * one level deeper. */
 static void
 families_have_their_own_defaults(void **state)
 {
@@ -124,8 +126,8 @@ families_have_their_own_defaults(void **state)
     struct qv_config c = read_text(OF("qwen2_vl", ""));
     assert_int_equal(c.depth, 32);
     assert_int_equal(c.hidden, 1280);
-    assert_int_equal(c.intermediate, 5120); /* mlp_ratio times that */
-    assert_int_equal(c.out_hidden, 3584);   /* which is called hidden_size there */
+    assert_int_equal(c.intermediate, 5120); /* This is mlp_ratio times hidden. */
+    assert_int_equal(c.out_hidden, 3584);   /* It is called hidden_size there. */
     assert_int_equal(c.patch, 14);
     assert_int_equal(c.n_positions, 0);
     assert_int_equal(c.window, 0);
@@ -149,9 +151,9 @@ families_have_their_own_defaults(void **state)
     c = read_text(OF("glm4v_moe", ""));
     assert_string_equal(c.model_type, "glm4v_moe");
     assert_int_equal(c.hidden, 1536);
-    assert_int_equal(c.intermediate, 4096); /* as wide as tokens: */
+    assert_int_equal(c.intermediate, 4096); /* As wide as the tokens. */
     assert_int_equal(c.out_hidden, 4096);
-    assert_int_equal(c.merger_intermediate, 13696); /* intermediate_size is the merger's */
+    assert_int_equal(c.merger_intermediate, 13696); /* intermediate_size belongs to the merger. */
     assert_int_equal(c.n_positions, 24 * 24);
     assert_true(c.norm_eps == 1e-5);
     c = read_text("{\"model_type\":\"glm4v_vision\",\"depth\":2,\"patch_size\":[14,14],"
@@ -258,13 +260,13 @@ bad_fields_are_refused(void **state)
         qv_status status;
         const char *words;
     } cases[] = {
-        /* between fields */
+        /* Fields that contradict each other. */
         { VISION("\"num_heads\":7"), QV_EFORMAT, "hidden_size is 1152|num_heads (7)" },
         { VISION("\"hidden_size\":66,\"num_heads\":3"), QV_EFORMAT, "66 / 3 = 22|multiple of 4" },
         { VISION("\"num_position_embeddings\":2305"), QV_EFORMAT,
           "num_position_embeddings is 2305|square" },
         { VISION("\"num_position_embeddings\":2"), QV_EFORMAT, "is 2;|square" },
-        /* DeepStack */
+        /* DeepStack. */
         { VISION("\"deepstack_visual_indexes\":[27]"), QV_EFORMAT,
           "vision_config.deepstack_visual_indexes is 27|0 to 26" },
         { VISION("\"deepstack_visual_indexes\":[-1]"), QV_EFORMAT, "is -1" },
@@ -277,12 +279,12 @@ bad_fields_are_refused(void **state)
         { VISION("\"depth\":24"), QV_EFORMAT, "deepstack_visual_indexes|default|24" },
         { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
           QV_EUNSUPPORTED, "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
-        /* activation and rotary embedding */
+        /* Activation and rotary embedding. */
         { VISION("\"hidden_act\":\"silu\""), QV_EUNSUPPORTED,
           "vision_config.hidden_act is \"silu\"|gelu_pytorch_tanh" },
         { OF("qwen2_5_vl", "\"hidden_act\":\"gelu\""), QV_EUNSUPPORTED,
           "vision_config.hidden_act is \"gelu\"|\"silu\"" },
-        /* windows */
+        /* Windows. */
         { OF("qwen2_5_vl", "\"window_size\":100"), QV_EFORMAT,
           "vision_config.window_size is 100|multiple of patch_size * spatial_merge_size, 28" },
         { OF("qwen2_5_vl", "\"window_size\":0"), QV_EFORMAT, "window_size is 0" },
@@ -316,7 +318,7 @@ bad_fields_are_refused(void **state)
         { VISION("\"rope_parameters\":{\"rope_theta\":\"1\"}"), QV_EFORMAT, "rope_theta is \"1\"" },
         { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), QV_EUNSUPPORTED,
           "rope_type is \"yarn\"|axial" },
-        /* family */
+        /* Family. */
         { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
           "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
@@ -399,7 +401,7 @@ preprocessing_is_read(void **state)
     assert_int_equal(c.image.max_pixels, 16777216);
     assert_true(c.image.mean[0] == 0.1 && c.image.mean[2] == 0.3);
     assert_true(c.image.std[0] == 0.4 && c.image.std[2] == 1.0);
-    assert_int_equal(c.video.min_pixels, 4096); /* as there: clips know no min_pixels */
+    assert_int_equal(c.video.min_pixels, 4096); /* shortest_edge; clips have no min_pixels */
     assert_int_equal(c.video.max_pixels, 25165824);
     assert_true(c.video.mean[1] == 0.0 && c.video.std[1] == 0.5 && c.video.fps == 1.5);
     assert_int_equal(c.video.min_frames, 2);
@@ -454,7 +456,8 @@ old_names_of_image_sizes_win(void **state)
     expect_read_failure("order", QV_EFORMAT, IMAGE "|50|40");
 }
 
-/* The processors of Qwen2-VL and Qwen2.5-VL: other defaults, the old names of sizes for clips too. */
+/* The processors of Qwen2-VL and Qwen2.5-VL have other defaults, and use the old names of sizes for
+ * clips too. */
 static void
 processors_differ_by_family(void **state)
 {
@@ -500,7 +503,8 @@ processors_differ_by_family(void **state)
     assert_int_equal(qwen3.video.processor, QV_PROCESSOR_QWEN3_VL);
 }
 
-/* Glm4vImageProcessor and Glm4vVideoProcessor: no old names, frames by seconds alone. */
+/* Glm4vImageProcessor and Glm4vVideoProcessor have no old names, and take frames by seconds
+ * only. */
 static void
 glm_processors_are_read(void **state)
 {
@@ -536,7 +540,7 @@ bad_preprocessing_is_refused(void **state)
         qv_status status;
         const char *words;
     } both[] = {
-        /* read as an image's file and as a clip's */
+        /* Each is read as an image's file and as a clip's file. */
         { "[]", QV_EFORMAT, "object" },
         { "{\"patch_size\":14}", QV_EFORMAT, "patch_size is 14|config.json's patch_size is 16" },
         { "{\"temporal_patch_size\":1}", QV_EFORMAT, "temporal_patch_size is 1|is 2" },
@@ -595,7 +599,7 @@ bad_preprocessing_is_refused(void **state)
         snprintf(words, sizeof words, "/" IMAGE "|%s", both[i].words);
         expect_read_failure(both[i].text, both[i].status, words);
     }
-    temp_text(IMAGE, clips[0].text); /* no business of images */
+    temp_text(IMAGE, clips[0].text); /* These fields do not concern images. */
     read_ok();
     assert_int_equal(unlink(temp_path(VIDEO)), 0);
     assert_int_equal(symlink("gone", temp_path(VIDEO)), 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How a Conv3d is run: each side of every guard, hostile descriptions, lists, lines of text. */
+/* Tests how a Conv3d is run: each side of every guard, hostile descriptions, lists of operations
+ * and lines of text. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +21,7 @@
 static const struct qv_caps right_caps = { .conv3d = THRESHOLDS },
                             wrong_caps = { .wrong_sparse_bf16 = true, .conv3d = THRESHOLDS };
 
-/* Tower M's patch embedding of one 20x38 frame pair. */
+/* The patch embedding of tower M for one 20x38 frame pair. */
 static qv_conv3d_desc
 patch_embed(void)
 {
@@ -45,7 +46,7 @@ patch_embed(void)
     };
 }
 
-/* A causal 3x3x3 of a video VAE. */
+/* A causal 3x3x3 convolution of a video VAE. */
 static qv_conv3d_desc
 vae(void)
 {
@@ -78,7 +79,7 @@ with_kernel(qv_conv3d_desc d, int64_t kd, int64_t kh, int64_t kw)
     return d;
 }
 
-/* 1x1x1 with nothing around it */
+/* 1x1x1 without padding. */
 static qv_conv3d_desc
 pointwise(void)
 {
@@ -145,7 +146,7 @@ patchify_has_a_guard_for_each_value(void **state)
         { AT(w), 607, "width 607 is not a multiple of kernel 16" },
     };
     qv_conv3d_desc d = patch_embed();
-    d.d = 4; /* room for a dilated kernel */
+    d.d = 4; /* Room for a dilated kernel. */
     d.frames_equal = true;
     expect(&d, QV_LOWERING_PATCHIFY, true, "kernel = stride = 2x16x16");
     expect(&d, QV_LOWERING_PATCHIFY, true, "[1520, 1536]");
@@ -179,7 +180,7 @@ still_needs_a_promise_depth_and_rows_to_make(void **state)
 {
     (void)state;
     qv_conv3d_desc d = patch_embed();
-    d.d = 4; /* two pairs: channels-first rows are a copy */
+    d.d = 4; /* With two pairs, making rows from channels-first input is a copy. */
     expect(&d, QV_LOWERING_STILL, false, "no promise");
     d.frames_equal = true;
     expect(&d, QV_LOWERING_STILL, true, "the 2 frames are one image");
@@ -230,7 +231,7 @@ frames_guards(void **state)
     expect(&d, QV_LOWERING_FRAMES, true, "one 2D convolution over 42 frames");
     d.stride[0] = 2;
     expect(&d, QV_LOWERING_FRAMES, true, "over 22 frames");
-    d.pad_front[0] = 1; /* frames like any other, to a kernel of depth 1 */
+    d.pad_front[0] = 1; /* For a kernel of depth 1 these are frames like any other. */
     expect(&d, QV_LOWERING_FRAMES, true, "over 22 frames");
     d.kernel[0] = 2;
     expect(&d, QV_LOWERING_FRAMES, false, "kernel depth 2 is not 1");
@@ -244,7 +245,8 @@ causal_frames_go_with_by_depth_and_direct(void **state)
     for (int mode = QV_CAUSAL_ZEROS; mode < QV_CAUSAL_COUNT; mode++) {
         qv_conv3d_desc d = patch_embed();
         d.causal = (qv_causal)mode;
-        expect(&d, QV_LOWERING_PATCHIFY, true, "kernel = stride"); /* nothing to fill */
+        /* There is no padding to fill. */
+        expect(&d, QV_LOWERING_PATCHIFY, true, "kernel = stride");
         d.pad_front[0] = 2;
         d.frames_equal = true;
         expect(&d, QV_LOWERING_PATCHIFY, false, names[mode]);
@@ -265,7 +267,7 @@ wrong_bf16_is_never_direct(void **state)
     struct qv_conv3d_decision it;
     qv_error err;
     qv_conv3d_desc d = with_kernel(vae(), 7, 3, 3);
-    d.stride[0] = 8; /* more than the kernel, which by depth does not see */
+    d.stride[0] = 8; /* A stride greater than the kernel. Lowering by depth does not see it. */
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.dtype = QV_BF16;
     assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
@@ -273,7 +275,8 @@ wrong_bf16_is_never_direct(void **state)
     expect_words(text, "a stride exceeds the kernel");
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
     assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), QV_OK);
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* though 7 is above the threshold */
+    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* It is chosen although 7 is above the
+                                                          * threshold. */
     expect_words(it.reason, "not direct");
     expect_words(it.reason, "wrong in bf16");
     assert_int_equal(it.legal, 1u << QV_LOWERING_BY_DEPTH);
@@ -297,7 +300,8 @@ refused(const qv_conv3d_desc *d, const char *words)
     assert_false(qv_conv3d_legal(d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
 }
 
-/* oneDNN before 3.13 on AMX. Thinning out comes before the convolution where it can. */
+/* oneDNN before 3.13 is wrong on AMX. Where possible, the input is thinned out before the
+ * convolution. */
 static void
 sparse_strides_may_be_wrong(void **state)
 {
@@ -317,7 +321,7 @@ sparse_strides_may_be_wrong(void **state)
     d.dtype = QV_BF16;
     d.kernel[1] = 1;
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.pad_front[1] = d.pad_back[1] = 0; /* now every third line is all there is */
+    d.pad_front[1] = d.pad_back[1] = 0; /* Now the convolution is only given every third line. */
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     struct qv_conv3d_list list;
     d.pad_front[0] = 0;
@@ -330,21 +334,22 @@ sparse_strides_may_be_wrong(void **state)
     d.dtype = QV_BF16;
     d.pad_front[2] = 2;
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.pad_front[2] = 3; /* the first position sees no voxel */
+    d.pad_front[2] = 3; /* The first position sees no voxel. */
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d.pad_front[2] = d.pad_back[2] = 3;
     d.dilation[2] = 2;
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.w = 1; /* between two taps */
+    d.w = 1; /* It lies between two taps. */
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     d = with_kernel(vae(), 2, 3, 3);
     d.dtype = QV_BF16;
-    d.stride[0] = 3; /* by depth sees frames one by one */
+    d.stride[0] = 3; /* By depth, a convolution sees frames one by one. */
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_BY_DEPTH, text, sizeof text));
 }
 
-/* More depth taps than by depth lists, on a library whose own Conv3d is wrong. */
+/* A kernel has more depth taps than lowering by depth can list, on a library whose own Conv3d is
+ * wrong. */
 static void
 nothing_legal_is_unsupported(void **state)
 {
@@ -402,7 +407,7 @@ sizes_are_checked(void **state)
         memcpy((char *)&d + hostile[i].at, &hostile[i].value, sizeof hostile[i].value);
         refused(&d, hostile[i].words);
     }
-    d = with_kernel(vae(), 23, 62, 106); /* exactly the padded input */
+    d = with_kernel(vae(), 23, 62, 106); /* Exactly the padded input. */
     assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
     int64_t out[3];
     qv_conv3d_output(&d, out);
@@ -451,7 +456,7 @@ patch_layouts_are_checked(void **state)
     refused(&d, "byte frames needs whole patches: stride 8 differs from kernel 16");
     d = patch_embed();
     d.layout = QV_LAYOUT_FRAMES_U8;
-    d.merge = 4; /* 20x38 */
+    d.merge = 4; /* The grid is 20x38. */
     refused(&d, "merge 4 does not divide the grid 20x38");
     d.merge = 0;
     refused(&d, "merge 0");
@@ -468,7 +473,8 @@ patch_layouts_are_checked(void **state)
     d.layout = QV_LAYOUT_FRAMES_U8;
     d.kernel[2] = d.stride[2] = 8;
     refused(&d, "square patches");
-    d.layout = QV_LAYOUT_PATCH_ROWS; /* which may be oblong, and whose order is the caller's */
+    d.layout = QV_LAYOUT_PATCH_ROWS; /* Such rows may be of oblong patches, and their order is for
+                                      * the caller to decide. */
     d.merge = 0;
     assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
 }
@@ -518,7 +524,7 @@ the_best_legal_one_is_chosen(void **state)
     d.frames_equal = true;
     it = decide(&d);
     assert_int_equal(it.lowering, QV_LOWERING_STILL);
-    d = pointwise(); /* patchify is legal too */
+    d = pointwise(); /* patchify is legal too. */
     it = decide(&d);
     assert_int_equal(it.lowering, QV_LOWERING_POINTWISE);
     assert_true(it.legal >> QV_LOWERING_PATCHIFY & 1);
@@ -545,7 +551,7 @@ thresholds_part_by_depth_from_direct(void **state)
     assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "enough of its 96 channels");
-    d.groups = d.c = d.o = 96; /* depthwise */
+    d.groups = d.c = d.o = 96; /* Depthwise. */
     assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
     d.groups = 48;
@@ -553,7 +559,7 @@ thresholds_part_by_depth_from_direct(void **state)
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
 }
 
-/* A device of which nothing is known goes direct, and only a CPU with AMX gains by depth in dense
+/* An unknown device goes direct. Only a CPU with AMX gains from lowering by depth in dense
  * layers. */
 static void
 devices_have_thresholds(void **state)
@@ -589,9 +595,9 @@ few_outputs_do_not_pay_for_rows(void **state)
     struct qv_conv3d_decision it = decide(&d);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
     expect_words(it.reason, "63 outputs are fewer than 64");
-    d.layout = QV_LAYOUT_CHANNELS_FIRST; /* which all ways must copy */
+    d.layout = QV_LAYOUT_CHANNELS_FIRST; /* Every lowering has to copy this layout. */
     assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
-    d.layout = QV_LAYOUT_PATCH_ROWS; /* which are there */
+    d.layout = QV_LAYOUT_PATCH_ROWS; /* The rows are there already. */
     assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
     d = pointwise();
     d.o = 8;
@@ -619,7 +625,8 @@ forced_lowerings(void **state)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* That they compute the convolution is checkconv's; here, that they are no more than needed. */
+/* checkconv tests that the operations compute the convolution. Here the test is that there are no
+ * more than needed. */
 static void
 lowerings_list_few_operations(void **state)
 {
@@ -627,7 +634,7 @@ lowerings_list_few_operations(void **state)
     struct qv_conv3d_list list;
     qv_conv3d_desc d = patch_embed();
     d.layout = QV_LAYOUT_PATCH_ROWS;
-    qv_conv3d_lower(&d, QV_LOWERING_PATCHIFY, &list); /* rows that somebody made */
+    qv_conv3d_lower(&d, QV_LOWERING_PATCHIFY, &list); /* The caller has made the rows. */
     assert_int_equal(list.n, 1);
     assert_int_equal(list.steps[0].op.u.gemm.k, 1536);
     assert_int_equal(list.steps[0].operands[0].buffer, QV_CONV3D_INPUT);
@@ -639,16 +646,16 @@ lowerings_list_few_operations(void **state)
     assert_true(list.weight.summed);
     assert_int_equal(list.steps[1].op.u.gemm.k, 768);
     assert_int_equal(list.bytes[QV_CONV3D_INPUT], 320 * 608 * 3);
-    d = pointwise(); /* voxels as they lie */
+    d = pointwise(); /* The voxels are used as they lie. */
     qv_conv3d_lower(&d, QV_LOWERING_POINTWISE, &list);
     assert_int_equal(list.n, 1);
     d = vae();
-    d.d += 2; /* the window with its padding */
+    d.d += 2; /* The window with its padding. */
     d.pad_front[0] = 0;
     qv_conv3d_lower(&d, QV_LOWERING_BY_DEPTH, &list);
     assert_int_equal(list.n, 4);
     assert_int_equal(list.weight.pieces, 3);
-    assert_int_equal(list.steps[2].op.u.conv.n, 21); /* a 2D convolution over frames */
+    assert_int_equal(list.steps[2].op.u.conv.n, 21); /* A 2D convolution over frames. */
     assert_int_equal(list.steps[2].op.u.conv.d, 1);
     assert_int_equal(list.steps[2].op.u.conv.sums, 2);
     assert_int_equal(list.steps[2].operands[0].at, 2 * 60 * 104 * 96 * 4);
@@ -718,7 +725,8 @@ wrong_words_are_named(void **state)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The form of a still: each slice of the weight[o, c, kd, kh, kw] and those behind it as one. */
+/* Computes the form for a still: each slice of weight[o, c, kd, kh, kw] and the slices behind it
+ * become one. */
 static void
 sum_depth(const void *w, qv_dtype from, const int64_t sizes[5], qv_dtype to, void *out)
 {
@@ -737,7 +745,8 @@ static void
 depth_is_summed_with_one_rounding(void **state)
 {
     (void)state;
-    /* bf16 around 256 counts in twos: 256 + 1 rounds to 256 at each step, 256 + 1 + 1 is 258 */
+    /* bf16 numbers around 256 have steps of two: adding 1 to 256 twice rounds to 256 each time, but
+     * 256 + 1 + 1 is 258. */
     const qv_bf16 w[] = { qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1),
                           qv_f32_to_bf16(5),   qv_f32_to_bf16(1),  qv_f32_to_bf16(1),
                           qv_f32_to_bf16(2),   qv_f32_to_bf16(4),  qv_f32_to_bf16(8),
@@ -751,7 +760,7 @@ depth_is_summed_with_one_rounding(void **state)
     float sum;
     sum_depth(f, QV_F32, (const int64_t[]){ 1, 1, 3, 1, 1 }, QV_F32, &sum);
     assert_true(sum == 0x1p24f + 2);
-    /* to another dtype: by way of f32 this would be a tie, and go to even */
+    /* Summed to another dtype. By way of f32 this would be a tie and would round to even. */
     const float g[] = { 0x1.01p0f, 0x1p-40f };
     sum_depth(g, QV_F32, (const int64_t[]){ 1, 1, 2, 1, 1 }, QV_BF16, out);
     assert_int_equal(out[0], 0x3f81);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qv_conv3d as its user meets it: choices and their reasons, costs, streams, tune files, mistakes.
- * That results are right is checkconv's. */
+/* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
+ * mistakes. checkconv tests that the results are right. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static float weight[8 * 8 * 27], bias[8], x[2 * 8 * 6 * 8 * 8], y[2 * 8 * 6 * 8 
 static const qv_conv3d_weights weights = { .weight = weight, .bias = bias };
 static qv_error err;
 
-/* A causal 3x3x3, 4 frames at a time. */
+/* A causal 3x3x3 convolution of 4 frames at a time. */
 static qv_conv3d_desc
 causal(void)
 {
@@ -135,7 +135,7 @@ ways_say_what_is_legal_and_what_it_costs(void **state)
     double flops = 2.0 * 4 * 64 * 8 * 8 * 27;
     size_t sums = 4 * 64 * 8 * 4;
     assert_true(ways[QV_LOWERING_DIRECT].flops == flops);
-    assert_true(ways[QV_LOWERING_BY_DEPTH].flops > flops); /* and the epilogue */
+    assert_true(ways[QV_LOWERING_BY_DEPTH].flops > flops); /* The epilogue counts as well. */
     assert_true(ways[QV_LOWERING_BY_DEPTH].bytes > ways[QV_LOWERING_DIRECT].bytes);
     assert_true(ways[QV_LOWERING_BY_DEPTH].scratch_bytes >= sums);
     expect_words(ways[QV_LOWERING_PATCHIFY].reason, "causal padding (first frame) of 2");
@@ -177,7 +177,7 @@ mistakes_are_named(void **state)
     qv_context_close(&ctx);
 }
 
-/* Sizes whose products fit one by one, but not with the padding, or not together. */
+/* Sizes whose products fit one by one, but not with the padding or not together. */
 static void
 sizes_beyond_memory_are_refused(void **state)
 {
@@ -193,10 +193,11 @@ sizes_beyond_memory_are_refused(void **state)
                          .stride = { 1, 4096, 4096 },
                          .dtype = QV_F32,
                          .layout = QV_LAYOUT_CHANNELS_LAST };
-    d.pad_front[0] = (int64_t)1 << 40; /* as many output values, but 2^64 of input */
+    d.pad_front[0] = (int64_t)1 << 40; /* That many output values are possible, but the input would
+                                        * have 2^64. */
     refused(ctx, &d, NULL, "the size of the padding in front is beyond 63 bits");
     d.pad_front[0] = 0;
-    d.stride[0] = INT64_MAX; /* of one frame there is one output */
+    d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;
     assert_int_equal(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), QV_OK);
     qv_conv3d_get_info(conv, &info);
@@ -236,7 +237,7 @@ a_stream_has_the_bits_of_one_call(void **state)
         assert_int_equal(qv_conv3d_run(conv, x, whole, &err), QV_OK);
         qv_conv3d_free(&conv);
         o.stream = true;
-        d.d = 4; /* two chunks a call */
+        d.d = 4; /* Two chunks per call. */
         conv = create(ctx, &d, &o);
         for (int turn = 0; turn < 2; turn++, qv_conv3d_reset(conv)) {
             memset(streamed, 0, sizeof streamed);
@@ -245,7 +246,7 @@ a_stream_has_the_bits_of_one_call(void **state)
                                  QV_OK);
             assert_memory_equal(whole, streamed, sizeof whole);
         }
-        /* without the reset the third call goes on where the second ended */
+        /* Without the reset the third call goes on where the second ended. */
         qv_conv3d_run(conv, x, streamed, &err);
         qv_conv3d_run(conv, x, streamed, &err);
         assert_memory_not_equal(whole, streamed, 4 * FRAME * sizeof(float));
@@ -334,18 +335,18 @@ measured_choices_are_kept_and_found(void **state)
     assert_true(ways[QV_LOWERING_PATCHIFY].median_ms == 0);
     qv_conv3d_free(&conv);
     qv_context_close(&ctx);
-    /* another number of threads is another device */
+    /* Another number of threads counts as another device. */
     qv_context_options o = { .threads = 2, .tune_file = path };
     qv_context_info info;
     assert_int_equal(qv_context_open(&o, &ctx, &err), QV_OK);
     qv_context_get_info(ctx, &info);
     choice(ctx, &d, again);
-    if (info.threads == 2) /* ref has one */
+    if (info.threads == 2) /* ref has one thread. */
         assert_null(strstr(again, "measured"));
     qv_context_close(&ctx);
 }
 
-/* The choice is turned round in the file: the file decides, if it is legal. */
+/* The choices in the file are swapped. The file decides, if its choice is legal. */
 static void
 the_file_decides(void **state)
 {
@@ -372,7 +373,7 @@ the_file_decides(void **state)
         if (i == 0)
             assert_int_equal(now, qv_lowering_find(others[0]));
         else
-            assert_null(strstr(reason, "measured")); /* not legal here: as if it were not there */
+            assert_null(strstr(reason, "measured")); /* It is not legal here and is ignored. */
         qv_context_close(&ctx);
     }
 }
@@ -399,7 +400,7 @@ bad_files_are_ignored_with_a_warning(void **state)
         qv_context_info info;
         qv_context_get_info(ctx, &info);
         expect_words(info.warning, "tune.json");
-        choice(ctx, &d, reason); /* measured all the same, and remembered in memory */
+        choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
         expect_words(reason, "measured");
         qv_context_close(&ctx);
         FILE *f = fopen(path, "r");
@@ -408,7 +409,7 @@ bad_files_are_ignored_with_a_warning(void **state)
         assert_string_equal(back, bad[i]);
     }
     remove(path);
-    qv_context *ctx = open_context(path, false); /* a file that is not there is no mistake */
+    qv_context *ctx = open_context(path, false); /* A file that does not exist is not a mistake. */
     qv_context_info info;
     qv_context_get_info(ctx, &info);
     assert_string_equal(info.warning, "");

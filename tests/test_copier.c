@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies by several threads (cuda/copier.c), which need no GPU; under the thread sanitizer too. */
+/* Tests copies by several threads (cuda/copier.c). They need no GPU, and are tested with the thread
+ * sanitizer too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +16,8 @@ enum { MOST = (4 << 20) + 77, GUARD = 64, UNTOUCHED = 0x99 };
 
 static qv_error err;
 
-/* Every byte arrives, and none beside them is touched: sizes about a slice's, addresses that nothing
- * is aligned to, one copy right behind the other. */
+/* Every byte arrives and no byte beside them is touched. The sizes are close to a slice's, the
+ * addresses are not aligned, and one copy lies right behind the other. */
 static void
 all_bytes_and_no_others(void **state)
 {
@@ -29,7 +30,7 @@ all_bytes_and_no_others(void **state)
     assert_non_null(dst);
     for (size_t i = 0; i < MOST + GUARD; i++)
         src[i] = (uint8_t)(i * 2654435761u >> 13);
-    for (int threads = 0; threads <= 9; threads++) { /* 0: as many as there are cores */
+    for (int threads = 0; threads <= 9; threads++) { /* 0: as many as there are cores. */
         struct qv_copier *copier = NULL;
         assert_int_equal(qv_copier_open(threads, &copier, &err), QV_OK);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -48,7 +49,7 @@ all_bytes_and_no_others(void **state)
     free(dst);
 }
 
-/* A block that is filled again as soon as the copy has returned, as those of staging are. */
+/* A block is filled again as soon as the copy has returned, as staging blocks are. */
 static void
 a_copy_is_done_when_it_returns(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a GPU alone can show: memory of the device and streams of the caller, chunks under way at
- * once, memory as it was foretold, every CUDA call that makes something failing in turn, and last a
- * device that is lost. Calls are taken in between by the linker (--wrap).
+ * Tests what only a GPU can show: memory of the device and streams of the caller, several chunks
+ * under way at once, the predicted use of memory, every CUDA call that makes something failing in
+ * turn, and last a device that is lost. The linker (--wrap) puts the wrappers of the calls between.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -30,8 +30,8 @@ cudaError_t keep_busy(cudaStream_t stream, int blocks, long long cycles);
 
 /* ---- calls that are made to fail, and what is alive ------------------------------------------ */
 
-static long fail_at;            /* the nth call of the test's thread from now; 0: none */
-static atomic_bool others_fail; /* every call of another thread does */
+static long fail_at;            /* The nth call of the test's thread from now fails; 0: none. */
+static atomic_bool others_fail; /* Every call of another thread fails. */
 static atomic_int alive;
 static _Thread_local bool is_test;
 static const char *failed_call;
@@ -47,7 +47,7 @@ fails(const char *call)
     return true;
 }
 
-/* X(status type, call, parameters, arguments, what it answers when it fails) */
+/* X(status type, call, parameters, arguments, the answer when it fails) */
 #define MAKERS(X)                                                                                  \
     X(cudaError_t, cudaMalloc, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)            \
     X(cudaError_t, cudaMallocHost, (void **p, size_t n), (p, n), cudaErrorMemoryAllocation)        \
@@ -105,7 +105,7 @@ frame_bytes(const struct tiny *t)
     return (size_t)(GRID_H * GRID_W * t->info.patch_size * t->info.patch_size * 3);
 }
 
-/* Of so many frame pairs of the grid, which lie densely. */
+/* The options of a plan for `pairs` frame pairs of the grid, which lie densely. */
 static qv_plan_options
 dense(int64_t pairs)
 {
@@ -132,8 +132,8 @@ open_on(cudaStream_t stream)
     return t;
 }
 
-/* Frames and tokens in device memory, on our stream or the caller's, dense or packed: the bits of the
- * host's. */
+/* Frames and tokens in device memory give the same bits as on the host, on our stream or on the
+ * caller's, dense or packed. */
 static void
 device_memory_gives_the_same_bits(void **state)
 {
@@ -152,7 +152,7 @@ device_memory_gives_the_same_bits(void **state)
         qv_plan *plan = tiny_plan(&t, &o);
         qv_item clip = clip_of(frames, FRAMES);
         float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
-        bytes /= (size_t)(1 + t.info.n_deepstack); /* tokens alone */
+        bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
         float *found = malloc(bytes);
         assert_int_equal(cudaMalloc(&frames_there, input), 0);
         assert_int_equal(cudaMalloc(&tokens_there, bytes), 0);
@@ -160,7 +160,7 @@ device_memory_gives_the_same_bits(void **state)
         clip.data = frames_there;
         qv_tokens out = { .tokens = tokens_there,
                           .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
-        for (int round = 0; round < 5; round++) { /* without waiting, on the caller's stream */
+        for (int round = 0; round < 5; round++) { /* On the caller's stream, without waiting. */
             if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
                 fail_msg("%s", err.text);
         }
@@ -180,13 +180,13 @@ device_memory_gives_the_same_bits(void **state)
     }
 }
 
-/* Frames and tokens in page-locked memory, and in pageable that is copied in pieces by several threads
- * (offsets that no page or slice begins at): the same bits. */
+/* Frames and tokens in page-locked memory give the same bits as in pageable memory, which several
+ * threads copy in pieces. The offsets are not at the start of a page or a slice. */
 static void
 page_locked_memory_gives_the_same_bits(void **state)
 {
     (void)state;
-    enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB of frames: several staging blocks */
+    enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB: several staging blocks. */
     const qv_plan_options o = { .capacity.rows = PAIRS * H * W };
     struct cudaPointerAttributes at;
     qv_error err = { 0 };
@@ -199,7 +199,7 @@ page_locked_memory_gives_the_same_bits(void **state)
     qv_item clip = { .data = frames, .grid_thw = { PAIRS, H, W } };
     size_t bytes;
     float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
-    bytes /= (size_t)(1 + t.info.n_deepstack); /* tokens alone */
+    bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
     if (qv_host_alloc(t.ctx, input, &locked_frames, &err) ||
         qv_host_alloc(t.ctx, bytes, &locked_tokens, &err))
         fail_msg("%s", err.text);
@@ -273,7 +273,7 @@ conv3d_takes_device_memory(void **state)
     qv_context_close(&ctx);
 }
 
-/* Chunks pushed ahead, while another stream keeps the device busy: the same bits. */
+/* Chunks that are pushed ahead while another stream keeps the device busy give the same bits. */
 static void
 chunks_under_way_at_once(void **state)
 {
@@ -302,7 +302,7 @@ chunks_under_way_at_once(void **state)
         qv_tokens out = { .tokens = found, .capacity = info.tokens };
         if (i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, &err))
             fail_msg("%s", err.text);
-        if (i == 1) /* two are under way: a third is one too many */
+        if (i == 1) /* Two are under way, so a third is one too many. */
             assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
         if (i && qv_plan_pull(plan, &out, &err))
             fail_msg("%s", err.text);
@@ -310,7 +310,8 @@ chunks_under_way_at_once(void **state)
             assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
     }
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    qv_plan_push(plan, pairs, 1, &err); /* freed while under way, and taken up again */
+    qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is under way, and its
+                                         * memory is used again. */
     qv_plan_free(&plan);
     plan = tiny_plan(&t, &o);
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
@@ -330,7 +331,8 @@ look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
     ++*(int *)user;
 }
 
-/* The graph, in which DeepStack's mergers run beside the blocks, and one after the other. */
+/* In the graph, DeepStack's mergers run beside the blocks. Running step by step gives the same
+ * bits. */
 static void
 recorded_is_step_by_step(void **state)
 {
@@ -380,7 +382,7 @@ extreme_frames_stay_finite(void **state)
     tiny_close(&t);
 }
 
-/* What runs an operation, by name, and why where it is a fallback. */
+/* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
 static void
 kernels_have_names(void **state)
 {
@@ -438,7 +440,8 @@ memory_in_use(void)
     return total - left;
 }
 
-/* Weights and arena of a tower of real size (QV_TEST_MODEL), as a described model foretold them. */
+/* Weights and arena of a tower of real size (QV_TEST_MODEL) take the memory that a described model
+ * predicted. */
 static void
 memory_is_as_foretold(void **state)
 {
@@ -471,7 +474,7 @@ memory_is_as_foretold(void **state)
     qv_context_close(&ctx);
 }
 
-/* The last byte of every file becomes another. */
+/* Changes the last byte of every file. */
 static void
 damage_all(const char *folder)
 {
@@ -490,14 +493,15 @@ damage_all(const char *folder)
     closedir(dir);
 }
 
-/* A plan of cuDNN's that was kept is one as compiled; one that was damaged is compiled again. */
+/* A cuDNN plan that was kept on disk works like one that was compiled; one that was damaged is
+ * compiled again. */
 static void
 kept_kernels_give_the_same_bits(void **state)
 {
     (void)state;
     float *tokens[4];
     size_t bytes = 0;
-    for (int i = 0; i < 4; i++) { /* without, kept, found, damaged */
+    for (int i = 0; i < 4; i++) { /* In turn: without files, kept, found, damaged. */
         struct tiny t = { 0 };
         qv_error err = { 0 };
         qv_context_info info;
@@ -554,9 +558,9 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     return status;
 }
 
-/* Each call that makes something fails once: a status, words that name the call or say memory,
- * nothing left alive, and the next job is done as if nothing had been. The libraries that a model starts
- * beside its weights never start there, so that each call is made in its turn. */
+/* Each call that makes something fails once. That gives a status and an error text that names the
+ * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
+ * model opens beside its weights never open there, so that each call is made in its turn. */
 static void
 every_failed_call_is_reported(void **state)
 {
@@ -577,7 +581,7 @@ every_failed_call_is_reported(void **state)
         failed_call = NULL;
         qv_status status = whole_job(tokens, frames, capacity, &err);
         fail_at = 0;
-        if (!failed_call) /* there are no more */
+        if (!failed_call) /* There are no more calls. */
             break;
         if (status != QV_ENOMEM)
             fail_msg("call %lld, %s: %s: %s", (long long)n, failed_call, qv_status_name(status),
@@ -594,7 +598,7 @@ every_failed_call_is_reported(void **state)
     free(frames);
 }
 
-/* Last, since nothing on this device comes back in this process. */
+/* This test comes last, because the device cannot be used again in this process. */
 static void
 a_lost_device_is_said_in_words(void **state)
 {
@@ -620,7 +624,7 @@ a_lost_device_is_said_in_words(void **state)
     assert_int_equal(qv_plan_push(plan, &clip, 1, &err), QV_EBACKEND);
     assert_non_null(strstr(err.text, "close it"));
     qv_plan_free(&plan);
-    o = dense(1); /* a capacity that is not remembered */
+    o = dense(1); /* A capacity that is not remembered. */
     assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
     tiny_close(&t);
     assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Drivers and libraries of CUDA that are not here: the calls that ask for them answer as a test
- * wants (taken in between by the linker, --wrap). Needs no GPU.
+ * Tests drivers and libraries of CUDA that this machine does not have. The calls that ask for them
+ * answer as a test wants (the linker puts them between, --wrap). Needs no GPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ __wrap_cudnnGetVersion(void)
     return here.cudnn;
 }
 
-/* What --backend cuda fails with; auto takes another one and says the same. */
+/* The error of --backend cuda. auto takes another backend and gives the same reason. */
 static const char *
 refusal(void)
 {
@@ -84,7 +84,7 @@ drivers_and_devices(void **state)
     expect("there is none");
 }
 
-/* The library that is loaded counts, not the headers. */
+/* The version of the loaded library counts, not that of the headers. */
 static void
 old_cudnn(void **state)
 {
@@ -97,7 +97,7 @@ old_cudnn(void **state)
     if (getenv("QV_TEST_GPU"))
         return;
     here.cudnn = 91500;
-    assert_null(strstr(refusal(), "cuDNN")); /* the next call finds no device */
+    assert_null(strstr(refusal(), "cuDNN")); /* The next call finds no device. */
 }
 
 int

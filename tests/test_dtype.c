@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Conversions against their definitions: every 16-bit pattern, and rounding on both sides. */
+/* Tests conversions against their definitions: every 16-bit pattern, and rounding on both sides of
+ * ties. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,11 +29,11 @@ bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
     assert_int_equal(qv_f32_to_bf16(0x1.00p0f), 0x3f80);
-    assert_int_equal(qv_f32_to_bf16(0x1.01p0f), 0x3f80);     /* half: to even */
-    assert_int_equal(qv_f32_to_bf16(0x1.010002p0f), 0x3f81); /* just above half */
-    assert_int_equal(qv_f32_to_bf16(0x1.03p0f), 0x3f82);     /* half: to even */
+    assert_int_equal(qv_f32_to_bf16(0x1.01p0f), 0x3f80);     /* A tie: to even. */
+    assert_int_equal(qv_f32_to_bf16(0x1.010002p0f), 0x3f81); /* Just above the tie. */
+    assert_int_equal(qv_f32_to_bf16(0x1.03p0f), 0x3f82);     /* A tie: to even. */
     assert_int_equal(qv_f32_to_bf16(0x1.02fffep0f), 0x3f81);
-    assert_int_equal(qv_f32_to_bf16(3.4e38f), 0x7f80); /* overflows to infinity */
+    assert_int_equal(qv_f32_to_bf16(3.4e38f), 0x7f80); /* Overflows to infinity. */
     assert_int_equal(qv_f32_to_bf16(-INFINITY), 0xff80);
 }
 
@@ -41,7 +42,7 @@ double_to_bf16_rounds_once(void **state)
 {
     (void)state;
     qv_bf16 h;
-    /* rounded to f32 first this would be the tie 1.0078125/2, and go to even */
+    /* Rounded to f32 first, this would be the tie 1.0078125/2 and would round to even. */
     qv_store(&h, QV_BF16, 0, 0x1.01p0 + 0x1p-40);
     assert_int_equal(h, 0x3f81);
     qv_store(&h, QV_BF16, 0, 0x1.01p0 - 0x1p-40);
@@ -101,7 +102,7 @@ f16_rounds_to_nearest_even(void **state)
         assert_int_equal(stored[3], 0x8000 | (h + (h & 1)));
     }
     assert_int_equal(qv_f32_to_f16(65519.996f), 0x7bff);
-    assert_int_equal(qv_f32_to_f16(65520), 0x7c00); /* overflows to infinity */
+    assert_int_equal(qv_f32_to_f16(65520), 0x7c00); /* Overflows to infinity. */
     assert_int_equal(qv_f32_to_f16(-INFINITY), 0xfc00);
 }
 
@@ -130,14 +131,14 @@ names_and_sizes(void **state)
         assert_true(qv_dtype_parse_file(all[i].file_name, &dtype));
         assert_int_equal(dtype, all[i].dtype);
     }
-    assert_false(qv_dtype_parse_file("I32", &dtype)); /* no file of ours has it */
+    assert_false(qv_dtype_parse_file("I32", &dtype)); /* No file that we read has it. */
     assert_false(qv_dtype_parse_file("bf16", &dtype));
     assert_false(qv_dtype_parse("f64", &dtype));
     assert_false(qv_dtype_parse("", &dtype));
     assert_string_equal(qv_dtype_name(QV_DTYPE_MAX), "no qv_dtype");
 }
 
-/* Each dtype is its own: none is written as if it were bf16. */
+/* Each dtype is stored as itself; none is written as if it were bf16. */
 static void
 store_and_load(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A cache is filled: what is wanted of a list, what failed before, whose fault a failure is, what is done when
- * the run is stopped, values as f16, and the rules of a list's row.
+ * Tests filling a cache: which clips of a list are wanted, what failed before, whose fault a
+ * failure is, what happens when the run is stopped, values as f16, and the rules of a list's row.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -94,7 +94,7 @@ struct filler {
     qv_cache_fill_counts counts;
     int n_wanted;
     atomic_int n_told;
-    int64_t enough; /* the run is stopped once so many are done; 0: it is not */
+    int64_t enough; /* The run is stopped once so many clips are done; 0: it is not stopped. */
 };
 
 static const char *
@@ -107,7 +107,7 @@ image(int i)
     return temp_file(name, data, (size_t)n + 64 * 64 * 3);
 }
 
-/* By the job's threads, where cmocka has no test to end. */
+/* The job's threads call this. cmocka cannot end a test in them, so it only counts. */
 static void
 count_told(void *user, const char *key, qv_status status, const char *words)
 {
@@ -127,7 +127,7 @@ go_on(void *user, qv_job *job)
     return !f->enough || p.done < f->enough;
 }
 
-/* The images 0 to n - 1, and a file that is not there. */
+/* Fills a cache with the images 0 to n - 1 and a file that does not exist. */
 static qv_status
 fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
 {
@@ -139,7 +139,7 @@ fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
     f->o.told = count_told;
     f->o.go_on = go_on;
     f->o.user = f;
-    f->o.clip.trusted = true; /* in a thread */
+    f->o.clip.trusted = true; /* The clip is decoded in a thread. */
     f->n_wanted = 0;
     if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, err) ||
         qv_model_load(ctx, model_dir, NULL, &model, err) ||
@@ -195,7 +195,7 @@ what_is_there_is_left_alone(void **state)
     f.o.retry_failed = true;
     expect_fill(&f, 1, 0, 1, 3, 0);
     f.o.retry_failed = false;
-    const char *changed = image(0); /* the same bytes, written at another time */
+    const char *changed = image(0); /* The same bytes, written at another time. */
     const struct timespec times[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
     assert_int_equal(utimensat(AT_FDCWD, changed, times, 0), 0);
     expect_fill(&f, 1, 1, 0, 2, 1);
@@ -251,7 +251,7 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
 
 /* ---- what is in memory, and runs that follow one another ------------------------------------- */
 
-enum { FRAMES = 4, SIDE = 4 }; /* patches */
+enum { FRAMES = 4, SIDE = 4 }; /* SIDE counts patches. */
 
 struct in_memory {
     qv_context *ctx;
@@ -363,7 +363,7 @@ runs_follow_one_another(void **state)
     run_in_memory(&m, 1);
     assert_true(add_in_memory(&m, "frames", 1));
     run_in_memory(&m, 2);
-    expect_in_memory(); /* sealed, though nothing was ended */
+    expect_in_memory(); /* They are sealed although nothing was ended. */
     assert_int_equal(qv_cache_fill_end(m.fill, &m.model, 1, &err), QV_OK);
     assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
     assert_int_equal(qv_cache_fill_begin(m.fill, m.model, &err), QV_EINVAL);
@@ -400,7 +400,7 @@ the_same_bytes_are_the_same_clip(void **state)
     wrong[1].n_bytes = 0;
     wrong[2].reserved[1] = 1;
     for (int i = 0; i < 3; i++)
-        expect_failure("no source", QV_EINVAL, "k: no bytes of a file",
+        expect_failure("no source", QV_EINVAL, "k: neither the bytes of a file",
                        qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
     qv_cache_fill_forget(m.fill);
     close_in_memory(&m);
@@ -433,7 +433,7 @@ a_row_takes_what_its_fields_mean(void **state)
         .type = QV_ROW_FLAG, .integer = (v)                                                        \
     }
     static const struct {
-        const char *name, *words; /* NULL: it is right */
+        const char *name, *words; /* NULL: the value is right. */
         qv_row_value value;
     } cases[] = {
         { "path", NULL, TEXT("a") },
@@ -449,7 +449,7 @@ a_row_takes_what_its_fields_mean(void **state)
         { "start", "a number from 0 up", REAL(NAN) },
         { "end", "a number above 0", INTEGER(0) },
         { "max_frames", NULL, INTEGER(1) },
-        { "max_frames", "an integer from 1 up", OTHER }, /* true */
+        { "max_frames", "an integer from 1 up", OTHER }, /* The value is `true`. */
         { "max_frames", "an integer from 1 up", REAL(2) },
         { "max_frames", "an integer from 1 up", INTEGER(0) },
         { "max_pixels", "an integer from 1 up", TEXT("1") },

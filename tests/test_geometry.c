@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The grid's pure functions against tables written by transformers 5.23 and torch 2.11. */
+/* Tests the grid's pure functions against tables that were written by transformers 5.23 and torch
+ * 2.11. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,8 +24,8 @@ static const int32_t positions_4x6[24][2] = {
     { 2, 2 }, { 2, 3 }, { 3, 2 }, { 3, 3 }, { 2, 4 }, { 2, 5 }, { 3, 4 }, { 3, 5 },
 };
 
-/* get_vision_interpolation_indices_and_weights: grid 4x6 of a table of side 6; 2x8 (one row of
- * blocks, corners meet) of side 4 */
+/* get_vision_interpolation_indices_and_weights: grid 4x6 of a table of side 6; grid 2x8 (one row of
+ * blocks, corners meet) of a table of side 4. */
 static const int32_t index_4x6[24][4] = {
     { 0, 1, 6, 7 },     { 1, 2, 7, 8 },     { 6, 7, 12, 13 },   { 7, 8, 13, 14 },
     { 2, 3, 8, 9 },     { 3, 4, 9, 10 },    { 8, 9, 14, 15 },   { 9, 10, 15, 16 },
@@ -39,7 +40,8 @@ static const int32_t index_2x8[16][4] = {
     { 1, 2, 5, 6 }, { 2, 3, 6, 7 }, { 13, 14, 13, 14 }, { 14, 15, 14, 15 },
     { 2, 3, 6, 7 }, { 3, 3, 7, 7 }, { 14, 15, 14, 15 }, { 15, 15, 15, 15 },
 };
-/* Of the upper taps; the lower ones are 0 because both rows fall on the table's. */
+/* The weights of the upper taps. The lower ones are 0, because both rows fall on rows of the
+ * table. */
 static const float weight_2x8[8][2] = {
     { 0x1p+0f, 0 },
     { 0x1.249248p-1f, 0x1.b6db70p-2f },
@@ -78,7 +80,7 @@ every_patch_has_one_row(void **state)
             assert_in_range(coords[i].row, 0, h - 1);
             assert_in_range(coords[i].col, 0, w - 1);
             assert_int_equal(qv_block_row(w, merge, coords[i].row, coords[i].col), i);
-            /* the patches of one token are neighbours */
+            /* The patches of one token are neighbours. */
             int64_t first = i / (merge * merge) * merge * merge;
             assert_int_equal(coords[i].row / merge, coords[first].row / merge);
             assert_int_equal(coords[i].col / merge, coords[first].col / merge);
@@ -114,8 +116,8 @@ fnv1a(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* All bits of larger grids: FNV-1a over int32 indices, then f32 weights, of transformers' tensors
- * (little endian). */
+/* All bits of larger grids: FNV-1a over the int32 indices and then the f32 weights of transformers'
+ * tensors (little endian). */
 static void
 interpolation_of_large_grids_has_the_same_bits(void **state)
 {
@@ -168,8 +170,8 @@ interpolation_is_weights_into_the_table(void **state)
     }
 }
 
-/* What grid_sample (bicubic, no align_corners, border) takes of an axis of 3 positions for 2 and for 6
- * patches, and of 4 for 10. */
+/* The weights of grid_sample (bicubic, no align_corners, border) along one axis: 3 positions for 2
+ * and for 6 patches, and 4 for 10. */
 static const float cubic_2_of_3[2][4] = {
     { 0.77343750f, 0.26171875f, -0.03515625f },
     { -0.03515625f, 0.26171875f, 0.77343750f },
@@ -213,7 +215,8 @@ cubic_interpolation_is_that_of_torch(void **state)
         qv_geometry_interpolation(QV_BICUBIC, h, w, grids[g].merge, side, index, weight);
         for (int64_t i = 0; i < h * w; i++) {
             const int64_t first = TAPS * qv_block_row(w, grids[g].merge, i / w, i % w);
-            double sums[TAPS] = { 0 }; /* of each position: taps beyond the border are on it */
+            double sums[TAPS] = { 0 }; /* The sum for each position; taps beyond the border lie on
+                                        * the border. */
             for (int64_t j = first; j < first + TAPS; j++) {
                 assert_in_range(index[j], 0, side * side - 1);
                 sums[index[j]] += weight[j];
@@ -270,7 +273,7 @@ angles_are_torchs_to_one_ulp(void **state)
     }
 }
 
-/* Whatever the number of positions, and on the circle. */
+/* The angles are right whatever the number of positions, and lie on the circle. */
 static void
 angles_follow_positions(void **state)
 {
@@ -285,7 +288,7 @@ angles_follow_positions(void **state)
         for (int64_t j = 0; j < QUARTER; j++) {
             double angle = (double)i * pow(10000, -4.0 * (double)j / HEAD);
             double x = c[i * QUARTER + j], y = s[i * QUARTER + j];
-            /* the f32 frequency is off by 3 roundings at most, the angle by one more */
+            /* The f32 frequency is off by 3 roundings at most, the angle by one more. */
             double tolerance = (angle * 4 + 1) * 0x1p-24;
             assert_true(fabs(x - cos(angle)) <= tolerance);
             assert_true(fabs(y - sin(angle)) <= tolerance);

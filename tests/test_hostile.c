@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Checkpoints that change or fail while they are loaded, and those whose shards are not what the
- * index says. pread() is ours here (LINKER:--wrap): a disk is seldom slow or broken on demand.
+ * Tests checkpoints that change or fail while they are loaded, and those whose shards are not what
+ * the index says. pread() is replaced here (LINKER:--wrap), because a real disk is seldom slow or
+ * broken on demand.
  */
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -19,11 +20,11 @@
 
 static struct {
     int n_reads;
-    size_t most;            /* bytes that a read gives; 0: all */
-    bool interrupts;        /* every other read */
-    int at;                 /* the read, from 1 on, at which ... */
-    int error;              /* ... there is an error, */
-    const char *cut, *over; /* or this file is cut, or moved to model.safetensors */
+    size_t most;            /* The most bytes that a read gives; 0: all. */
+    bool interrupts;        /* Every other read is interrupted. */
+    int at;                 /* The number of the read, from 1, at which something happens. */
+    int error;              /* The error that the read gives, or ... */
+    const char *cut, *over; /* ... the file that is cut, or that is moved to model.safetensors. */
 } disk;
 
 ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
@@ -65,7 +66,7 @@ copy_single(void)
     copy_file("qwen3_vl/model.safetensors", "model.safetensors");
 }
 
-/* Loads the folder; the digest of the weights goes into `digest` if it is not NULL. */
+/* Loads the folder. The digest of the weights goes into `digest` if it is not NULL. */
 static qv_status
 load(char digest[40], qv_error *err)
 {
@@ -141,7 +142,7 @@ a_file_that_is_cut_while_it_is_loaded_is_an_error(void **state)
     load_ok(digest);
     const int n = disk.n_reads;
     for (disk.at = 3; disk.at <= n;
-         disk.at += 17) { /* the first are config.json's, which is less */
+         disk.at += 17) { /* The first reads are of config.json, which is shorter. */
         copy_single();
         disk.cut = temp_path("model.safetensors");
         expect_failure("cut", QV_EIO, "model.safetensors: ends at byte|shrank", load(digest, &err),
@@ -168,7 +169,8 @@ a_file_that_is_replaced_while_it_is_loaded_is_the_old_one(void **state)
 static const char in_first[] = "model.visual.blocks.0.norm1.weight";
 static const char in_second[] = "model.visual.merger.norm.weight";
 
-/* The golden shards as "a" and "b", with an index that puts `name` elsewhere, or (NULL) nowhere. */
+/* Writes the golden shards as "a" and "b", with an index that puts `name` elsewhere or (NULL)
+ * nowhere. */
 static void
 write_sharded(const char *name, const char *shard)
 {
@@ -190,7 +192,7 @@ static void
 shards_are_what_the_index_says(void **state)
 {
     static const struct {
-        const char *name, *shard; /* in the index */
+        const char *name, *shard; /* The shard that the index names. */
         qv_status status;
         const char *words;
     } cases[] = {
@@ -217,7 +219,7 @@ shards_are_what_the_index_says(void **state)
     }
 }
 
-/* What an index does not name does not count, though another shard has it too. */
+/* Only what an index names counts. A tensor that another shard has too is not read from there. */
 static void
 a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
 {
@@ -231,7 +233,7 @@ a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
     assert_string_equal(digest, expected);
 }
 
-/* GLM's Conv2d has the sides of a token, and positions those of an image. */
+/* GLM's Conv2d has the sides of a token, and the positions are those of an image. */
 static void
 what_config_json_sizes_otherwise_is_refused(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is opened along with this code is beside it: not in the working folder, not where a name that
- * somebody gave the program says that it is, and not in a folder that a build knew. */
+/* Tests that what this code opens in addition is searched for beside it: not in the working folder,
+ * not where a name that somebody gave the program says, and not in a folder that a build knew. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,8 @@
 
 #define PLANTED "qwenvit-planted"
 
-/* This program again, as `name`, in a working folder: where it finds the file; "" if nowhere. */
+/* Runs this program again under `name` in a working folder. Writes where it finds the file, or ""
+ * if it finds none. */
 static void
 find_as(const char *name, const char *folder, char path[PATH_MAX])
 {

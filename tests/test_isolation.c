@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decoding that crashes, hangs, takes all memory, lies or tries to get out costs its clip, and
- * nothing else. */
+/* Tests that decoding that crashes, hangs, takes all memory, lies or tries to get out costs its
+ * clip, and nothing else. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -24,10 +24,10 @@
 #include "faulty_decoder.h"
 #include "start_decoder.h"
 
-#define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled */
+#define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled. */
 #define N_FRAMES 8
 
-/* Reads CLIP; *n frames came. */
+/* Reads CLIP and sets *n to the number of frames that came. */
 static qv_status
 read_clip(const qv_clip_options *options, int64_t *n, qv_error *err)
 {
@@ -44,14 +44,14 @@ read_clip(const qv_clip_options *options, int64_t *n, qv_error *err)
         status = qv_clip_read(clip, frame, 1, &got, NULL, err);
         *n += !status && got;
     }
-    if (status) /* and says so again */
+    if (status) /* The clip gives the same status again. */
         assert_int_equal(qv_clip_read(clip, frame, 1, &got, NULL, NULL), status);
     free(frame);
     qv_clip_close(&clip);
     return status;
 }
 
-/* No process is left behind, none is waited for in vain. */
+/* No process is left behind, and none can be waited for. */
 static void
 check_no_child(void)
 {
@@ -66,7 +66,7 @@ test_faults(void **state)
     static const struct {
         const char *fault;
         qv_status status;
-        int64_t frames; /* before it */
+        int64_t frames; /* The frames that come before it. */
         const char *text;
     } cases[] = {
         { "none", QV_OK, N_FRAMES, "" },
@@ -84,7 +84,7 @@ test_faults(void **state)
         { "decoded below", QV_EFORMAT, 2, "what cannot be" },
         { "decoded above", QV_EFORMAT, 2, "what cannot be" },
         { "escape codes", QV_EFORMAT, 2, "????" },
-        { "too many frames", QV_OK, N_FRAMES, "" }, /* of which no more are taken */
+        { "too many frames", QV_OK, N_FRAMES, "" }, /* Only as many as were requested are used. */
         { "bool", QV_EFORMAT, 0, "what cannot be" },
         { "width", QV_EFORMAT, 0, "what cannot be" },
         { "height", QV_EFORMAT, 0, "what cannot be" },
@@ -94,7 +94,8 @@ test_faults(void **state)
         { "names", QV_OK, N_FRAMES, "" },
         { "escape", QV_OK, N_FRAMES, "" },
         { "strict", QV_OK, N_FRAMES, "" },
-        { "strict escape", QV_EFORMAT, 2, "crashed, with signal 31" }, /* it can say no */
+        /* The strict filter does end a process. */
+        { "strict escape", QV_EFORMAT, 2, "crashed, with signal 31" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qv_clip_options options = { .decoder = start(cases[i].fault), .decode_seconds = 2 };
@@ -114,7 +115,8 @@ test_faults(void **state)
     }
 }
 
-/* Clips with faults between and beside one without: its frames are what they are alone. */
+/* Reads clips with faults in between and beside a good clip, whose frames must be what they are
+ * alone. */
 static void
 test_neighbour(void **state)
 {
@@ -130,7 +132,7 @@ test_neighbour(void **state)
         qv_clip_get_info(clip, &info);
         assert_true(info.width == 320 && info.height == 256 && info.n_frames == N_FRAMES);
         assert_int_equal(qv_clip_read(clip, frames[round][0], 2, &got, NULL, &err), QV_OK);
-        for (int i = 0; round && i < 3; i++) /* one program goes on making processes */
+        for (int i = 0; round && i < 3; i++) /* One program goes on making processes. */
             assert_int_equal(read_clip(&bad, &n, &err), QV_EFORMAT);
         assert_int_equal(qv_clip_read(clip, frames[round][2], N_FRAMES, &got, NULL, &err), QV_OK);
         assert_int_equal(got, N_FRAMES - 2);
@@ -160,7 +162,7 @@ test_memory(void **state)
     options = (qv_clip_options){ .decoder = start("none"), .decode_memory = 1 << 28 };
     assert_int_equal(read_clip(&options, &n, &err), QV_OK);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    options.decode_memory = 1 << 20; /* not even for itself */
+    options.decode_memory = 1 << 20; /* Less than the process itself needs. */
     assert_int_not_equal(read_clip(&options, &n, &err), QV_OK);
     assert_non_null(strstr(err.text, CLIP));
 #endif
@@ -187,13 +189,13 @@ test_programs(void **state)
     const qv_clip_options both = { .decoder = decoder, .trusted = true };
     assert_int_equal(read_clip(&both, &n, &err), QV_EINVAL);
     qv_decoder_stop(&decoder);
-    /* there is none beside this test: it says so, if none is installed either */
+    /* There is no such program beside this test. If none is installed either, the error says so. */
     if (read_clip(NULL, &n, &err))
         assert_non_null(strstr(err.text, "qwenvit-decoder"));
     check_no_child();
 }
 
-/* Closed in the middle of a frame that never ends. */
+/* Closes a clip in the middle of a frame that never ends. */
 static void
 test_close_hung(void **state)
 {
@@ -210,7 +212,7 @@ test_close_hung(void **state)
     check_no_child();
 }
 
-/* Many clips at once from several threads through one program. */
+/* Reads many clips at once from several threads through one program. */
 static void *
 read_some(void *decoder)
 {
@@ -241,7 +243,7 @@ test_threads(void **state)
     check_no_child();
 }
 
-/* As it is when a debugger or a full machine holds it. */
+/* Stops the program, as a debugger or an overloaded machine would. */
 static void
 stop_running(const qv_decoder *decoder)
 {
@@ -262,13 +264,14 @@ read_in_vain(void *decoder)
     return (void *)(intptr_t)!told;
 }
 
-/* A program that answers nobody is waited for once, and ended; a clip that it started ends with it. */
+/* A program that answers nobody is waited for once and then ended, and a clip that it started ends
+ * with it. */
 static void
 test_stopped(void **state)
 {
     (void)state;
     enum { N_THREADS = 4 };
-    const double bound_s = 1, slack_s = 4; /* others are busy here too */
+    const double bound_s = 1, slack_s = 4; /* Other tests keep the machine busy too. */
     pthread_t threads[N_THREADS];
     int64_t n;
     qv_clip *clip = NULL;
@@ -292,7 +295,7 @@ test_stopped(void **state)
         assert_null(read_in_vain(options.decoder));
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
     qv_status status = qv_clip_read(clip, frames[0], N_FRAMES, &n, NULL, NULL);
-    if (!status && n < N_FRAMES) /* what it had sent is good */
+    if (!status && n < N_FRAMES) /* The frames that it had sent are good. */
         status = qv_clip_read(clip, frames[0], 1, &n, NULL, NULL);
     assert_true(status ? status == QV_EBACKEND : n == N_FRAMES);
     qv_clip_close(&clip);
@@ -300,7 +303,7 @@ test_stopped(void **state)
     assert_true(qv_seconds() - began_s < slack_s);
     check_no_child();
 
-    options.decoder = start("none"); /* and nobody noticed before */
+    options.decoder = start("none"); /* This time nobody noticed before. */
     options.decoder->patience_s = bound_s;
     assert_int_equal(read_clip(&options, &n, NULL), QV_OK);
     stop_running(options.decoder);
@@ -310,12 +313,13 @@ test_stopped(void **state)
     check_no_child();
 }
 
-/* The program that wanted frames is gone: what it started does not stay, even in a loop. */
+/* The program that asked for frames is gone. What it started must not stay, not even in a loop. */
 static void
 test_orphan(void **state)
 {
     (void)state;
-    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0); /* orphans come to us */
+    /* Orphans become our children. */
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
     const pid_t child = fork();
     if (!child) {
         const qv_clip_options options = { .decoder = start("hang") };
@@ -326,15 +330,17 @@ test_orphan(void **state)
     }
     int how, ended = 0;
     alarm(60);
-    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++) /* heard it, or was killed */
+    /* It noticed, or it was killed. */
+    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++)
         assert_true(WIFEXITED(how) ? WEXITSTATUS(how) == 0 : WTERMSIG(how) == SIGKILL);
     alarm(0);
-    assert_int_equal(ended, 3); /* that child, its program, the clip's process */
+    assert_int_equal(ended, 3); /* The child, its program, and the clip's process. */
 }
 
 /* ---- the program by itself ------------------------------------------------------------------- */
 
-/* In a group of its own: a signal that it sends to its group is not for the tests. */
+/* Starts the program in a group of its own, so that a signal that it sends to its group does not
+ * reach the tests. */
 static pid_t
 start_program(int *socket)
 {
@@ -351,7 +357,8 @@ start_program(int *socket)
     return pid;
 }
 
-/* An order with n descriptors, each a copy of our standard input; not answered. */
+/* Sends an order with n descriptors, each a copy of our standard input, and does not wait for an
+ * answer. */
 static void
 give(int socket, int32_t kind, pid_t pid, int n)
 {
@@ -400,9 +407,9 @@ count_descriptors(pid_t pid)
     return n;
 }
 
-/* Orders that cannot be obeyed are refused: nothing is ended that it did not make for a clip, and
- * the descriptors that came along do not stay. (-1 would be every process that there is, if it went
- * wrong: its group stands for those below zero.) */
+/* Orders that cannot be obeyed are refused. The program ends nothing that it did not make for a
+ * clip, and the descriptors that came with the order do not stay open. (If it went wrong, -1 would
+ * mean every process that there is; a number below zero stands for a group.) */
 static void
 test_orders(void **state)
 {
@@ -425,7 +432,8 @@ test_orders(void **state)
     const pid_t served = ask(socket, QVM_SERVE, 0, QVM_SESSION_FDS);
     assert_true(served > 0);
     assert_true(ask(socket, QVM_KILL, served, 0) >= 0);
-    assert_int_equal(ask(socket, QVM_KILL, served, 0), -1); /* it is none of its any more */
+    assert_int_equal(ask(socket, QVM_KILL, served, 0), -1); /* It is not one of its processes any
+                                                             * more. */
     assert_int_equal(count_descriptors(program), n_before);
 
     assert_int_equal(ask(socket, 77, 0, QVM_SESSION_FDS), -1);
@@ -447,7 +455,8 @@ test_fork(void **state)
     qv_decoder *decoder = options.decoder;
     if (!child) {
         const bool refused = read_clip(&options, &n, NULL) == QV_EBACKEND;
-        qv_decoder_stop(&decoder); /* of its own copy: the program is its parent's */
+        qv_decoder_stop(&decoder); /* This stops only its own copy; the program belongs to its
+                                    * parent. */
         _exit(refused && !decoder ? 0 : 1);
     }
     int how;
@@ -465,7 +474,7 @@ make_files(void **state)
     FILE *victim = fopen("victim", "w");
     if (!victim || fclose(victim) || tool_make_clip(CLIP, &tool_clip_shape, &err))
         return -1;
-    return dup2(0, QV_LEAKED_FD) < 0; /* without FD_CLOEXEC */
+    return dup2(0, QV_LEAKED_FD) < 0; /* Without FD_CLOEXEC. */
 }
 
 static int

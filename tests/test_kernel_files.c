@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels kept in files: what was kept is found again, and what is damaged or another's is not. */
+/* Tests kernels that are kept in files: a kernel that was kept is found again, and one that is
+ * damaged or belongs to another device is not. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +39,7 @@ is_found(struct qv_kernel_files *files, const char *of)
     return found != NULL;
 }
 
-/* The one file in the folder. */
+/* The path of the only file in the folder. */
 static const char *
 the_file(const char *folder)
 {
@@ -67,7 +68,7 @@ what_was_kept_is_found(void **state)
     open_files(&other, folder, "an H200, cuDNN 9.20");
     open_files(&none, NULL, "an H200, cuDNN 9.19");
     assert_false(is_found(&files, key));
-    assert_string_equal(files.warning, ""); /* nothing is wrong with having none */
+    assert_string_equal(files.warning, ""); /* Having none is not an error. */
     qv_kernel_files_keep(&none, key, plan, sizeof plan);
     assert_int_equal(temp_count(), 0);
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
@@ -79,7 +80,7 @@ what_was_kept_is_found(void **state)
     assert_string_equal(files.warning, "");
     assert_string_equal(other.warning, "");
 
-    /* the same file under the name that the other device's would have */
+    /* The same file, under the name that the other device's file would have. */
     char mine[1024];
     snprintf(mine, sizeof mine, "%s", the_file(folder));
     qv_kernel_files_keep(&other, key, plan, sizeof plan);
@@ -99,7 +100,8 @@ what_was_kept_is_found(void **state)
     qv_kernel_files_close(&none);
 }
 
-/* Every file that is a byte shorter, longer or other than it was; and what is kept anew is right. */
+/* Every file that is a byte shorter or longer than it was, or has another byte, is refused with a
+ * warning. The kernel that is kept anew is right. */
 static void
 what_is_damaged_is_told_and_made_anew(void **state)
 {
@@ -148,13 +150,13 @@ what_cannot_be_written_or_read_is_told(void **state)
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
     const char *path = the_file(temp_path("kernels"));
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(mkfifo(path, 0600), 0); /* refused, not waited for */
+    assert_int_equal(mkfifo(path, 0600), 0); /* It is refused, not waited for. */
     assert_false(is_found(&files, key));
     assert_non_null(strstr(files.warning, strrchr(path, '/')));
     qv_kernel_files_close(&files);
 }
 
-/* As after a disk that was full. */
+/* Damages a file as a full disk would. */
 static void
 damage(const char *folder, const char *name)
 {
@@ -163,9 +165,9 @@ damage(const char *folder, const char *name)
     assert_int_equal(truncate(path, 20), 0);
 }
 
-/* ---- a device that prepares kernels beside its owner ------------------------------------------ */
+/* ---- a device that prepares kernels beside its owner ----------------------------------------- */
 
-/* A warming thread of a device looks for a kernel, whose file is damaged. */
+/* A device's warming thread looks for a kernel whose file is damaged. */
 struct warming {
     qv_context *ctx;
     const char *key;
@@ -212,7 +214,7 @@ a_warning_is_read_while_others_are_written(void **state)
     qv_context_info info;
     for (int i = 0; i < READS; i++) {
         qv_context_get_info(ctx, &info);
-        if (*info.warning) { /* one of them, whole */
+        if (*info.warning) { /* One of the warnings, complete. */
             assert_non_null(strstr(info.warning, ".kernel: damaged"));
             assert_string_equal(strrchr(info.warning, ':'), ": ignored");
         }

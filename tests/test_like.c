@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* --like qwen-vl-utils: what is decided and made is what the package decides and makes, by a table
- * that was written with it (tools/reference/make_qwen_vl_utils_table.py). */
+/* Tests --like qwen-vl-utils: everything that is decided and made must equal what the package
+ * decides and makes, by a table that was written with it
+ * (tools/reference/make_qwen_vl_utils_table.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@ struct clip_row {
     int source_height, source_width;
     double fps;
     int64_t num_frames, min_frames, max_frames, min_pixels, max_pixels, total_pixels;
-    int64_t n; /* 0: refused */
+    int64_t n; /* 0: refused. */
     int height, width;
     int64_t hash;
 };
@@ -27,14 +28,14 @@ struct clip_row {
 struct image_row {
     int patch, source_height, source_width;
     int64_t min_pixels, max_pixels;
-    int height, width; /* 0: refused */
+    int height, width; /* 0: refused. */
 };
 
 struct cut_row {
     int64_t frames;
     double source_fps, start_s, end_s;
     int64_t num_frames;
-    int64_t first, in_between, n, hash; /* n 0: refused */
+    int64_t first, in_between, n, hash; /* n 0: refused. */
 };
 
 struct resize_row {
@@ -74,7 +75,7 @@ static const struct resize_row resizes[] = {
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* Numbers of a checkpoint that the package does not look at. */
+/* Numbers of a checkpoint. The package does not look at them. */
 static qv_preprocess
 preset(int patch)
 {
@@ -189,7 +190,7 @@ images_are_the_packages(void **state)
     }
 }
 
-/* What is wrong is said in words: the clip is, or the option. */
+/* An error says in words what is wrong, with the clip or with an option. */
 static void
 words_say_what_is_wrong(void **state)
 {
@@ -251,7 +252,7 @@ pixels_are_the_packages(void **state)
         assert_int_equal(qvm_resampler_create(row->h, row->w, row->to_h, row->to_w, row->arithmetic,
                                               &r, NULL),
                          QV_OK);
-        for (int twice = 0; twice < 2; twice++) /* nothing is left from before */
+        for (int twice = 0; twice < 2; twice++) /* Nothing is left over from the first time. */
             qvm_resampler_run(r, src, 3 * (int64_t)row->w, dst);
         qvm_resampler_free(&r);
         for (size_t i = 0; i < n; i++)
@@ -281,7 +282,7 @@ names_go_both_ways(void **state)
     assert_false(qv_like_parse("", &like));
 }
 
-/* An image's least and most are tokens, 4 and 16384: at the bound nothing is resized. */
+/* An image's bounds are counts of tokens, 4 and 16384. At a bound nothing is resized. */
 static void
 images_have_their_own_bounds(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The Metal backend's host code, over the emulator: memory of the caller used in place, times, a
- * GPU without bfloat, and every call of Metal's failing once.
+ * Tests the host code of the Metal backend, over the emulator: memory of the caller that is used in
+ * place, times, a GPU without bfloat, and every call to Metal failing once.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -35,7 +35,7 @@ pages(size_t bytes)
     return p;
 }
 
-/* x and y are 8 pages each, of PAGE bytes. */
+/* x and y have 8 pages each, of PAGE bytes. */
 enum { PAGE = 4096, C = 8, SIDE = 32, N_XY = SIDE * SIDE * C };
 
 static qv_status
@@ -55,7 +55,8 @@ open_pointwise(qv_context *ctx, qv_conv3d **out, qv_error *err)
     return qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, out, err);
 }
 
-/* Whole pages are used where they lie, others are copied: the same values, and nothing kept. */
+/* Whole pages are used where they lie, and other memory is copied. The values are the same, and
+ * nothing is kept. */
 static void
 pages_are_used_in_place(void **state)
 {
@@ -82,7 +83,7 @@ pages_are_used_in_place(void **state)
     memset(y, 0xff, info.y_bytes);
     assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_OK);
     assert_memory_equal(y, expected, info.y_bytes);
-    free(x); /* the backend holds neither any more */
+    free(x); /* The backend does not hold either of them any more. */
     free(y);
     free(expected);
     free(values);
@@ -113,13 +114,14 @@ marks_measure_the_work_between(void **state)
     struct qv_call call = { .kernel = kernel, .operands = { { x, 0 }, { y, 0 } } };
     assert_int_equal(be->run(dev, &call, 1, &err), QV_OK);
     assert_int_equal(be->mark(dev, QV_MARK_BEGIN, &err), QV_OK);
-    for (int i = 0; i < 100; i++) /* more than are kept waiting */
+    for (int i = 0; i < 100; i++) /* More than may wait at once. */
         assert_int_equal(be->run(dev, &call, 1, &err), QV_OK);
     assert_int_equal(be->mark(dev, QV_MARK_END, &err), QV_OK);
     assert_int_equal(be->wait(dev, QV_MARK_END, &err), QV_OK);
     assert_int_equal(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), QV_OK);
     assert_true(ms > 0 && ms < 60e3);
-    assert_int_equal(be->mark(dev, QV_MARK_BEGIN, &err), QV_OK); /* nothing between */
+    /* There is nothing between the marks. */
+    assert_int_equal(be->mark(dev, QV_MARK_BEGIN, &err), QV_OK);
     assert_int_equal(be->mark(dev, QV_MARK_END, &err), QV_OK);
     assert_int_equal(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), QV_OK);
     assert_true(ms == 0);
@@ -129,7 +131,7 @@ marks_measure_the_work_between(void **state)
     be->close(dev);
 }
 
-/* The kernel's name, and where it is a simple one, why. */
+/* An operation names its kernel, and says why if it is a simple one. */
 static void
 kernels_have_names(void **state)
 {
@@ -173,8 +175,9 @@ kernels_have_names(void **state)
     }
 }
 
-/* Rows that a chunk leaves empty have what they had before, of which the emulator says where it reads:
- * a tall grid's last rows in a chunk whose grid is wide, and whatever a larger capacity had there. */
+/* Rows that a chunk leaves empty keep what they held before. The emulator checks where they read:
+ * the last rows of a tall grid in a chunk whose grid is wide, and whatever a larger capacity left
+ * there. */
 static void
 rows_beyond_the_fill_read_what_is_there(void **state)
 {
@@ -197,7 +200,7 @@ rows_beyond_the_fill_read_what_is_there(void **state)
     tiny_close(&t);
 }
 
-/* Every tile is timed once; the file then answers, and the same bits come out of the same file. */
+/* Every tile is timed once. After that the file answers, and the same file gives the same bits. */
 static void
 tuning_takes_from_its_file(void **state)
 {
@@ -230,13 +233,15 @@ tuning_takes_from_its_file(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* What a job makes; whole pages, so that the convolution's lie in the device's memory. */
+/* What a job makes. It has whole pages, so that the convolution's data lie in the device's
+ * memory. */
 enum { CHUNKS = 2, GRID = 4, ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
 struct made {
     float x[N_XY], y[N_XY], tokens[ROWS * MOST_HIDDEN];
 };
 
-/* As many chunks under way as may be, and a convolution in place; whatever fails says so. */
+/* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
+ * reported. */
 static qv_status
 job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
 {
@@ -273,10 +278,10 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
     return status;
 }
 
-/* How a job ended of which call n fails; -1: none. */
+/* How a job ended in which call n fails; with n -1 none fails. */
 enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
 
-/* In a process of its own, as kernels are compiled once in one. */
+/* Runs the job in a process of its own, because a process compiles its kernels only once. */
 static enum end
 job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
 {
@@ -296,7 +301,7 @@ job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shar
         exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
              : !same  ? OTHER_VALUES
              : failed ? ABSORBED
-                      : NOTHING_FAILED); /* where a sanitizer looks for leaks */
+                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFEXITED(result));
@@ -325,7 +330,7 @@ every_call_may_fail(void **state)
         n++;
     }
     assert_true(n > 40);
-    /* x and y are copied where they cannot be used in place */
+    /* x and y are copied if they cannot be used in place. */
     assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
     munmap(made, sizeof *made);
     free(frames);
@@ -363,7 +368,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_may_fail), /* first: its processes find no kernel compiled */
+        cmocka_unit_test(every_call_may_fail), /* This comes first, so that its processes find no
+                                                * kernel compiled. */
         cmocka_unit_test(pages_are_used_in_place),
         cmocka_unit_test(marks_measure_the_work_between),
         cmocka_unit_test(kernels_have_names),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Checkpoints as MLX converts them: "vision_tower." names, a patch embedding with its channels last, and
- * matrices quantised in groups by MLX's rule (mlx.core.quantize, affine): of each group of a row the
- * least value is the bias, (greatest - least) / (2^bits - 1) the scale, and values are packed into
- * 32-bit words, the first in the lowest bits.
+ * Tests checkpoints as MLX converts them: "vision_tower." names, a patch embedding with its
+ * channels last, and matrices that are quantised in groups by MLX's rule (mlx.core.quantize,
+ * affine). In each group of a row, the least value is the bias and (greatest - least) / (2^bits -
+ * 1) is the scale. Values are packed into 32-bit words, the first in the lowest bits.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -22,7 +22,7 @@
 
 enum { MOST = 512, HIDDEN = 32 };
 
-/* A checkpoint that is being written: tensors and their data. */
+/* A checkpoint that is being written: the tensors and their data. */
 struct written {
     struct qv_safetensor tensors[MOST];
     char names[MOST][192];
@@ -30,14 +30,16 @@ struct written {
     size_t bytes[MOST], n;
 };
 
-/* How: quantised, or the values that this stands for; and what is wrong with it. */
+/* How it is written: quantised, or as the values that the quantised matrices stand for; and what is
+ * wrong with it. */
 struct how {
     int bits;
     bool as_values;
-    const char *drop;                  /* a tensor left out, by the end of its name */
-    int64_t groups, words;             /* other numbers of them in a row than there are */
-    int64_t biases_groups;             /* the same of the biases alone */
-    const char *scales_as, *biases_as; /* other dtypes */
+    const char *drop;                  /* A tensor that is left out, given by the end of its
+                                        * name. */
+    int64_t groups, words;             /* Wrong numbers of groups and words in a row. */
+    int64_t biases_groups;             /* A wrong number of groups for the biases alone. */
+    const char *scales_as, *biases_as; /* Wrong dtypes. */
 };
 
 static void
@@ -55,7 +57,8 @@ put(struct written *w, const char *dtype, const char *name, int n_dims, const in
     w->data[w->n++] = data;
 }
 
-/* A group of n values of a row as packed[], and as what they stand for. */
+/* Quantises a group of n values of a row to packed[], and also gives the values that it stands
+ * for. */
 static void
 quantise(const float *x, int64_t n, int bits, uint32_t *packed, int64_t first, float *scale,
          float *bias, float *values)
@@ -75,7 +78,7 @@ quantise(const float *x, int64_t n, int bits, uint32_t *packed, int64_t first, f
     }
 }
 
-/* weight[rows, k] in groups of 32 as MLX has it, or as f32. */
+/* Writes weight[rows, k] in groups of 32 as MLX does, or as f32. */
 static void
 put_matrix(struct written *w, const struct how *how, const char *name, const float *x, int64_t rows,
            int64_t k)
@@ -225,7 +228,8 @@ tokens_of(qv_dtype dtype, size_t *bytes)
     return tokens;
 }
 
-/* Quantised matrices are the model of the values that they stand for, rounded to the model's dtype. */
+/* Quantised matrices give the same model as the values that they stand for, rounded to the model's
+ * dtype. */
 static void
 quantised_is_what_it_stands_for(void **state)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Matrices that MLX quantised, as large as those of a real tower: they are read in slices, which tiny
- * ones never are. MLX has groups of 32, 64 and 128; a file may claim any, with scales of any dtype.
+ * Tests matrices that MLX quantised and that are as large as those of a real tower. They are read
+ * in slices, which tiny ones never are. MLX has groups of 32, 64 and 128; a file may claim any
+ * size, with scales of any dtype.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -18,7 +19,8 @@
 #include "towers/part.h"
 #include "towers/weights.h"
 
-/* Tower M's blocks, of which this has one: a matrix takes 16 MB in f32, and several slices. */
+/* The blocks of tower M; this tower has one of them. A matrix takes 16 MB in f32, and several
+ * slices. */
 enum { HIDDEN = 1024, INTERMEDIATE = 4096 };
 
 struct form {
@@ -31,7 +33,7 @@ static const char *const dtype_names[QV_DTYPE_MAX] = {
     [QV_F32] = "F32", [QV_F16] = "F16", [QV_BF16] = "BF16"
 };
 
-/* A quantised matrix of the file: where its data begin. */
+/* A quantised matrix of the file, and where its data begin. */
 struct matrix {
     const struct qv_tensor_spec *spec;
     uint64_t packed, scales, biases;
@@ -43,7 +45,8 @@ is_mlp(const struct qv_tensor_spec *spec)
     return strstr(spec->names[0], "mlp.linear_fc") && spec->form == QV_TENSOR_MATRIX;
 }
 
-/* Made of small whole numbers and halves of them, so that every product and sum is exact in f32. */
+/* The values are made from small whole numbers and halves of them, so that every product and sum is
+ * exact in f32. */
 static float
 scale_at(int64_t group)
 {
@@ -106,7 +109,7 @@ write_values(int fd, const struct sparse *s, const struct form *form, const stru
     write_groups(fd, form, values / form->group, bias_at, sparse_offset(s, m->biases));
 }
 
-/* One of weight, scales and biases; where its data begin. */
+/* Adds one of weight, scales and biases, and returns where its data begin. */
 static uint64_t
 add(struct sparse *s, const char *dtype, size_t element, const struct qv_tensor_spec *spec,
     const char *suffix, int64_t k)
@@ -119,7 +122,7 @@ add(struct sparse *s, const char *dtype, size_t element, const struct qv_tensor_
     return begin;
 }
 
-/* A block's MLP is quantised; all else is zeros in f32. */
+/* Writes a block whose MLP is quantised. All other tensors are zeros in f32. */
 static void
 write_checkpoint(const struct form *form)
 {
@@ -172,7 +175,7 @@ write_config(void)
     temp_text("config.json", text);
 }
 
-/* Every value of the quantised matrices, as the reference has them on its device. */
+/* Checks every value of the quantised matrices on the device of the reference. */
 static void
 is_what_it_stands_for(const struct form *form, const qv_model *model)
 {
@@ -189,7 +192,7 @@ is_what_it_stands_for(const struct form *form, const qv_model *model)
     }
 }
 
-/* By one thread in slices of 8 MB, by several in slices of 2. */
+/* Loads by one thread in slices of 8 MB, or by several in slices of 2 MB. */
 static void
 loads(const struct form *form, qv_dtype dtype, int threads)
 {
@@ -217,7 +220,7 @@ is_refused(const struct form *form, bool bits)
     qv_context_close(&ctx);
 }
 
-/* The three ways to load come in turns, so that each meets every size of groups, and every dtype. */
+/* The three ways to load take turns, so that each meets every group size and every dtype. */
 static void
 groups_of_every_size(int bits, qv_dtype scales, int turn)
 {
@@ -245,7 +248,7 @@ what_mlx_has_is_loaded_and_nothing_else(void **state)
             groups_of_every_size(bits[b], scales[s], b + s);
 }
 
-/* Whatever is told of a part, it is not read into less memory than it takes. */
+/* Whatever is said about a part, it is never read into less memory than it takes. */
 static void
 a_room_that_is_too_small_is_refused(void **state)
 {
@@ -265,7 +268,8 @@ a_room_that_is_too_small_is_refused(void **state)
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
     if (qv_part_find(&stored, &config, spec, 0, &part, &err))
         fail_msg("%s", err.text);
-    for (int64_t group = 1; group <= 32; group *= 32) { /* 1: as if nobody had checked */
+    for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a part that nobody has
+                                                         * checked. */
         part.group = group;
         const size_t row = qv_part_row_bytes(&part);
         assert_int_equal(row, spec->k * (group == 1 ? 9 : 4));
@@ -286,7 +290,8 @@ a_room_that_is_too_small_is_refused(void **state)
     qv_tower_close(&tower);
 }
 
-/* A tiny tower in slices of a few bytes is the one that is read whole, by any number of threads. */
+/* A tiny tower that is read in slices of a few bytes equals the one that is read whole, with any
+ * number of threads. */
 static void
 slices_of_a_few_bytes_give_the_same(void **state)
 {

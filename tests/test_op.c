@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: print and parse, equality, refusals, operands, costs, tolerances. */
+/* Tests operations as data: print and parse, equality, refusals, operands, costs and tolerances. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,8 +67,8 @@ test_round_trip(void **state)
     }
 }
 
-/* dtype= is for operands that are not named, wherever it stands; a dtype is an operand's though a
- * field has its name. */
+/* dtype= applies to the operands that are not named, wherever it stands. A dtype belongs to an
+ * operand even if a field has the same name. */
 static void
 test_dtypes_of_operands(void **state)
 {
@@ -83,7 +83,8 @@ test_dtypes_of_operands(void **state)
         { "conv w=3 w=bf16 dtype=f32", "conv w=3 w=bf16 dtype=f32" },
         { "gemm x=bf16 w=bf16 bias=bf16 residual=f32 y=f32", "gemm residual=f32 y=f32 dtype=bf16" },
         { "gemm x=bf16", "gemm x=bf16 dtype=auto" },
-        { "norm x=bf16 y=f32", "norm x=bf16 dtype=f32" }, /* of two the output's */
+        { "norm x=bf16 y=f32", "norm x=bf16 dtype=f32" }, /* If there are two, the output's
+                                                           * counts. */
         { "norm dtype=i32", "norm dtype=i32" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -109,14 +110,15 @@ test_what_kernels_take(void **state)
     static const struct {
         const char *text;
         uint32_t takes;
-        const char *word; /* of the refusal where one dtype is needed; NULL: it is none */
-        bool mixed;       /* may be where operands need not have one */
+        const char *word; /* A word of the refusal where one dtype is needed; NULL: it is not
+                           * refused. */
+        bool mixed;       /* Whether it is allowed where the operands need not have one dtype. */
     } cases[] = {
         { "gemm m=1 n=1 k=1 dtype=bf16", both, NULL, true },
         { "gemm m=1 n=1 k=1 dtype=bf16", f32, "gemm: x=bf16", false },
         { "gemm m=1 n=1 k=1 y=f32 dtype=bf16", both, "gemm: y=f32 with x=bf16", true },
         { "gemm m=1 n=1 k=1 y=f16 dtype=bf16", both, "gemm: y=f16", false },
-        { "gemm m=1 n=1 k=1 bias=f32 dtype=bf16", both, NULL, true }, /* there is no bias */
+        { "gemm m=1 n=1 k=1 bias=f32 dtype=bf16", both, NULL, true }, /* There is no bias. */
         { "gemm m=1 n=1 k=1 bias=1 bias=f32 dtype=bf16", both, "bias=f32", true },
         { "convert n=1 x=bf16 y=f32", both, NULL, true },
         { "gather rows=1 cols=1 x_rows=1 x=bf16 y=f32", both, NULL, true },
@@ -145,14 +147,14 @@ test_views_beside(void **state)
     struct qv_op op = parsed(legal[QV_OP_attention]);
     int first;
     qv_op_views(&op, views);
-    for (int i = 0; i < 3; i++) { /* q, k and v in one row */
+    for (int i = 0; i < 3; i++) { /* q, k and v in one row. */
         assert_int_equal(qv_views_beside(views, 1 + i, &first), 48 * i);
         assert_int_equal(first, 1);
     }
     assert_int_equal(qv_views_beside(views, 4, &first), 0);
     assert_int_equal(first, 4);
     op.u.attention.q_stride = op.u.attention.k_stride = op.u.attention.v_stride = 143;
-    qv_op_views(&op, views); /* no room for v */
+    qv_op_views(&op, views); /* There is no room for v. */
     qv_views_beside(views, 3, &first);
     assert_int_equal(first, 3);
     assert_int_equal(qv_op_output(&op), 4);
@@ -190,7 +192,7 @@ test_reals_keep_their_bits(void **state)
     }
 }
 
-/* Each text, and a word that its error must have. */
+/* A text, and a word that its error must have. */
 struct refusal {
     const char *text, *word;
 };
@@ -222,7 +224,7 @@ test_parse_errors(void **state)
         { "gemm dtype=f32 dtype=f32", "dtype is given twice" },
         { "gemm bias=1 bias=f32 bias=0", "bias is given twice" },
         { "gemm m=f32", "m=f32" },
-        { "norm weight=f32", "'weight'" }, /* which is f32 always */
+        { "norm weight=f32", "'weight'" }, /* It is always f32. */
         { "rope cos_stride=8", "'cos_stride'" },
         { "norm dtype=2", "dtype=2" },
     };
@@ -233,7 +235,7 @@ test_parse_errors(void **state)
             fail_msg("'%s' was parsed", cases[i].text);
         if (!strstr(err.text, cases[i].word))
             fail_msg("'%s': no %s in: %s", cases[i].text, cases[i].word, err.text);
-        assert_true(qv_op_equal(&op, &before)); /* untouched */
+        assert_true(qv_op_equal(&op, &before)); /* The operation is untouched. */
         assert_int_equal(qv_op_parse(cases[i].text, &op, NULL), QV_EINVAL);
     }
 }
@@ -322,7 +324,7 @@ static const struct refusal illegal[] = {
     { CONV("3", "1", "4", "dd=1 x_depth=3 groups=1 top=1"), "h=1" },
     { CONV("3", "4", "1", "dd=1 x_depth=3 groups=1 right=1"), "w=1" },
     { CONV_3 "dd=1 x_depth=3 groups=2 sums=3", "sums=3" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "bare sums" }, /* alpha is 0 */
+    { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "bare sums" }, /* alpha is 0. */
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2 bias=1", "bare sums" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 act=gelu_erf", "bare sums" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 residual_rows=8", "bare sums" },
@@ -358,7 +360,8 @@ test_check_refusals(void **state)
     assert_int_equal(qv_op_check(&op, NULL), QV_EINVAL);
 }
 
-/* Equal means every field; what lies behind the fields in the union does not count. */
+/* Operations are equal if every field is. What lies behind the fields in the union does not
+ * count. */
 static void
 test_equality(void **state)
 {
@@ -380,7 +383,7 @@ test_equality(void **state)
         }
     a = parsed(legal[QV_OP_norm]);
     b = a;
-    b.u.norm.y_dtype = QV_BF16; /* the last field */
+    b.u.norm.y_dtype = QV_BF16; /* The last field. */
     assert_false(qv_op_equal(&a, &b));
 }
 
@@ -453,7 +456,8 @@ test_operands(void **state)
     assert_operand(legal[QV_OP_im2col], 0, "x", 8, 270, QV_BF16, 8 * 270 * 2);
     assert_operand(legal[QV_OP_im2col], 1, "y", 64, 90, QV_BF16, 64 * 90 * 2);
     const char *conv = legal[QV_OP_conv];
-    assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2); /* 5 frames apart, the last 4 */
+    /* The images begin 5 frames apart, and the last one has 4. */
+    assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2);
     assert_operand(conv, 1, "w", 9, 54, QV_BF16, 9 * 54 * 2);
     assert_operand(conv, 2, "bias", 1, 9, QV_BF16, 18);
     assert_operand(conv, 3, "residual", 12, 9, QV_BF16, 12 * 9 * 2);
@@ -513,7 +517,8 @@ test_costs(void **state)
     }
 }
 
-/* Half a unit in the last place where nothing is summed; never 0 or NaN; sums make it larger. */
+/* The tolerance is half a unit in the last place if nothing is summed, and never 0 or NaN. Sums
+ * make it larger. */
 static void
 test_tolerance(void **state)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Pixels of files as the Python libraries make them, where the way there is chosen by what the file is:
- * JPEG's colours, the range of a clip's, where in a file it ends, EXIF's eight orientations, and the
- * stream and the filter of qwen-vl-utils. Everything is small enough to be worked out by hand. */
+/* Tests that pixels of files are what the Python libraries make, where those choose their way by
+ * what the file is: JPEG's colours, the range of a clip, where in a file a clip ends, EXIF's eight
+ * orientations, and the stream and the filter of qwen-vl-utils. Everything is small enough to be
+ * worked out by hand. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +21,8 @@
 
 enum { SIDE = 64 };
 
-/* Opens a file as trusted, with 64x64 pixels left as they are unless max_pixels say otherwise. */
+/* Opens a file as trusted. Its 64x64 pixels are left as they are unless max_pixels says
+ * otherwise. */
 static qv_clip *
 open_clip(const char *path, qv_clip_options o, qv_clip_info *info)
 {
@@ -34,7 +36,7 @@ open_clip(const char *path, qv_clip_options o, qv_clip_info *info)
     return clip;
 }
 
-/* The first frame, [height, width, 3]; free(). */
+/* The first frame, [height, width, 3]; the caller must free() it. */
 static uint8_t *
 first_frame(const char *path, qv_clip_options o, qv_clip_info *info)
 {
@@ -50,7 +52,7 @@ first_frame(const char *path, qv_clip_options o, qv_clip_info *info)
 
 /* ---- colours --------------------------------------------------------------------------------- */
 
-/* An image of one colour, whose blocks are multiples of what the finest quantiser keeps. */
+/* Writes an image of one colour. Its blocks are multiples of what the finest quantiser keeps. */
 static void
 write_jpeg(const char *path, const uint8_t yuv[3])
 {
@@ -75,7 +77,7 @@ write_jpeg(const char *path, const uint8_t yuv[3])
     avcodec_free_context(&c);
 }
 
-/* JFIF's formula, R = Y + 1.402 Cr and so on, to the nearest level, as libjpeg has it. */
+/* JFIF's formula, R = Y + 1.402 Cr and so on, rounded to the nearest level, as in libjpeg. */
 static void
 a_jpeg_has_libjpegs_colours(void **state)
 {
@@ -100,7 +102,7 @@ a_jpeg_has_libjpegs_colours(void **state)
     }
 }
 
-/* A clip of grey noise, or of one grey; `words`: more of the header. */
+/* Writes a clip of grey noise, or of one grey. `words` are added to the header. */
 static void
 write_grey(const char *name, const char *words, int level)
 {
@@ -145,7 +147,8 @@ a_clips_range_is_what_it_says(void **state)
     }
 }
 
-/* Of a container that says no length: what stands behind the clip, as in a tar file, is not of it. */
+/* The container does not give a length. What stands behind the clip, as in a tar file, is not part
+ * of it. */
 static void
 a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 {
@@ -160,7 +163,7 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
     assert_non_null(f);
     assert_int_equal(fread(bytes, 1, (size_t)st.st_size, f), (size_t)st.st_size);
     fclose(f);
-    const char *frames = strchr(bytes, '\n') + 1; /* another four behind them */
+    const char *frames = strchr(bytes, '\n') + 1; /* Another four frames follow behind these. */
     const size_t head = (size_t)(frames - bytes), more = (size_t)st.st_size - head;
     memcpy(bytes + st.st_size, frames, more);
     const char *path = temp_file("two.y4m", bytes, (size_t)st.st_size + more);
@@ -173,14 +176,14 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 
 /* ---- orientations ---------------------------------------------------------------------------- */
 
-/* Where the corner of the first row and column comes to be seen, and where the first row runs to from
- * there: what EXIF says of each orientation. */
+/* Where the corner of the first row and column is seen, and where the first row runs from there:
+ * what EXIF says for each orientation. */
 static void
 exif_turns_a_image(void **state)
 {
     enum { W = 8, H = 4 };
     static const struct {
-        bool transposed, right, below; /* the corner */
+        bool transposed, right, below; /* The place of the corner. */
     } seen[9] = {
         [1] = { false, false, false }, [2] = { false, true, false }, [3] = { false, true, true },
         [4] = { false, false, true },  [5] = { true, false, false }, [6] = { true, true, false },
@@ -246,7 +249,7 @@ each_has_the_arithmetic_of_its_kind(void **state)
         for (int a = 0; a < 2; a++) {
             qvm_resampler *r = NULL;
             const qvm_arithmetic arithmetic =
-                a == is_image ? QVM_TORCH_FLOAT : QVM_PIL; /* [0]: its own */
+                a == is_image ? QVM_TORCH_FLOAT : QVM_PIL; /* [0] has its own arithmetic. */
             assert_int_equal(qvm_resampler_create(SIDE, SIDE, SMALL, SMALL, arithmetic, &r, NULL),
                              QV_OK);
             qvm_resampler_run(r, from, 3 * SIDE, expected[a]);
@@ -259,7 +262,7 @@ each_has_the_arithmetic_of_its_kind(void **state)
     }
 }
 
-/* Two streams of raw frames, of which the second is the one to be taken by default. */
+/* Writes two streams of raw frames. The second is marked as the default. */
 static void
 write_two_streams(const char *path)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decoders in hostile hands inside a job of many clips: one that is deaf, lies, dies, is slow, or ends
- * with any status costs its clip, in bounded time and in words; the clips before and behind it are
- * done, with the bits that they have alone. Where the job's process is killed, none of them stays.
+ * Tests hostile decoders inside a job of many clips. A decoder that takes no messages, lies, dies,
+ * is slow, or ends with any status costs its clip, in bounded time and with an error text. The
+ * clips before and behind it are done, with the bits that they have alone. If the job's process is
+ * killed, none of the decoders stays.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,15 +26,15 @@
 #include "tempdir.h"
 #include "tiny.h"
 
-/* Of so many frames that the requests for them would fill a socket many times. */
+/* So many frames that the requests for them would fill a socket many times. */
 enum { FRAMES = 400, FEW = 16, ROWS = 64 };
-enum { BOUND_S = 240 }; /* for what takes seconds, or for ever */
+enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static char *good_clip;
 
-/* The good clip, and behind its end what its decoder is to do. */
+/* The good clip, with an instruction for its decoder behind its end. */
 static char *
 plant(const char *fault)
 {
@@ -55,7 +56,8 @@ plant(const char *fault)
     return path;
 }
 
-/* A silent decoder is not waited for long; any other longer than a busy machine may make it silent. */
+/* A silent decoder is not waited for long. Any other gets more time than a busy machine may make it
+ * silent. */
 static qv_clip_options
 clip_options(int64_t frames, bool silent)
 {
@@ -99,11 +101,11 @@ static const struct fault faults[] = {
     { "signal 11", QV_EFORMAT, "signal 11" },
     { "signal 15", QV_EFORMAT, "signal 15" },
     { "signal 31", QV_EFORMAT, "signal 31" },
-    { "signal 19", QV_EFORMAT, "no sign of life" }, /* SIGSTOP */
+    { "signal 19", QV_EFORMAT, "no sign of life" }, /* SIGSTOP. */
     { "opening signal 11", QV_EFORMAT, "signal 11" },
     { "end -1", IMPOSSIBLE },
     { "end 0", IMPOSSIBLE },
-    { "end 1", QV_EFORMAT, "????" }, /* each status that there is */
+    { "end 1", QV_EFORMAT, "????" }, /* Every possible status. */
     { "end 2", QV_EFORMAT, "????" },
     { "end 3", QV_EIO, "????" },
     { "end 4", QV_EFORMAT, "????" },
@@ -123,7 +125,7 @@ static const struct fault faults[] = {
     { "plan again", IMPOSSIBLE },
     { "decoded above", IMPOSSIBLE },
     { "opening too many frames", IMPOSSIBLE },
-    { "too many frames", QV_OK, NULL }, /* with whatever pixels */
+    { "too many frames", QV_OK, NULL }, /* Its pixels may be anything. */
     { "garbage", IMPOSSIBLE },
     { "busy nan", IMPOSSIBLE },
     { "busy below", IMPOSSIBLE },
@@ -154,7 +156,8 @@ static const struct fault faults[] = {
     { "names", QV_OK, "" },
     { "decisions", QV_OK, "" },
 };
-enum { N_FAULTS = sizeof faults / sizeof *faults, EVERY = 4 }; /* a good clip behind so many */
+/* EVERY: a good clip follows after this many faults. */
+enum { N_FAULTS = sizeof faults / sizeof *faults, EVERY = 4 };
 
 static bool
 has_bits_of(const struct got *g, const struct got *alone)
@@ -162,7 +165,8 @@ has_bits_of(const struct got *g, const struct got *alone)
     return g->bytes == alone->bytes && !memcmp(g->tokens, alone->tokens, g->bytes);
 }
 
-/* One that hangs up is silent too where its other thread reads from the socket at that moment, which keeps it open. */
+/* A decoder that hangs up counts as silent too: if its other thread is reading from the socket at
+ * that moment, the socket stays open. */
 static bool
 is_silent(const struct fault *f)
 {
@@ -193,7 +197,8 @@ good_key(int i)
     return key;
 }
 
-/* No process is left behind: what the job made has ended, and its orphans would come to us. */
+/* No process is left behind: everything that the job made has ended. Its orphans would become our
+ * children. */
 static void
 expect_nobody(void)
 {
@@ -222,7 +227,7 @@ check_fault(const struct fault *f, const struct got *g, const struct got *alone)
     return !right;
 }
 
-/* All of them in one job, with good clips between them. */
+/* All faults in one job, with good clips between them. */
 static void
 each_costs_its_clip(void **state)
 {
@@ -270,7 +275,8 @@ each_costs_its_clip(void **state)
     tiny_close(&t);
 }
 
-/* What is no clip's: a process that cannot lock itself in, which it says before it saw one. */
+/* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
+ * it has seen a clip. */
 static void
 no_lock_ends_the_job(void **state)
 {
@@ -292,8 +298,8 @@ no_lock_ends_the_job(void **state)
 
 /* ---- the job's process is killed ------------------------------------------------------------- */
 
-/* In a process of its own, which is killed: a job whose decoders neither hear nor say anything. With
- * an heir it has forked a process that holds its sockets, and stays. */
+/* Runs a job whose decoders neither hear nor say anything, in a process that is killed. With an
+ * heir, it forks a process that holds its sockets and stays. */
 static int
 be_caller(const char *path, bool heir)
 {
@@ -303,7 +309,7 @@ be_caller(const char *path, bool heir)
     qv_job_progress p = { 0 };
     for (int i = 0; i < CLIPS; i++)
         add(job, path, NULL, FRAMES, false);
-    for (; !p.frame_bytes; qv_job_get_progress(job, &p)) /* until frames are waited for */
+    for (; !p.frame_bytes; qv_job_get_progress(job, &p)) /* Waits until the job waits for frames. */
         usleep(10000);
     sleep(1);
     const pid_t pid = heir ? fork() : 0;
@@ -315,7 +321,7 @@ be_caller(const char *path, bool heir)
     _exit(1);
 }
 
-/* Runs this program as be_caller, until its job is under way; the heir's number, or 0. */
+/* Runs this program as be_caller until its job is under way. Sets the heir's number, or 0. */
 static pid_t
 start_caller(const char *path, bool with_heir, pid_t *heir)
 {
@@ -336,7 +342,7 @@ start_caller(const char *path, bool with_heir, pid_t *heir)
     return pid;
 }
 
-/* Of the processes that are ours, orphans included, one that is not `but`; 0: there is none. */
+/* Finds one of our processes, orphans included, that is not `but`; 0 if there is none. */
 static pid_t
 find_child(pid_t but)
 {
@@ -377,7 +383,8 @@ nobody_outlives_the_caller(void **state)
     (void)state;
     static const char *const kinds[] = { "hang", "deaf and dumb", "leaderless" };
     int bad = 0;
-    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0); /* orphans come to us */
+    /* Orphans become our children. */
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int with_heir = 0; with_heir < 2; with_heir++) {
             pid_t heir;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading ahead: items prepared by several threads are taken and followed in their order, in no more
- * places than there are, and the first failure in that order is what is said; a tower that is large
- * enough for several threads is the same to the bit as by one. Under the thread sanitizer too.
- * pread() is ours here (LINKER:--wrap).
+ * Tests reading ahead. Items that several threads prepare are taken and followed in their order, in
+ * no more places than there are, and the first failure in that order is the one reported. A tower
+ * that is large enough for several threads is the same to the bit as with one thread. Runs under
+ * the thread sanitizer too. pread() is replaced here (LINKER:--wrap).
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -29,10 +29,13 @@ enum { MOST_ITEMS = 300, MOST_SLOTS = 12 };
 
 struct ring {
     int slots;
-    size_t bad, worse;                    /* items that fail */
-    atomic_size_t begun, taken, followed; /* taken: that the caller is done with */
-    atomic_int wrong;                     /* what no thread but the test's may assert */
-    size_t places[MOST_SLOTS];            /* not atomic: the thread sanitizer watches them */
+    size_t bad, worse;                    /* The items that fail. */
+    atomic_size_t begun, taken, followed; /* `taken` counts the items with which the caller is
+                                           * done. */
+    atomic_int wrong;                     /* Counts errors, because only the test's own thread may
+                                           * assert. */
+    size_t places[MOST_SLOTS];            /* These are not atomic, so that the thread sanitizer
+                                           * watches them. */
 };
 
 static qv_status
@@ -41,7 +44,7 @@ prepare(void *user, size_t i, qv_error *err)
     struct ring *r = user;
     const size_t slots = (size_t)r->slots;
     atomic_fetch_add(&r->begun, 1);
-    /* its place's last item was followed, and another is the caller's by now */
+    /* By now the last item in this place has been followed, and the caller has another one. */
     r->wrong += i >= slots && (r->followed < i - slots + 1 || r->taken < i - slots + 1);
     for (size_t n = i * 2654435761u % 7; n; n--)
         sched_yield();
@@ -95,7 +98,7 @@ items_come_in_their_order(void **state)
             }
 }
 
-/* Of two that fail the first by number is told, whichever fails first by the clock. */
+/* If two items fail, the one with the lower number is reported, whichever fails first in time. */
 static void
 the_first_failure_is_told(void **state)
 {
@@ -145,7 +148,8 @@ it_can_be_left_at_any_item(void **state)
 
 /* ---- a tower --------------------------------------------------------------------------------- */
 
-static atomic_int reads, fail_read; /* fail_read: the read that fails, from 1 on; 0: none */
+static atomic_int reads, fail_read; /* fail_read: the number of the read that fails, from 1; 0:
+                                     * none. */
 
 ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
 ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
@@ -158,13 +162,14 @@ __wrap_pread(int fd, void *data, size_t bytes, off_t offset)
                                                         : __real_pread(fd, data, bytes, offset);
 }
 
-/* 44 MB in bf16: enough for three threads, and matrices of several slices. */
+/* 44 MB in bf16 are enough for three threads, and for matrices of several slices. */
 static const char config[] =
     "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\",\"depth\":1,"
     "\"hidden_size\":512,\"num_heads\":8,\"intermediate_size\":16384,\"patch_size\":16,"
     "\"out_hidden_size\":512,\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[]}}";
 
-/* Of tensor i: every fourth is stored as f32. A value of those in `spoilt` is not finite. */
+/* Writes tensor i. Every fourth is stored as f32. Each tensor in `spoilt` has one value that is not
+ * finite. */
 static void
 put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoilt[2])
 {
@@ -259,8 +264,8 @@ threads_load_the_same_weights(void **state)
     }
 }
 
-/* The tensor that comes first is named with the value's place in it, slices on, however many threads
- * there are: a matrix of 16384 rows, whose last value is none. */
+/* The error names the first bad tensor and the value's place in it, several slices on, with any
+ * number of threads. The tensor is a matrix of 16384 rows whose last value is not a number. */
 static void
 the_first_bad_tensor_is_named(void **state)
 {

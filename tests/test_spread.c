@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What chance qwenvit verify allows between two honest bf16 towers, by drawing many of them; and that
- * a layer which rounds too much is seen all the same.
+ * Tests what qwenvit verify allows for chance between two honest bf16 towers, by drawing many of
+ * them; and that a layer that rounds too much is found all the same.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #include "verify/verify.h"
 
-/* Nearly normal: how many of 64 random bits are set. Of deviation 4. */
+/* A nearly normal number of deviation 4: how many of 64 random bits are set. */
 static double
 draw(uint64_t *random)
 {
@@ -36,9 +36,11 @@ norm_of(int64_t values, uint64_t *random)
     return sqrt(sum);
 }
 
-/* Distances of n rows of two honest towers; row i is (1 + i)^unequal times as exact as the first. */
+/* Distances of n rows of two honest towers. Row i is (1 + i)^unequal times as exact as the
+ * first. */
 struct pair {
-    double worst[2], mean[2], squares; /* of the yardstick, which is the second */
+    double worst[2], mean[2], squares; /* The squares of the yardstick, which is the second
+                                        * tower. */
 };
 
 static struct pair
@@ -55,8 +57,8 @@ draw_pair(int64_t n, int64_t cols, double unequal, uint64_t *random)
     return p;
 }
 
-/* The share of honest towers beyond the deviations of a thousandth is one, or less: of equal rows
- * and of unequal ones, of one row and of many. */
+/* The share of honest towers beyond the deviations for one in a thousand is one in a thousand, or
+ * less. The rows are equal or unequal, one or many. */
 static void
 chance_is_what_the_formula_says(void **state)
 {
@@ -87,12 +89,12 @@ chance_is_what_the_formula_says(void **state)
         printf("%4lld rows of %3lld: %d and %d of %d, %d\n", (long long)n, (long long)cols, worst,
                mean, cases[i].draws, never);
         assert_true(worst <= most && mean <= most && never <= 1);
-        if (n == 1) /* and not less, where nothing else keeps it down */
+        if (n == 1) /* It is not much less either, if nothing else keeps it down. */
             assert_true(worst >= expected / 2);
     }
 }
 
-/* A bf16 layer of so many equal rows whose errors are `factor` times an ideal tower's. */
+/* Judges a bf16 layer of n equal rows whose errors are `factor` times those of an ideal tower. */
 static bool
 layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
 {
@@ -118,8 +120,9 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
     return ok;
 }
 
-/* An honest layer passes, with the one rounding more that it may have; one that is 1.3 times as far
- * does not at usual sizes, nor one of the few values of a golden tower that is 3 times as far. */
+/* An honest layer passes, with the one additional rounding that it may have. A layer that is 1.3
+ * times as far does not pass at usual sizes, and one with the few values of a golden tower does not
+ * if it is 3 times as far. */
 static void
 a_layer_that_rounds_too_much_is_caught(void **state)
 {

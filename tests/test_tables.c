@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A chunk's tables where no item has rows: operations look there as well. */
+/* Tests a chunk's tables where no item has rows, because operations look there as well. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 enum { SIDE = 16, MOST_VALUES = SIDE * SIDE * 256 };
 
-/* One image of so many patches a side, through a plan of so many rows. */
+/* Encodes one image of side x side patches through a plan of `rows` rows. */
 static void
 encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float *tokens)
 {
@@ -29,8 +29,9 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
     qv_plan_free(&plan);
 }
 
-/* A small plan after a large one whose frames lay where the small one's tables are: rows beyond its
- * item read no frame, position or angle that is not there, and the item's tokens are the same. */
+/* A small plan follows a large one whose frames lay where the small plan's tables are. Rows beyond
+ * its item must not read a frame, position or angle that is not there, and the item's tokens must
+ * be the same. */
 static void
 rows_beyond_the_items_look_nowhere_else(void **state)
 {
@@ -54,7 +55,7 @@ rows_beyond_the_items_look_nowhere_else(void **state)
         memset(frame, 0x7f, bytes);
         memset(first, 0, sizeof first);
         memset(second, 0, sizeof second);
-        encode(model, 4 * SIDE * SIDE, SIDE, frame, first); /* makes an arena for both */
+        encode(model, 4 * SIDE * SIDE, SIDE, frame, first); /* Makes an arena for both plans. */
         memset(first, 0, sizeof first);
         encode(model, SIDE * SIDE / 4, 4, frame, first);
         encode(model, 4 * SIDE * SIDE, SIDE, frame, second);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The thread rules of qwenvit.h: two contexts in two threads at the same time give the bits that
- * each gives alone; a context may move to another thread. Runs under the thread sanitizer too,
- * with one thread in each context (OpenMP's own synchronisation is invisible to it).
+ * Tests the thread rules of qwenvit.h: two contexts that are used in two threads at the same time
+ * give the bits that each gives alone, and a context may move to another thread. Runs under the
+ * thread sanitizer too, with one thread in each context (the sanitizer does not see OpenMP's own
+ * synchronisation).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 
 enum { FRAMES = 4, ROUNDS = 3 };
 
-/* A clip and an image of it. */
+/* Encodes a clip and an image of it. */
 static void *
 encode(const struct tiny *t, const uint8_t *frames, size_t *bytes)
 {

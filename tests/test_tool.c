@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the command says: names as text, and the bar of progress on a terminal. */
+/* Tests what the command prints: names as text, and the progress bar on a terminal. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,12 +26,12 @@ names_become_text(void **state)
         { "100%.mp4", "100%.mp4" },
         { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\xac", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\xac" },
         { "\xff", "%FF" },
-        { "a\xc3", "a%C3" },                     /* cut */
-        { "\xe2\x82z", "%E2%82z" },              /* cut by another */
-        { "\xc0\xaf", "%C0%AF" },                /* longer than it needs to be */
-        { "\xed\xa0\x80", "%ED%A0%80" },         /* half of a surrogate pair */
-        { "\xf4\x90\x80\x80", "%F4%90%80%80" },  /* beyond the last character */
-        { "\x80\xc3\xa9\xff", "%80\xc3\xa9%FF" } /* between characters */
+        { "a\xc3", "a%C3" },                     /* Cut short. */
+        { "\xe2\x82z", "%E2%82z" },              /* Cut short by another character. */
+        { "\xc0\xaf", "%C0%AF" },                /* Longer than necessary. */
+        { "\xed\xa0\x80", "%ED%A0%80" },         /* Half of a surrogate pair. */
+        { "\xf4\x90\x80\x80", "%F4%90%80%80" },  /* Beyond the last character. */
+        { "\x80\xc3\xa9\xff", "%80\xc3\xa9%FF" } /* Between characters. */
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *text = qv_utf8_text(names[i][0]);
@@ -43,7 +43,7 @@ names_become_text(void **state)
     }
 }
 
-/* What is written to a terminal while `act` runs with it as stderr. */
+/* Collects what is written to a terminal while `act` runs with it as stderr. */
 static void
 on_a_terminal(void (*act)(void), char *text, size_t size)
 {
@@ -75,7 +75,7 @@ fail_under_the_bar(void)
     struct tool_progress p;
     qv_error err = { .text = "clip.mp4: ended" };
     tool_progress_begin(&p, "clip.mp4", 8, false);
-    tool_progress_show(&p, 8); /* the end of it is shown at once */
+    tool_progress_show(&p, 8); /* The end of it is shown at once. */
     tool_fail(QV_EFORMAT, &err);
     tool_complain("once more");
     tool_progress_begin(&p, "other.mp4", 8, false);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What measuring chooses among the ways in which a device can run an operation: the fastest of those
- * that give the bits of its first choice, so that capacities which agree still do. The device is ref,
- * with clocks and roundings of the test's.
+ * Tests what measuring chooses among the ways in which a device can run an operation: the fastest
+ * of those that give the bits of its first choice, so that capacities that agree go on agreeing.
+ * The device is ref, with clocks and roundings that the test provides.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,10 +18,11 @@
 
 enum { CHOICES = 4 };
 
-/* Of each way: how long it takes, and whether it rounds the last value of a row otherwise. */
+/* For each way: how long it takes, and whether it rounds the last value of a row differently. */
 static double way_ms[CHOICES];
 static bool way_differs[CHOICES];
-static struct qv_kernel *kernels[CHOICES]; /* as they were prepared; gone ones are overwritten */
+static struct qv_kernel *kernels[CHOICES]; /* The kernel prepared for each way. Kernels that are
+                                            * gone are overwritten. */
 static int last, runs[CHOICES];
 
 static qv_status
@@ -42,7 +43,7 @@ run_ways(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error 
     for (last = CHOICES - 1; last > 0 && kernels[last] != calls[0].kernel;)
         last--;
     runs[last] += (int)n;
-    if (way_differs[last]) { /* y is a gemm's last operand */
+    if (way_differs[last]) { /* y is the last operand of a gemm. */
         unsigned char *y = qv_host_pointer(calls[0].operands[4]);
         y[0] ^= 1;
     }
@@ -93,7 +94,7 @@ chosen(const char *operation, const double ms[CHOICES], const bool differs[CHOIC
     qv_status status = qv_op_parse(operation, &op, &err);
     if (status || qv_kernel_choice(&ctx, &op, &choice, &err))
         fail_msg("%s", err.text);
-    for (int i = 0; i < CHOICES; i++) /* what differs is not even timed */
+    for (int i = 0; i < CHOICES; i++) /* A way that differs is not even timed. */
         assert_true(differs[i] ? runs[i] == 1 : runs[i] > 1);
     qv_tune_close(&ctx.tune);
     qv_backend_ref.close(ctx.dev);
@@ -121,7 +122,7 @@ the_fastest_of_those_that_agree(void **state)
     }
 }
 
-/* Nor is it so much as prepared. */
+/* Attention is not even prepared in other ways. */
 static void
 attention_is_not_timed(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify on the golden towers: every check passes, and each planted fault is caught by the
- * check that is named for it, at the right layer. A fault is a backend's table wrapped in one that
- * packs or computes something else.
+ * Tests qwenvit verify on the golden towers: every check passes, and each planted fault is caught
+ * at the right layer by the check that is named for it. A fault is the table of a backend, wrapped
+ * in one that packs or computes something else.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -25,11 +25,11 @@
 
 #define QWEN3 QV_GOLDEN "/qwen3_vl"
 
-/* Its sizes, by which operations are told apart. */
+/* Its sizes, by which the test tells operations apart. */
 enum { HIDDEN = 32, ROW = 1536, PATCH = 16, SIDE = 6, MERGE = 2 };
 
-/* A weight that is so much too large moves patch_embed's worst row by a little more than the bar of bf16, 0.008. A third
- * of it is lost in the rounding, and may pass. */
+/* A weight that is too large by this moves patch_embed's worst row by a little more than the bar of
+ * bf16, 0.008. With a third of it the change is lost in the rounding and may pass. */
 static const double slight = 0.03;
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -43,17 +43,18 @@ struct fault {
     const char *name;
     enum way way;
     qv_dtype dtype;
-    const char *check, *layer; /* of the first row that must fail */
-    spoil_pack *pack;          /* of the patch weight's rows */
-    int packs_spared;          /* loads that stay right */
-    enum qv_op_kind kind;      /* of the operations that before and after see */
+    const char *check, *layer; /* The layer of the first row that must fail. */
+    spoil_pack *pack;          /* Spoils rows of the patch weight. */
+    int packs_spared;          /* How many loads stay right. */
+    enum qv_op_kind kind;      /* The kind of operations that `before` and `after` see. */
     spoil_run *before, *after;
-    const char *deepstack;  /* of config.json, instead of what is right */
-    const char *image_mean; /* of preprocessor_config.json; the input is an image */
-    bool exchanges;         /* the two DeepStack outputs, as they are pulled */
+    const char *deepstack;  /* The wrong value of the key in config.json. */
+    const char *image_mean; /* The wrong value of the key in preprocessor_config.json; the input is
+                             * an image. */
+    bool exchanges;         /* Exchanges the two DeepStack outputs when they are pulled. */
 };
 
-/* The wrapped table, and which kernel is which operation. */
+/* The wrapped table, and which operation each kernel belongs to. */
 static struct {
     const struct qv_backend *base;
     const struct fault *fault;
@@ -63,7 +64,8 @@ static struct {
         struct qv_op op;
     } kernels[64];
     int n_kernels, packs, runs;
-    int pulled; /* outputs since a chunk was waited for; -1: none is pulled */
+    int pulled; /* How many outputs were pulled since a chunk was waited for; -1: none is being
+                 * pulled. */
     void *first_deepstack;
 } now;
 
@@ -106,7 +108,8 @@ shift_one_channel(char *row, size_t element, int64_t channel)
         memmove(row, row + element, (ROW - 1) * element);
 }
 
-/* One value of the patch weight, as a checkpoint would have it that was trained on, or damaged. */
+/* Changes one value of the patch weight, as in a checkpoint that was trained further or was
+ * damaged. */
 static void
 enlarge_one_weight(char *row, size_t element, int64_t channel, double by)
 {
@@ -127,7 +130,7 @@ enlarge_one_weight_slightly(char *row, size_t element, int64_t channel)
     enlarge_one_weight(row, element, channel, slight);
 }
 
-/* Of the coordinates that rows turn by. */
+/* Exchanges the coordinates by which rows are rotated. */
 static void
 swap_row_and_column(const struct qv_op *op, const struct qv_call *call)
 {
@@ -136,7 +139,7 @@ swap_row_and_column(const struct qv_op *op, const struct qv_call *call)
         exchange((char *)&coords[i][2], (char *)&coords[i][3], sizeof coords[i][2]);
 }
 
-/* An image's bytes as those of a clip, whose means are 1/2. */
+/* Normalises the bytes of an image as those of a clip, whose means are 1/2. */
 static void
 normalise_as_a_clip(const struct qv_op *op, const struct qv_call *call)
 {
@@ -146,7 +149,7 @@ normalise_as_a_clip(const struct qv_op *op, const struct qv_call *call)
         norms[0][i] = i < 3 ? 2.0f / 255 : -1;
 }
 
-/* Taps of an axis where corners are not aligned: pixel centres are. */
+/* The taps of an axis when pixel centres are aligned instead of corners. */
 static void
 centred(int64_t i, int64_t n, int64_t tap[2], float weight[2])
 {
@@ -161,7 +164,8 @@ centred(int64_t i, int64_t n, int64_t tap[2], float weight[2])
 static void
 centre_positions(const struct qv_op *op, const struct qv_call *call)
 {
-    static const int64_t grids[][2] = { { 4, 4 }, { 2, 8 } }; /* of the golden clips, in turn */
+    static const int64_t grids[][2] = { { 4, 4 }, { 2, 8 } }; /* The grids of the golden clips, in
+                                                               * turn. */
     const int64_t *g = grids[now.runs++ % 2];
     int32_t(*index)[4] = qv_host_pointer(call->operands[1]);
     float(*weight)[4] = qv_host_pointer(call->operands[2]);
@@ -184,7 +188,8 @@ bf16(float x)
     return qv_bf16_to_f32(qv_f32_to_bf16(x));
 }
 
-/* qkv's, the one gemm that is three times as wide as deep. ref packs weights as they are. */
+/* Computes qkv again with sums in bf16. It is the only gemm that is three times as wide as deep.
+ * ref packs weights as they are. */
 static void
 accumulate_in_bf16(const struct qv_op *op, const struct qv_call *call)
 {
@@ -230,7 +235,7 @@ norm_in_bf16(const struct qv_op *op, const struct qv_call *call)
     }
 }
 
-/* From the second run of a three block tower on. */
+/* Acts from the second run of a tower with three blocks on. */
 static void
 flip_a_bit_later(const struct qv_op *op, const struct qv_call *call)
 {
@@ -373,7 +378,7 @@ wait_known(struct qv_device *dev, int mark, qv_error *err)
     return now.base->wait(dev, mark, err);
 }
 
-/* Behind the wait for a chunk come its tokens, then DeepStack's outputs. */
+/* After the wait for a chunk come its tokens and then DeepStack's outputs. */
 static qv_status
 download_spoilt(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes, qv_error *err)
 {
@@ -445,7 +450,8 @@ frames_of(const char *dir, const int64_t thw[3], bool still, uint32_t seed)
     return input;
 }
 
-/* A golden checkpoint's files, with another value of a key, or of one of `section`, in one of them. */
+/* Copies the files of a golden checkpoint and changes the value of a key, or of a key of `section`,
+ * in one of them. */
 static const char *
 with_value(const char *changed, const char *section, const char *key, const char *value)
 {
@@ -520,7 +526,8 @@ static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "
                                         "glm4v" };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-/* At least so many rows; fewer where the backend has no bf16, which is then left out. */
+/* Checks that there are at least `least` rows and that none fails. There are fewer if the backend
+ * has no bf16, which is then left out. */
 static void
 expect_green(const char *what, const char *backend, const struct verify_table *t, size_t least)
 {
@@ -535,7 +542,8 @@ expect_green(const char *what, const char *backend, const struct verify_table *t
 static void
 check_golden(const char *family, const char *backend)
 {
-    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } }; /* the second an image */
+    /* The second is an image. */
+    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } };
     char dir[512], file[600];
     qv_error err = { 0 };
     qv_context *ctx = open_backend(backend);
@@ -616,8 +624,8 @@ backends_agree(void **state)
     qv_context_close(&other);
 }
 
-/* Of few rows, where what an honest tower draws by chance is most of a bar. Of 150 seeds these lie
- * farthest, up to 2.1 times the ideal tower's worst row and 1.5 times its mean. */
+/* Inputs of few rows, where the scatter of an honest tower makes up most of a bar. These are the
+ * farthest of 150 seeds: up to 2.1 times the ideal tower's worst row and 1.5 times its mean. */
 static void
 small_inputs_pass(void **state)
 {
@@ -666,14 +674,15 @@ distances_look_at_the_worst_row(void **state)
     (void)state;
     float truth[64] = { 0 }, x[64];
     for (int i = 0; i < 64; i++)
-        truth[i] = i < 2 ? 0 : (float)(1 + i % 3); /* the first row is zero */
+        truth[i] = i < 2 ? 0 : (float)(1 + i % 3); /* The first row is zero. */
     memcpy(x, truth, sizeof x);
     struct verify_row r = judged(x, truth, 32, 2);
     assert_true(r.ok && r.is.worst == 0 && r.is.worst_cosine > 1 - 1e-12);
-    x[31] += 0.1f; /* one value of one row */
+    x[31] += 0.1f; /* One value of one row. */
     r = judged(x, truth, 32, 2);
     assert_true(!r.ok && r.is.worst > 0.01 && r.is.mean < 0.01);
-    for (int i = 0; i < 64; i += 21) { /* a NaN anywhere, an infinity in the truth too */
+    for (int i = 0; i < 64; i += 21) { /* A NaN anywhere fails, and so does an infinity in the
+                                        * truth. */
         memcpy(x, truth, sizeof x);
         x[i] = NAN;
         assert_false(judged(x, truth, 32, 2).ok);
@@ -681,7 +690,7 @@ distances_look_at_the_worst_row(void **state)
         assert_false(judged(x, x, 32, 2).ok);
     }
     memcpy(x, truth, sizeof x);
-    x[1] = 1e-30f; /* where truth is zero, nothing else is near */
+    x[1] = 1e-30f; /* Where the truth is zero, no other value is near. */
     r = judged(x, truth, 32, 2);
     assert_true(!r.ok && isinf(r.is.worst));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Windows of attention (Qwen2.5-VL). The mistakes that ports of this tower have made, one by one: tokens
- * put back wrongly where windows do not divide the grid; the wrong blocks with full attention; a mask
- * that lets windows see one another though the tokens look right; height and width, or time, exchanged;
- * empty windows where the grid is a multiple of the window (transformers' get_vision_window_index pads
- * a whole window there, and drops it afterwards).
+ * Tests the windows of attention (Qwen2.5-VL) against the mistakes that ports of this tower have
+ * made: tokens that are put back wrongly where windows do not divide the grid; full attention in
+ * the wrong blocks; a mask that lets windows see one another although the tokens look right; height
+ * and width, or time, exchanged; empty windows where the grid is a multiple of the window
+ * (transformers' get_vision_window_index pads a whole window there and drops it afterwards).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #include "model/tables.h"
 #include "tiny.h"
 
-/* 8x8 patches a window, as published */
+/* A window has 8x8 patches, as in the published model. */
 static const struct qv_config config = {
     .family = &qv_family_qwen2_5_vl, .patch = 14, .merge = 2, .window = 112, .hidden = 80
 };
@@ -28,8 +28,9 @@ static const int64_t grids[][3] = { { 1, 8, 8 },   { 1, 16, 24 }, { 1, 10, 8 }, 
                                     { 3, 20, 38 }, { 1, 2, 2 },   { 1, 2, 30 }, { 2, 34, 6 } };
 enum { N_GRIDS = sizeof grids / sizeof *grids, MOST_ROWS = 4096 };
 
-/* transformers' way: the index of merged cells is padded to whole windows, reshaped, and what is padding
- * left out. order[..] of one frame pair, lengths[..] of windows, empty ones too. */
+/* Does what transformers does: the index of merged cells is padded to whole windows and reshaped,
+ * and the padding is left out. Fills order[..] for one frame pair and lengths[..] of its windows,
+ * empty ones too. */
 static int
 padded_windows(int64_t down, int64_t across, int64_t side, int64_t *order, int64_t *lengths)
 {
@@ -50,7 +51,7 @@ padded_windows(int64_t down, int64_t across, int64_t side, int64_t *order, int64
     return windows;
 }
 
-/* The tables of one item of each grid, all in one chunk, against that. */
+/* Compares the tables of one item of each grid, all in one chunk, with that order. */
 static void
 rows_are_in_window_order(void **state)
 {
@@ -73,7 +74,7 @@ rows_are_in_window_order(void **state)
             assert_int_equal(t.segments[segment], 4 * cell);
             assert_int_equal(t.segments[capacity.segments + 1 + segment], g[1] * g[2]);
             for (int64_t j = 0, at = cell; j < n; j++) {
-                if (!lengths[j]) /* the padding's */
+                if (!lengths[j]) /* This window is padding. */
                     continue;
                 assert_int_equal(t.windows[window], 4 * at);
                 assert_int_equal(t.windows[capacity.windows + 1 + window], 4 * lengths[j]);
@@ -84,7 +85,7 @@ rows_are_in_window_order(void **state)
             }
             for (int64_t j = 0; j < down * across; j++) {
                 const int64_t from = cell + order[j], to = cell + j;
-                assert_int_equal(t.back[from], to); /* the token is put back to where it was */
+                assert_int_equal(t.back[from], to); /* The token is put back to where it was. */
                 for (int64_t k = 0; k < 4; k++) {
                     const struct qv_coords *c = &t.coords[4 * to + k];
                     assert_int_equal(t.order[4 * to + k], 4 * from + k);
@@ -100,7 +101,7 @@ rows_are_in_window_order(void **state)
     assert_int_equal(t.n_windows, window);
     for (int64_t i = 0; i < t.n_windows; i++)
         assert_in_range(t.windows[capacity.windows + 1 + i], 4, 64);
-    for (int64_t i = t.n_windows; i <= capacity.windows; i++) { /* slots beyond are empty */
+    for (int64_t i = t.n_windows; i <= capacity.windows; i++) { /* The slots beyond are empty. */
         assert_int_equal(t.windows[i], 4 * cell);
         assert_int_equal(t.windows[capacity.windows + 1 + i], 0);
     }
@@ -109,11 +110,13 @@ rows_are_in_window_order(void **state)
 
 /* ---- what a patch reaches -------------------------------------------------------------------- */
 
-/* The golden tower: windows of 2x2 merged cells, 4x4 patches; full attention in block 1 of 3. */
+/* The golden tower has windows of 2x2 merged cells, 4x4 patches, and full attention in block 1 of
+ * 3. */
 enum { PAIRS = 2, DOWN = 6, ACROSS = 10, PAIR_ROWS = DOWN * ACROSS, LAYERS = 3, MOST_WIDTH = 64 };
 
 struct seen {
-    float rows[LAYERS][PAIRS * PAIR_ROWS * MOST_WIDTH]; /* of blocks, in window order */
+    float rows[LAYERS][PAIRS * PAIR_ROWS * MOST_WIDTH]; /* The outputs of the blocks, in window
+                                                         * order. */
     int64_t cols;
 };
 
@@ -130,7 +133,7 @@ see(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_c
     memcpy(s->rows[block], rows, (size_t)(n_rows * n_cols) * sizeof *rows);
 }
 
-/* Rows of a block's output that are not the same in both. */
+/* Tells whether a row of a block's output is not the same in both. */
 static bool
 differs(const struct seen *a, const struct seen *b, int block, int64_t row)
 {
@@ -138,8 +141,8 @@ differs(const struct seen *a, const struct seen *b, int block, int64_t row)
     return memcmp(a->rows[block] + row * a->cols, b->rows[block] + row * a->cols, bytes) != 0;
 }
 
-/* A patch of pair 0 is changed: behind a windowed block its window differs, and nothing else; behind
- * one with full attention its frame pair, and not the next. */
+/* A patch of pair 0 is changed. After a block with windows its window differs and nothing else;
+ * after a block with full attention its frame pair differs, and the next pair does not. */
 static void
 a_patch_reaches_its_window_and_then_its_pair(void **state)
 {
@@ -157,8 +160,8 @@ a_patch_reaches_its_window_and_then_its_pair(void **state)
         size_t bytes;
         o.hook_user = &before;
         float *first = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, &o, &bytes);
-        /* the byte at (5, 9) in patches of 2x2 pixels: the last window of the last row of windows,
-         * which is 2x2 patches of the grid's 6x10 */
+        /* The byte at (5, 9) in patches of 2x2 pixels lies in the last window of the last row of
+         * windows, which has 2x2 patches of the grid's 6x10. */
         frames[((5 * 2 + 1) * ACROSS * 2 + 9 * 2 + 1) * 3] ^= 0x80;
         o.hook_user = &after;
         float *second = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, &o, &bytes);
@@ -178,8 +181,8 @@ a_patch_reaches_its_window_and_then_its_pair(void **state)
     }
 }
 
-/* Patches and frames give the same tokens, in the grid's order: pixel_values come in block order, and
- * windows change nothing for who brings them. */
+/* Patches and frames give the same tokens, in the grid's order. pixel_values come in block order,
+ * and windows change nothing for their caller. */
 static void
 windows_are_not_seen_outside(void **state)
 {
@@ -217,7 +220,8 @@ windows_are_not_seen_outside(void **state)
     }
 }
 
-/* What a device's cache holds of a gated MLP at a time is not seen in its tokens. */
+/* The size of the pieces of a gated MLP, which follows the device's cache, does not change the
+ * tokens. */
 static void
 pieces_of_a_gated_mlp_are_not_seen(void **state)
 {
@@ -232,7 +236,7 @@ pieces_of_a_gated_mlp_are_not_seen(void **state)
             struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
             uint8_t *frames = tiny_frames(&t, 2 * MANY, DOWN, ACROSS, 3);
             const qv_item clip = { .data = frames, .grid_thw = { MANY, DOWN, ACROSS } };
-            t.ctx->caps.gated_rows = cut ? PIECE : 0; /* of 480 */
+            t.ctx->caps.gated_rows = cut ? PIECE : 0; /* The MLP has 480. */
             tokens[cut] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
             free(frames);
             tiny_close(&t);
@@ -246,7 +250,7 @@ pieces_of_a_gated_mlp_are_not_seen(void **state)
     }
 }
 
-/* A chunk has room for so many windows, and says so. */
+/* A chunk has room for a limited number of windows, and the error says so. */
 static void
 more_windows_than_there_is_room_for_are_refused(void **state)
 {

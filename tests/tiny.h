@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A golden checkpoint, opened; for tests that need any tower. Include after cmocka.h. */
+/* Opens a golden checkpoint, for tests that need any tower. Include this file after cmocka.h. */
 #ifndef QV_TESTS_TINY_H
 #define QV_TESTS_TINY_H
 
@@ -42,7 +42,7 @@ tiny_close(struct tiny *t)
     qv_context_close(&t->ctx);
 }
 
-/* n frames of a grid, each different, from a seed. The caller frees. */
+/* n frames of a grid, each different, from a seed. The caller frees them. */
 static inline uint8_t *
 tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uint32_t seed)
 {
@@ -56,8 +56,8 @@ tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uin
     return frames;
 }
 
-/* Tokens and every DeepStack output of n items, one behind the other, [outputs, n_tokens, out] in f32 or
- * bf16: where they go. */
+/* Makes room for the tokens and every DeepStack output of n items, one behind the other: [outputs,
+ * n_tokens, out] in f32 or bf16. */
 static inline qv_tokens
 tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype output, size_t *bytes)
 {
@@ -74,8 +74,9 @@ tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype outpu
     return out;
 }
 
-/* n values that are to be the same bits at another place; where the device says that products' are not
- * (caps.bits_by_place), values that roundings explain: no NaN, and none of another row. */
+/* Tells whether n values have the same bits at another place. On a device whose products differ by
+ * place (caps.bits_by_place), it allows differences that rounding explains, but no NaN and no
+ * values of another row. */
 static inline bool
 tiny_same(const struct tiny *t, const void *a, const void *b, size_t n, qv_dtype dtype)
 {
@@ -90,7 +91,7 @@ tiny_same(const struct tiny *t, const void *a, const void *b, size_t n, qv_dtype
     return true;
 }
 
-/* The short case. The caller frees; *bytes is the size. */
+/* Encodes items with one call. The caller frees the result; *bytes is its size. */
 static inline void *
 tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n,
             const qv_plan_options *options, size_t *bytes)
@@ -113,7 +114,7 @@ tiny_plan(const struct tiny *t, const qv_plan_options *options)
     return plan;
 }
 
-/* One chunk through a plan whose output is of this dtype. */
+/* Runs one chunk through a plan whose output has the given dtype. */
 static inline void *
 tiny_chunk(const struct tiny *t, qv_plan *plan, const qv_item *items, size_t n, qv_dtype output,
            size_t *bytes)

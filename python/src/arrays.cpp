@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Arrays in and out: DLPack and buffers. */
+/* Exchanges arrays with Python, by DLPack and buffers. */
 #include "binding.h"
 
 namespace qvpy
@@ -37,7 +37,7 @@ take_array(nb::handle object, const char *what)
     if (!nb::ndarray_check(object))
         fail(QV_EINVAL, "%s: a %s is no array; give one with DLPack or a buffer (numpy, torch)",
              what, nb::type_name(object.type()).c_str());
-    /* read-only arrays are taken too: nothing here writes to what it was given to read */
+    /* read-only arrays are accepted too: nothing here writes to its input */
     if (!nb::try_cast(object, seen))
         fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it of a dtype that DLPack lacks?",
              what, nb::type_name(object.type()).c_str());

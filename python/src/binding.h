@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the binding share. Thin: what Python is told and checks lies in qwenvit/ (Python). */
+/* Declarations that the files of the binding share. The binding is thin: arguments are checked and
+ * described in qwenvit/ (Python). */
 #ifndef QWENVIT_PYTHON_BINDING_H
 #define QWENVIT_PYTHON_BINDING_H
 
@@ -29,7 +30,7 @@ namespace nb = nanobind;
 class Decoder;
 qv_decoder *decoder_of(nb::handle decoder); /* NULL for None */
 
-/* Becomes qwenvit.Error. */
+/* An exception that becomes qwenvit.Error in Python. */
 struct Failure {
     qv_status status;
     std::string text;
@@ -44,17 +45,17 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
-/* Words as Python's text: paths in them may have bytes that are not UTF-8. */
+/* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
 inline nb::object
 as_text(const char *words)
 {
     return nb::steal(PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace"));
 }
 
-/* Bytes as Python has them of a path or a key, which `what` names: QV_EINVAL if there is a NUL. */
+/* Returns Python's bytes of a path or a key, which `what` names. QV_EINVAL if they have a NUL. */
 std::string text_of(nb::bytes bytes, const char *what);
 
-/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one piece of memory. */
+/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory. */
 struct Tokens {
     int64_t n = 0, width = 0;
     int n_deepstack = 0;
@@ -62,15 +63,16 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    /* qv_clip_info's, and second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0: unknown */
+    /* qv_clip_info.sampled_fps, and second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0:
+     * unknown */
     double sampled_fps = 0, pair_seconds = 0;
     bool has_timestamps = false, is_image = false, cancelled = false;
     std::string key, error;
     const char *remark = ""; /* qv_remark_text */
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
-    int64_t file_bytes = 0, file_mtime_ns = 0; /* qv_clip_info's; 0: not of a file */
-    int64_t index = 0;                         /* of a job's sources */
+    int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */
+    int64_t index = 0;                         /* place among a job's sources */
 
     size_t
     matrix_bytes() const
@@ -90,36 +92,37 @@ struct Frames {
     std::vector<uint8_t> data;
     int64_t n = 0, grid_thw[3] = {};
     bool is_image = false;
-    std::vector<double> timestamps; /* [n], or none */
+    std::vector<double> timestamps; /* [n], or empty */
     double sampled_fps = 0;
     const char *remark = ""; /* qv_remark_text */
 };
 
-/* A device and the weights on it. One call at a time, whatever thread; others wait. */
+/* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
 class Model
 {
   public:
-    /* Paths are bytes: they may be no UTF-8. */
+    /* Paths are bytes, since they may not be UTF-8. */
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
           int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder);
     ~Model();
     void close();
     nb::dict info();
 
-    /* Rows of patches to tokens, */
+    /* Turns rows of patches into tokens. */
     nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                        const std::string &dtype);
-    /* and into memory at the address that allocate(n) returns: tokens, and behind them each DeepStack output,
-     * [n, out_hidden] of dtype. */
+    /* Writes tokens to the address that allocate(n) returns, and each DeepStack output behind them,
+     * all [n, out_hidden] of dtype. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
-    /* Calls, without the interpreter, with the model, which may be at work: to be asked what it is. */
+    /* Calls `look` with the model, without the interpreter. The model may be at work, so only its
+     * description may be read. */
     void look_at(const std::function<void(const qv_model *)> &look);
 
-    /* For jobs, which have the model to themselves. */
+    /* Gives the model to a job, which uses it alone until give_back(). */
     qv_model *lend();
     void give_back();
-    void must_be_ours() const; /* not after a fork */
+    void must_be_ours() const; /* throws after a fork */
 
     qv_model_info facts;
 
@@ -127,10 +130,11 @@ class Model
     qv_context *context = nullptr;
     qv_model *model = nullptr;
     pid_t owner;
-    std::recursive_mutex busy;     /* a handler of a signal may call while a call is under way */
-    const char *at_work = nullptr; /* for whom, where calls are refused */
-    bool interrupted = false;      /* a handler raised */
-    std::chrono::steady_clock::time_point heard; /* signals were */
+    std::recursive_mutex busy;     /* recursive, because a signal handler may make a call during a
+                                    * call */
+    const char *at_work = nullptr; /* what it is at work for, while calls are refused */
+    bool interrupted = false;      /* a signal handler raised an exception */
+    std::chrono::steady_clock::time_point heard; /* when signals were checked last */
     qv_context_info device_facts;
     void must_be_usable() const;
     bool is_interrupted();
@@ -141,9 +145,9 @@ class Model
 nb::dict progress_of(qv_job *job);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
-/* Most threads of any kind that may be asked for. */
+/* The most threads of any kind that may be asked for. */
 static constexpr int MOST_THREADS = 1024;
-/* Options by the names that encode() gives them. */
+/* Reads options by the names that encode() gives them. */
 void take_clip_options(nb::dict options, qv_clip_options *o);
 
 void bind_model(nb::module_ &m);
@@ -153,14 +157,15 @@ void bind_job(nb::module_ &m);
 void bind_cache(nb::module_ &m);
 void bind_cache_reader(nb::module_ &m);
 
-/* An array of ours for Python: reads `data`, which `owner` keeps. */
+/* Returns a Python array over `data`, which `owner` keeps alive. */
 nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,
                     nb::handle owner);
-/* What Python's arrays call a dtype of tokens. bits: bf16 as 16-bit integers, for those who know no bf16. */
+/* Returns the array dtype for a dtype of tokens. bits: bf16 as 16-bit integers, for libraries
+ * without bf16. */
 nb::dlpack::dtype array_dtype(qv_dtype dtype, bool bits);
-/* Anything with DLPack or a buffer: QV_EINVAL in words where it has none. */
+/* Accepts any object with DLPack or a buffer; throws QV_EINVAL for others. */
 nb::ndarray<> take_array(nb::handle object, const char *what);
-/* The same of an array that is not contiguous. */
+/* Throws QV_EINVAL for an array that is not contiguous. */
 void must_be_contiguous(const nb::ndarray<> &array, const char *what);
 
 } // namespace qvpy

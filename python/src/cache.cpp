@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A cache that is filled. Thin: what a run does is in cache/fill.c, a row's rules in job/row.c. */
+/* Fills a cache. The binding is thin: cache/fill.c does the run, and job/row.c has the rules of
+ * rows. */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -28,9 +29,9 @@ parse_status(const std::string &name)
     fail(QV_EINVAL, "\"%.40s\" is no status", name.c_str());
 }
 
-/* A row: a key, a file or what is in memory, and what the row asks of it alone. */
+/* A row: a key, a file or data in memory, and options of its own. */
 struct CacheRow {
-    std::string path, key; /* key: as caches write it */
+    std::string path, key; /* key as caches spell it */
     qv_row_own own;
     nb::object data; /* bytes or Frames in memory, or None */
     qv_cache_fill_memory memory;
@@ -38,7 +39,7 @@ struct CacheRow {
     nb::dict options() const;
 };
 
-/* What the row asks of its clip alone, as options of encode(). */
+/* Returns the row's own options, as options of encode(). */
 nb::dict
 CacheRow::options() const
 {
@@ -64,7 +65,8 @@ CacheRow::options() const
     return d;
 }
 
-/* A value as the rules of rows see it; `text` keeps it. Texts and paths are bytes of a file's name. */
+/* Returns a value for the rules of rows; `text` keeps its text. Texts and paths are bytes of a
+ * file's name. */
 static qv_row_value
 row_value(nb::handle value, std::string *text)
 {
@@ -96,7 +98,8 @@ row_value(nb::handle value, std::string *text)
     return v;
 }
 
-/* What has no repr (a number of 5000 digits) is told by its type. */
+/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
+ * type. */
 static std::string
 shown(nb::handle value)
 {
@@ -106,7 +109,7 @@ shown(nb::handle value)
                            : std::string("a ") + nb::type_name(value.type()).c_str();
 }
 
-/* What is in memory, as a fill takes it. */
+/* Returns data in memory, as a fill takes it. */
 static qv_cache_fill_memory
 memory_of(nb::handle data, const std::string &key)
 {
@@ -123,7 +126,7 @@ memory_of(nb::handle data, const std::string &key)
         memcpy(m.item.grid_thw, frames.grid_thw, sizeof m.item.grid_thw);
     } else {
         m.kind = QV_SOURCE_BYTES;
-        const nb::bytes bytes = nb::cast<nb::bytes>(data); /* whose memory is the row's */
+        const nb::bytes bytes = nb::cast<nb::bytes>(data); /* the row keeps these bytes alive */
         m.data = bytes.c_str();
         m.n_bytes = bytes.size();
     }
@@ -132,7 +135,8 @@ memory_of(nb::handle data, const std::string &key)
     return m;
 }
 
-/* Throws in words that name the field. data: bytes or Frames, None of a file. */
+/* Makes a row, or throws an error that names the field. data is bytes or Frames, or None for a
+ * file. */
 static CacheRow
 make_row(nb::dict fields, nb::object data)
 {
@@ -167,7 +171,7 @@ make_row(nb::dict fields, nb::object data)
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
-/* A folder that is added to, again and again, by what one model makes of rows. */
+/* A folder to which add() may be called again and again, with rows for one model. */
 class CacheFill
 {
   public:
@@ -184,14 +188,15 @@ class CacheFill
     };
     using Clock = std::chrono::steady_clock;
 
-    nb::object model_object, decoder_object, progress; /* progress: a function of add(), or None */
+    nb::object model_object, decoder_object, progress; /* progress: the function given to add(), or
+                                                        * None */
     Model *model;
     std::unique_ptr<qv_cache_fill, void (*)(qv_cache_fill *)> fill;
     bool running = false;
     pid_t owner;
-    std::mutex lock; /* of: */
+    std::mutex lock; /* guards the members below */
     std::vector<Told> told;
-    std::exception_ptr raised; /* by a signal's handler, or by `progress` */
+    std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
     Clock::time_point shown;
 
     void must_be_open() const;
@@ -200,7 +205,7 @@ class CacheFill
     static void tell(void *user, const char *key, qv_status status, const char *words);
 };
 
-/* How a cache is filled, as CacheWriter says it, which has looked at it. */
+/* Reads the options as CacheWriter passes them, after it has checked them. */
 static qv_cache_fill_options
 fill_options(nb::dict how, nb::dict clip)
 {
@@ -236,7 +241,7 @@ CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, n
     });
 }
 
-/* A forked process has none of the threads that would seal, and leaves all as it is. */
+/* A forked process has none of the threads that would seal, so it leaves everything as it is. */
 CacheFill::~CacheFill()
 {
     if (owner != getpid())
@@ -256,7 +261,7 @@ CacheFill::must_be_open() const
         fail(QV_ESTATE, "this cache is being added to; let that add() return first");
 }
 
-/* By threads of the job. */
+/* Threads of the job call this. */
 void
 CacheFill::tell(void *user, const char *key, qv_status status, const char *words)
 {
@@ -265,7 +270,7 @@ CacheFill::tell(void *user, const char *key, qv_status status, const char *words
     self->told.push_back({ key, words, status });
 }
 
-/* Sees to signals, and shows how far a job is. False: the run ends. */
+/* Checks signals, and shows a job's progress. Returns false to end the run. */
 bool
 CacheFill::hear(qv_job *job)
 {
@@ -284,11 +289,11 @@ CacheFill::hear(qv_job *job)
     return !raised;
 }
 
-/* Without the interpreter. */
+/* Runs without the interpreter. */
 qv_status
 CacheFill::run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
 {
-    static constexpr size_t AT_ONCE = 256; /* whose files are looked at */
+    static constexpr size_t AT_ONCE = 256; /* signals are checked once per so many files */
     qv_status s = QV_OK;
     for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
         const CacheRow &r = *rows[i];
@@ -305,7 +310,7 @@ CacheFill::run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err
     return s;
 }
 
-/* ({what: how many}, {key: (code, words)} of those that failed) */
+/* Returns ({name: count}, {key: (code, words)} of the clips that failed). */
 nb::tuple
 CacheFill::add(nb::list rows, nb::object progress_)
 {
@@ -351,10 +356,10 @@ CacheFill::close()
         return;
     must_be_open();
     nb::gil_scoped_release released;
-    fill.reset(); /* all that was done is sealed: add() has told of what failed */
+    fill.reset(); /* all that was done is sealed already, and add() has reported failures */
 }
 
-/* Words, of each part that cannot be used. */
+/* Returns a text for each part that cannot be used. */
 nb::list
 CacheFill::damaged() const
 {

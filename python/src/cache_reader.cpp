@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A cache that is read. Thin: the reader is C's; what users see of it is said in Python. */
+/* Reads a cache. The binding is thin: the reader is C's, and Python has the documentation. */
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -17,10 +17,10 @@ extern "C" {
 namespace qvpy
 {
 
-using Names = std::vector<nb::bytes>; /* of files: any bytes */
+using Names = std::vector<nb::bytes>; /* file names, of any bytes */
 
-/* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork comes between a
- * lock and its release. */
+/* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
+ * between a lock and its release. */
 class CacheReader
 {
   public:
@@ -59,7 +59,7 @@ CacheReader::CacheReader(nb::bytes folder, std::optional<Names> names, size_t mo
     qv_error err = {};
     how.most_maps = maps;
     how.most_idle = idle;
-    how.writable = true; /* torch has no tensors that are read-only */
+    how.writable = true; /* torch has no read-only tensors */
     if (names) {
         for (const nb::bytes &name : *names)
             pointers.push_back(name.c_str());
@@ -86,7 +86,8 @@ CacheReader::at(int64_t i) const
     return item;
 }
 
-/* (index, whether it is ok) of a key; None of what is not there, whatever it is. */
+/* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
+ * type. */
 nb::object
 CacheReader::find(nb::handle key) const
 {
@@ -95,15 +96,15 @@ CacheReader::find(nb::handle key) const
     const char *text =
         PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
     if (!text || strlen(text) != (size_t)n) {
-        PyErr_Clear(); /* halves of surrogates are no UTF-8, and no key has a NUL */
+        PyErr_Clear(); /* half a surrogate is not UTF-8, and no key has a NUL */
         return nb::none();
     }
     qv_cache_find(cache, text, &item, nullptr);
     return item.key ? nb::object(nb::make_tuple(item.index, item.status == QV_OK)) : nb::none();
 }
 
-/* Where an item's tensors lie: (part, offset of its tokens, step to the next, offset of grid_thw, rows,
- * frames). */
+/* Returns where an item's tensors lie: (part, offset of its tokens, step to the next, offset of
+ * grid_thw, rows, frames). */
 nb::tuple
 CacheReader::place(int64_t i) const
 {
@@ -112,7 +113,7 @@ CacheReader::place(int64_t i) const
                           t.n_timestamps);
 }
 
-/* (image, sampled_fps), None where its record does not say. */
+/* Returns (is_image, sampled_fps), with None for what the record does not say. */
 nb::tuple
 CacheReader::kind(int64_t i) const
 {
@@ -121,7 +122,7 @@ CacheReader::kind(int64_t i) const
                           t.sampled_fps > 0 ? nb::cast(t.sampled_fps) : nb::object(nb::none()));
 }
 
-/* Those of items [from, from + n) that are ok: (key, index). */
+/* Returns (key, index) of the items in [from, from + n) that are ok. */
 nb::list
 CacheReader::keys(int64_t from, int64_t n) const
 {
@@ -134,7 +135,8 @@ CacheReader::keys(int64_t from, int64_t n) const
     return found;
 }
 
-/* Indices of items that failed, or of those that did not, part by part: so are their records read fastest. */
+/* Returns the indices of items that failed, or of those that did not, part by part, because records
+ * are read fastest in that order. */
 nb::list
 CacheReader::indices(bool failed) const
 {
@@ -169,7 +171,7 @@ CacheReader::verify(int64_t i) const
     check(qv_cache_verify(cache, i, &err), err);
 }
 
-/* (part, words) */
+/* Returns a list of (part, words). */
 nb::list
 CacheReader::damaged() const
 {
@@ -204,7 +206,7 @@ CacheReader::parts() const
     return names;
 }
 
-/* For pickle: what comes out of it opens these parts again, so indices are the same. */
+/* Pickles the reader: unpickling opens the same parts again, so indices stay the same. */
 nb::tuple
 CacheReader::reduce() const
 {
@@ -225,8 +227,8 @@ struct Held {
     }
 };
 
-/* Tensor i of an item: of its matrices, or -1: grid_thw, -2: timestamps. numpy's, mapped. What is
- * written to one that is writable stays in this process. */
+/* Returns tensor i of an item as a numpy array over the mapped part: i counts its matrices, -1 is
+ * grid_thw, -2 timestamps. Changes to a writable array stay in this process. */
 static nb::object
 view(nb::handle self, int64_t index, int i, bool writable)
 {

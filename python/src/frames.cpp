@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Frames as others have them -> RGB of the size that a tower takes -> rows of pixel_values. */
+/* Turns users' frames into RGB of the size that a tower takes, and those into rows of
+ * pixel_values. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,9 +15,9 @@ extern "C" {
 namespace qvpy
 {
 
-/* ---- arrays, wherever their axes lie --------------------------------------------------------- */
+/* ---- arrays with any order of axes ----------------------------------------------------------- */
 
-/* Bytes of n frames, each [height, width, channels], by the steps of their axes. */
+/* Bytes of n frames, each [height, width, channels], with the step of each axis. */
 struct View {
     nb::ndarray<> array;
     enum { N, H, W, C, AXES };
@@ -49,7 +50,8 @@ are_channels(size_t n)
     return n == 1 || n == 3 || n == 4;
 }
 
-/* [height, width]; or with channels, 1, 3 or 4 of them, behind these two or before; of clips behind the frames. */
+/* Returns a view of an array [height, width], or with 1, 3 or 4 channels after or before these two,
+ * or with frames in front of all. */
 static View
 view_of(nb::handle object, const std::string &what)
 {
@@ -102,7 +104,8 @@ rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
 
-/* seconds: of each frame, or none; fps: of a clip without them, 0 where nobody says it. */
+/* Sets timestamps and rate. seconds has a value for each frame, or is empty; fps is used without
+ * them, and is 0 if unknown. */
 static void
 take_seconds(Frames &frames, const std::vector<double> &seconds, double fps)
 {
@@ -124,8 +127,9 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps)
             frames.timestamps.push_back((double)i / fps);
 }
 
-/* arrays: of one size, of a frame or several each; together one clip, or an image. options: min_pixels,
- * max_pixels, fps. seconds: of each frame, or none. */
+/* Makes Frames of arrays of one size, each of one or several frames, which together are a clip or
+ * an image. options: min_pixels, max_pixels, fps. seconds has a value for each frame, or is
+ * empty. */
 static Frames *
 prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
         const std::vector<double> &seconds)
@@ -186,7 +190,8 @@ struct ClipCloser {
     }
 };
 
-/* Reads what is sampled of a clip or image, a frame at a time: Python's signals are heard between two. */
+/* Reads the sampled frames of a clip or image one at a time, so that Python's signals can be
+ * checked in between. */
 static void
 read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
 {
@@ -212,7 +217,7 @@ read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
     }
 }
 
-/* source: a path, or bytes of a file, which `name` names in error texts. */
+/* Opens a path, or the bytes of a file, which `name` names in error texts. */
 static int64_t
 open_and_read(const Model &model, nb::handle decoder, const std::string &name, nb::bytes source,
               bool is_path, nb::dict options, Frames &frames)
@@ -242,8 +247,8 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
 
 /* ---- frames to rows -------------------------------------------------------------------------- */
 
-/* As torchvision normalises bytes that transformers did not rescale before: (u - 255 mean) / (255 std), each
- * in f32. */
+/* The normalisation of torchvision for bytes that transformers did not rescale before: (u - 255
+ * mean) / (255 std), each in f32. */
 struct Norm {
     float shift[3], scale[3];
     explicit Norm(const qv_preprocess &p)
@@ -255,8 +260,8 @@ struct Norm {
     }
 };
 
-/* One patch: [channels, frames of a pair, patch, patch]. frames: of the pair, each [height, width, 3], at the
- * patch's first pixel. */
+/* Writes one patch: [channels, frames of a pair, patch, patch]. frames are those of the pair, each
+ * [height, width, 3], at the patch's first pixel. */
 static float *
 put_patch(float *row, const uint8_t *const *frames, int temporal, int64_t patch, int64_t width,
           const Norm &norm)
@@ -282,7 +287,8 @@ put_rows(const Frames &f, const qv_preprocess &p, float *rows)
         for (const qv_coords &at : coords) {
             for (int i = 0; i < p.temporal_patch_size; i++) {
                 const int64_t wanted = t * p.temporal_patch_size + i;
-                const int64_t frame = wanted < f.n ? wanted : f.n - 1; /* paired with itself */
+                /* a last odd frame is paired with itself */
+                const int64_t frame = wanted < f.n ? wanted : f.n - 1;
                 pair[(size_t)i] =
                     f.data.data() + ((frame * gh + at.row) * patch * width + at.col * patch) * 3;
             }
@@ -290,8 +296,8 @@ put_rows(const Frames &f, const qv_preprocess &p, float *rows)
         }
 }
 
-/* pixel_values [patches, row_dim] in f32, with what else is known of the source, as Tokens. source: Frames, a
- * path or bytes. */
+/* Returns pixel_values [patches, row_dim] in f32, and what is known of the source, as Tokens.
+ * source is Frames, a path or bytes. */
 static Tokens *
 preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::object source,
            bool is_path, nb::dict options)

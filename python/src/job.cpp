@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Many sources through a job; results wait here until Python takes them. */
+/* Runs many sources through a job; results wait here until Python takes them. */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -11,9 +11,9 @@
 namespace qvpy
 {
 
-/* ---- the program that decodes ---------------------------------------------------------------- */
+/* ---- the decoder program --------------------------------------------------------------------- */
 
-/* One for all jobs of a process. */
+/* One decoder serves all jobs of a process. */
 class Decoder
 {
   public:
@@ -48,32 +48,35 @@ decoder_of(nb::handle decoder)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* What is kept of a source until its last call. */
+/* The data that a source needs until the last call for it. */
 struct Source {
     std::string bytes;
     std::shared_ptr<Frames> frames;
     std::unique_ptr<Tokens> tokens = std::make_unique<Tokens>();
-    int64_t lent = 0;      /* bytes that it has and, where they are known, its result will have */
-    bool is_known = false; /* whether they are */
+    int64_t lent = 0;      /* bytes of the source, and of its result if they are known */
+    bool is_known = false; /* the result's bytes are known */
 };
 
 using Ready = std::map<int64_t, std::unique_ptr<Tokens>>;
 
-/* What the job's threads and Python share. In a process that was forked off these threads are not, though they
- * may hold the lock, or wait: there it is never freed, for to end a condition waits for those who wait for it.
- *
- * The sink waits for nobody: where results are in order, the one that Python waits for may come behind those
- * for which there is no room. It is adding that waits, until what was added and not yet taken has room in `most`
- * bytes. A file's result has the mean of those before it until it is there; before the first is, a share. */
+/* The state that the job's threads and Python share.
+ * 
+ * A forked process does not have these threads, though they may hold the lock, or wait: there it is
+ * never freed, because destroying a condition waits for those who wait for it.
+ * 
+ * The sink never waits: if results are ordered, the one that Python waits for may come after some
+ * for which there is no room. Adding waits instead, until sources and results that were not taken
+ * yet fit into `most` bytes. The result of a file is taken to be as large as the mean of those
+ * before it; before the first is there, to be a share of `most`. */
 struct Results {
     std::mutex lock;
     std::condition_variable changed;
-    Ready ready; /* by their places where they are in order, else as they came */
+    Ready ready; /* keyed by place if results are ordered, else by the order in which they came */
     bool ordered = false, ended = false, cancelled = false;
     int64_t most = 0, came = 0, turn = 0, refused = 0;
     int64_t waiting = 0, lent = 0;      /* bytes of results, and of sources under way */
-    int64_t outstanding = 0, files = 0; /* sources not yet taken; files under way */
-    int64_t seen = 0, seen_bytes = 0;   /* results of files, so far */
+    int64_t outstanding = 0, files = 0; /* sources that were not taken yet; files under way */
+    int64_t seen = 0, seen_bytes = 0;   /* number and bytes of results of files so far */
 
     bool
     has_room(const Source &next) const
@@ -105,7 +108,7 @@ result_bytes(const Tokens &t)
                      t.error.size() + sizeof t);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 void
 Results::put(std::unique_ptr<Tokens> tokens)
 {
@@ -120,7 +123,7 @@ class Job
     Job(nb::object model, nb::object decoder, const std::string &dtype, int decoders, bool alone,
         bool ordered, int64_t most);
     ~Job();
-    /* place: 0, 1, .., a source each, which is added or refused. */
+    /* Places are 0, 1, .., each for one source, which is added or refused. */
     void add(int64_t place, const std::string &key, nb::object source, bool is_path,
              nb::dict options);
     void refuse(int64_t place, const std::string &key, const std::string &status,
@@ -190,7 +193,7 @@ Job::must_be_open() const
         fail(QV_ESTATE, "this job was closed");
 }
 
-/* On a thread of the job, without the interpreter. */
+/* The job's threads call this, without the interpreter. */
 qv_status
 Job::sink(void *user, const qv_job_result *r, qv_error *err)
 {
@@ -252,7 +255,7 @@ Job::take(const qv_job_result *r, qv_error *)
     return QV_OK;
 }
 
-/* Of a name, as a number. */
+/* Returns the number of a name of `like`. */
 static int
 parse_like(nb::handle name)
 {
@@ -264,7 +267,7 @@ parse_like(nb::handle name)
     return like;
 }
 
-/* Python's own numbers and numpy's; True and False are none. */
+/* Reads a number of Python or numpy; True and False are refused. */
 static double
 real_of(const std::string &name, nb::handle value)
 {
@@ -318,7 +321,7 @@ take_clip_options(nb::dict options, qv_clip_options *o)
                      { "offset", &o->offset },
                      { "length", &o->length },
                      { "threads", &threads },
-                     { "like", &like } }; /* a number by now: parse_like */
+                     { "like", &like } }; /* parse_like has made it a number */
     for (auto [key, value] : options) {
         const std::string name = nb::str(key).c_str();
         bool known = false;
@@ -356,7 +359,8 @@ Job::bytes_of_result(const int64_t *grid) const
     return n * m.out_hidden * (1 + m.n_deepstack) * (int64_t)qv_dtype_bytes(output);
 }
 
-/* Without the interpreter. Returns at once where the job is over, or Python wants no more of it. */
+/* Waits without the interpreter. Returns at once if the job is over, or Python wants no more of
+ * it. */
 void
 Job::wait_for_room(const Source &next)
 {
@@ -365,7 +369,7 @@ Job::wait_for_room(const Source &next)
     std::unique_lock<std::mutex> hold(r.lock);
     while (!p.ended && !r.cancelled && !r.has_room(next)) {
         r.changed.wait_for(hold, std::chrono::milliseconds(100));
-        hold.unlock(); /* a job that has lost its device tells of nothing until it is ended */
+        hold.unlock(); /* a job that has lost its device reports nothing until it is ended */
         qv_job_get_progress(job, &p);
         hold.lock();
     }
@@ -373,7 +377,7 @@ Job::wait_for_room(const Source &next)
     r.outstanding++;
 }
 
-/* source: a path (is_path), bytes of a file, or Frames. */
+/* Adds a source: a path (is_path), bytes of a file, or Frames. */
 void
 Job::add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
 {
@@ -397,7 +401,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
         kept->is_known = true;
         kept->lent = (int64_t)kept->frames->data.size() + bytes_of_result(s.item.grid_thw);
     } else if (is_path) {
-        path = text_of(nb::cast<nb::bytes>(source), "path"); /* which may be no UTF-8 */
+        path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
         s.path = path.c_str();
     } else {
         nb::bytes bytes = nb::cast<nb::bytes>(source);
@@ -422,10 +426,10 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
         }
     }
     check(status, err);
-    kept.release(); /* take() has it */
+    kept.release(); /* take() frees it */
 }
 
-/* A source that did not come as far as the job: its place has a failure. */
+/* Records a failure for a source that did not reach the job. */
 void
 Job::refuse(int64_t place, const std::string &key, const std::string &status,
             const std::string &words)
@@ -447,7 +451,7 @@ Job::refuse(int64_t place, const std::string &key, const std::string &status,
     results->changed.notify_all();
 }
 
-/* No more comes. Waits until all is done; next() then ends. */
+/* Ends adding, and waits until all is done; next() then ends. */
 void
 Job::end()
 {
@@ -464,7 +468,8 @@ Job::end()
     check(status, err);
 }
 
-/* The next result, None at the end, False where none comes for so long. Signals are seen to while it waits. */
+/* Returns the next result, None at the end, or False if none comes for so long. It checks signals
+ * while it waits. */
 nb::object
 Job::next(double seconds)
 {
@@ -502,7 +507,8 @@ Job::next(double seconds)
     }
 }
 
-/* What is under way is dropped; adding and ending return soon. A process that was forked off has nothing under way. */
+/* Drops what is under way; adding and ending then return soon. A forked process has nothing under
+ * way. */
 void
 Job::cancel()
 {
@@ -518,8 +524,8 @@ Job::cancel()
         qv_job_cancel(job);
 }
 
-/* No other thread may be in a call of this job. In a process that was forked off nothing is ended: it has none of the
- * threads, and the memory that they left may be half changed. */
+/* Closes the job. No other thread may be in a call of it. A forked process ends nothing: it has
+ * none of the threads, and the memory that they left may be half changed. */
 void
 Job::close()
 {

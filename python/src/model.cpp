@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model on a device: loading it, patches to tokens. */
+/* A model on a device: loads it, and turns patches into tokens. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -64,7 +64,8 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     qv_context_get_info(context, &device_facts);
 }
 
-/* Nothing is freed in a process that was forked: threads and devices are the first one's. */
+/* A forked process frees nothing: threads and devices belong to the process that loaded the
+ * model. */
 Model::~Model()
 {
     if (owner != getpid())
@@ -119,7 +120,7 @@ Model::lend()
 void
 Model::give_back()
 {
-    nb::gil_scoped_release released; /* who has the lock may wait for the interpreter */
+    nb::gil_scoped_release released; /* the thread with the lock may wait for the interpreter */
     std::lock_guard<std::recursive_mutex> lock(busy);
     at_work = nullptr;
 }
@@ -136,7 +137,7 @@ device_dict(const qv_context_info &info)
     return d;
 }
 
-/* What there is; throws where it cannot be opened. */
+/* Returns a description of a device; throws if it cannot be opened. */
 static nb::dict
 look_at_device(const std::string &backend, int index)
 {
@@ -212,7 +213,7 @@ Model::look_at(const std::function<void(const qv_model *)> &look)
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
 
-/* What rows of pixel_values are to a tower, which takes them in place. */
+/* Returns the kind of input that rows of pixel_values are. The tower takes them in place. */
 static qv_input
 input_of(const nb::ndarray<> &x, bool u16_is_bf16)
 {
@@ -260,7 +261,7 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
     return items;
 }
 
-/* Rows of pixel_values and their items, checked. `rows` keeps what the items point to. */
+/* Rows of pixel_values and their items, checked. `rows` keeps alive what the items point to. */
 struct Patches {
     nb::ndarray<> rows;
     qv_input input;
@@ -311,8 +312,8 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
     return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
 }
 
-/* Between two chunks, without the interpreter, for which other threads may wait long: its signals' handlers run
- * now and then, and may raise. */
+/* Runs signal handlers, which may raise, between two chunks. It takes the interpreter only now and
+ * then, because other threads may hold it for long. */
 bool
 Model::is_interrupted()
 {
@@ -327,7 +328,8 @@ Model::is_interrupted()
     return interrupted;
 }
 
-/* allocate: memory for the tokens, asked for when the device is at work, where that can be. */
+/* Encodes items. `allocate` returns memory for the tokens, and is called while the device is at
+ * work if possible. */
 void
 Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
               const std::function<qv_tokens()> &allocate)

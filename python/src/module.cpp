@@ -4,7 +4,7 @@
 namespace qvpy
 {
 
-/* qwenvit.Error(words), with .status. */
+/* Raises qwenvit.Error(words), with .status set. */
 static void
 raise(const Failure &failure, nb::handle type)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What comes out: matrices of tokens, and the file that they are saved in. */
+/* The results: matrices of tokens, and the file that they are saved in. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <nanobind/stl/pair.h>
@@ -23,7 +23,7 @@ Tokens::allocate(const qv_model_info &info, int64_t rows, qv_dtype type)
     data.reset(new char[(size_t)(1 + n_deepstack) * matrix_bytes()]); /* not zeroed */
 }
 
-/* bits: bf16 as 16-bit integers, for those who know no bf16. */
+/* Returns matrix i as an array. bits: bf16 as 16-bit integers, for libraries without bf16. */
 static nb::object
 matrix(nb::handle self, int i, bool bits)
 {
@@ -54,7 +54,7 @@ grid_thw(nb::handle self)
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/* The file that `qwenvit encode` writes. */
+/* Writes the same file as `qwenvit encode`. */
 static void
 save(const Tokens &t, nb::bytes path_, const Pairs &metadata)
 {

@@ -5,7 +5,7 @@
 
 #include "error.h"
 
-/* Cuts what does not fit. */
+/* Appends words to a text, and cuts what does not fit. */
 static void
 append(char text[QV_REASON_BYTES], const char *words)
 {
@@ -15,7 +15,8 @@ append(char text[QV_REASON_BYTES], const char *words)
     text[used + n] = '\0';
 }
 
-/* By depth against direct, where both are legal; text says why it loses. */
+/* Returns whether `by depth` is expected to beat `direct` where both are legal; if not, q's text
+ * says why. */
 static bool
 by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
 {
@@ -34,7 +35,8 @@ by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresho
     return true;
 }
 
-/* A GEMM against a convolution that sees channels-last frames as they lie. */
+/* Returns whether copying rows for a GEMM beats a convolution, which reads channels-last frames in
+ * place. */
 static bool
 rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
 {
@@ -48,7 +50,8 @@ rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *
         (long long)d->o, (long long)t->rows_min_o);
 }
 
-/* The first legal one that pays. note[QV_REASON_BYTES]: what decided, where something was close. */
+/* Returns the first legal lowering that pays. note[QV_REASON_BYTES] says what decided if it was
+ * close. */
 static qv_lowering
 choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
        const char *why_not_direct, char *note)

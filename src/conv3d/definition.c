@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A Conv3d by its definition: what every lowering is held to. Slow, and plainly right. */
+/* Computes a Conv3d by its definition, slowly and plainly. All lowerings are compared with it. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "dtype.h"
 #include "error.h"
 
-/* x at (n, z, y, x, c) of the unpadded volume; padding in depth as desc->causal says. */
+/* Returns x at (n, z, y, x, c) of the unpadded volume; padding in depth is as desc->causal says. */
 static double
 voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
 {
@@ -23,7 +23,7 @@ voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
     return qv_load(x, d->dtype, d->layout == QV_LAYOUT_CHANNELS_FIRST ? first : last);
 }
 
-/* The value rounded to a dtype, as the device keeps it. */
+/* Returns the value rounded to a dtype, as the device keeps it. */
 static double
 rounded(float value, qv_dtype dtype)
 {
@@ -32,7 +32,7 @@ rounded(float value, qv_dtype dtype)
     return qv_load(&stored, dtype, 0);
 }
 
-/* The position n, d', h', w' that row `row` of y belongs to. */
+/* Finds the position n, d', h', w' that row `row` of y belongs to. */
 static void
 position_of(const qv_conv3d_desc *d, const int64_t out[3], int64_t row, int64_t at[4])
 {
@@ -48,7 +48,8 @@ position_of(const qv_conv3d_desc *d, const int64_t out[3], int64_t row, int64_t 
     at[3] = block % (out[2] / m) * m + in % m;
 }
 
-/* What lies below the kernel at a row, in the channels of a group: v[c/groups, kd, kh, kw]. */
+/* Gathers the values of x below the kernel at a row, in the channels of a group: v[c/groups, kd,
+ * kh, kw]. */
 static void
 look_below(const qv_conv3d_desc *d, const int64_t out[3], const void *x, int64_t row, int64_t group,
            double *v)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Guards, and the table of lowerings that they stand before. */
+/* The guards that say which lowerings may compute a Conv3d, and the table of lowerings with their
+ * guards. */
 #include "legal.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ holds_patches(const qv_conv3d_desc *d)
 
 /* ---- guards ---------------------------------------------------------------------------------- */
 
-/* A guard holds, or says in words why not. */
+/* A guard returns true if it holds; if not, it writes into q's text why not. */
 typedef bool guard(const struct qv_conv3d_question *q);
 
 bool
@@ -46,7 +47,8 @@ kernel_is_stride(const struct qv_conv3d_question *q)
     return true;
 }
 
-/* Frames must come from somewhere; a causal mode that pads nothing is no obstacle. */
+/* `patchify` and its kin pad nothing, so causal frames would have to come from somewhere. A causal
+ * mode that pads no frames is no obstacle. */
 static bool
 not_causal(const struct qv_conv3d_question *q)
 {
@@ -72,7 +74,7 @@ no_padding(const struct qv_conv3d_question *q)
     return true;
 }
 
-/* One tap has nothing to dilate. */
+/* Dilation has no effect on an axis where the kernel has one tap. */
 static bool
 not_dilated(const struct qv_conv3d_question *q)
 {
@@ -115,7 +117,8 @@ kernel_has_depth(const struct qv_conv3d_question *q)
     return q->desc->kernel[0] > 1 || qv_conv3d_forbid(q, "kernel depth 1 leaves no frames to sum");
 }
 
-/* Leaving frames out of rows that exist would be a copy to save what is paid already. */
+/* Where the rows exist already, leaving frames out would take a copy, to save a cost that is
+ * already paid. */
 static bool
 rows_to_be_made(const struct qv_conv3d_question *q)
 {
@@ -148,7 +151,7 @@ few_taps(const struct qv_conv3d_question *q)
                             (long long)q->desc->kernel[0], QV_CONV3D_MOST_TAPS);
 }
 
-/* Looks at the very convolutions that the device would be given. */
+/* Checks the very convolutions that the device would be given. */
 static bool
 library_is_right(const struct qv_conv3d_question *q, qv_lowering lowering)
 {
@@ -156,7 +159,7 @@ library_is_right(const struct qv_conv3d_question *q, qv_lowering lowering)
     qv_conv3d_desc d = *q->desc;
     if (d.dtype != QV_BF16 || !q->caps->wrong_sparse_bf16)
         return true;
-    d.d += d.pad_front[0] + d.pad_back[0]; /* frames like any other */
+    d.d += d.pad_front[0] + d.pad_back[0]; /* by then padding frames are frames like any other */
     d.pad_front[0] = d.pad_back[0] = 0;
     d.causal = QV_CAUSAL_NONE;
     qv_conv3d_lower(&d, lowering, &list);
@@ -188,7 +191,7 @@ volumes_are_right(const struct qv_conv3d_question *q)
 
 /* ---- lowerings ------------------------------------------------------------------------------- */
 
-/* What a legal lowering comes down to, in words. */
+/* Writes what a legal lowering comes down to. */
 typedef void gist(const qv_conv3d_desc *d, char *text, size_t size);
 
 static void
@@ -242,9 +245,9 @@ gist_direct(const qv_conv3d_desc *d, char *text, size_t size)
 
 #define PATCHIFY_GUARDS not_causal, no_padding, kernel_is_stride, not_dilated, one_group, divisible
 
-/* What must hold for each lowering, in the order in which it is asked. */
+/* The guards of each lowering, in the order in which they are asked. */
 static const struct lowering {
-    guard *guards[10]; /* NULL ends */
+    guard *guards[10]; /* NULL ends the list */
     gist *gist;
 } lowerings[QV_LOWERING_COUNT] = {
     [QV_LOWERING_PATCHIFY] = { { PATCHIFY_GUARDS }, gist_patchify },
@@ -271,7 +274,7 @@ guards_hold(const struct qv_conv3d_question *q, qv_lowering lowering)
 static const struct {
     const char *name;
     size_t offset;
-    int count; /* values: 1, or 3 for the axes */
+    int count; /* number of values: 1, or 3 for the axes */
     int64_t min;
 } size_fields[] = {
 #define FIELD(name, count, min)                                                                    \
@@ -339,7 +342,7 @@ check_choices(const qv_conv3d_desc *d, qv_error *err)
     return QV_OK;
 }
 
-/* Padded sizes, kernel extents and what comes out, without overflow. */
+/* Checks padded sizes, kernel extents and output sizes, without overflow. */
 static qv_status
 check_axes(const qv_conv3d_desc *d, int64_t out[3], qv_error *err)
 {
@@ -365,7 +368,7 @@ check_axes(const qv_conv3d_desc *d, int64_t out[3], qv_error *err)
     return QV_OK;
 }
 
-/* Bytes of every tensor fit into 63 bits. */
+/* Checks that the bytes of every tensor fit into 63 bits. */
 static qv_status
 check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {
@@ -394,7 +397,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
     return QV_OK;
 }
 
-/* Layouts that hold patches are of use for patches only. */
+/* Checks that a layout which holds patches is given patches. */
 static qv_status
 check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A lowering's operations, and the weight as they take it. */
+/* Lists a lowering's operations, and lays the weight out for them. */
 #include <string.h>
 
 #include "lower.h"
 #include "dtype.h"
 
-/* What is being written: the list, and where x is by now. */
+/* The list that is being written, and the buffer that holds x at this point of it. */
 struct lowering {
     const qv_conv3d_desc *desc;
     struct qv_conv3d_list *list;
@@ -16,7 +16,7 @@ struct lowering {
 #define AT(buffer) ((struct qv_conv3d_operand){ QV_CONV3D_##buffer, 0 })
 #define X(l) ((struct qv_conv3d_operand){ (l)->x, 0 })
 
-/* Operations are compared by value: no byte of the union is left to chance. */
+/* Operations are compared by value, so padding bytes of the union must be zero too. */
 static struct qv_op
 op_of(enum qv_op_kind kind)
 {
@@ -26,7 +26,8 @@ op_of(enum qv_op_kind kind)
     return op;
 }
 
-/* All in the description's dtype, but bare sums. */
+/* Appends a step. All operands have the description's dtype, except sums that an epilogue will
+ * finish (f32). */
 static struct qv_conv3d_step *
 add(struct lowering *l, const struct qv_op *op)
 {
@@ -39,7 +40,7 @@ add(struct lowering *l, const struct qv_op *op)
     return step;
 }
 
-/* Bias and residual, from operand `first` on. */
+/* Sets bias and residual, from operand `first` on. */
 static void
 take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
 {
@@ -51,7 +52,8 @@ take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
 
 /* ---- rows and voxels ------------------------------------------------------------------------- */
 
-/* Bytes to patch rows in block order; `still`: one frame stands for kernel[0]. */
+/* Adds the operation that turns byte frames into patch rows in block order; with `still` one frame
+ * stands for kernel[0] equal ones. */
 static void
 bytes_to_rows(struct lowering *l, bool still)
 {
@@ -101,7 +103,7 @@ im2col(struct lowering *l, const struct qv_op_im2col *fields, enum qv_conv3d_buf
     l->x = y;
 }
 
-/* The input as a matrix of patches, of which `still` takes the first frame. */
+/* Makes the input a matrix of patches; `still` takes only the first frame of each patch. */
 static void
 make_rows(struct lowering *l, bool still)
 {
@@ -125,8 +127,8 @@ make_rows(struct lowering *l, bool still)
                QV_CONV3D_ROWS);
 }
 
-/* Strides over axes on which the kernel is 1 and nothing is padded: what they leave out need not be
- * there. */
+/* Moves strides into im2col on axes where the kernel is 1 and nothing is padded: the voxels that
+ * they skip need not be copied. Returns whether there are any. */
 static bool
 thin_out(const qv_conv3d_desc *d, struct qv_op_im2col *v)
 {
@@ -140,8 +142,8 @@ thin_out(const qv_conv3d_desc *d, struct qv_op_im2col *v)
     return thinner;
 }
 
-/* The sizes of the channels-last volume that a convolution sees: x, or a row as one kernel; and the
- * strides that are behind it. */
+/* Makes the channels-last volume that a convolution sees, which is x, or one kernel's volume for
+ * each patch row. Returns its sizes, and the strides that im2col has applied already. */
 static struct qv_op_im2col
 make_voxels(struct lowering *l)
 {
@@ -202,7 +204,7 @@ add_gemm(struct lowering *l, bool still)
     step->operands[4] = AT(OUTPUT);
 }
 
-/* The whole kernel over the volume v, not finished. */
+/* Returns the convolution of the whole kernel over the volume v, without its epilogue. */
 static struct qv_op
 conv_over(const qv_conv3d_desc *d, const struct qv_op_im2col *v)
 {
@@ -232,8 +234,8 @@ conv_over(const qv_conv3d_desc *d, const struct qv_op_im2col *v)
     return op;
 }
 
-/* One depth tap: a kernel of depth 1 over every sd-th frame, frame by frame where these lie evenly
- * in memory. */
+/* Reduces a convolution to one depth tap: a kernel of depth 1 over every sd-th frame. Frames that
+ * are evenly spaced in memory become a batch. */
 static void
 take_tap(struct qv_op_conv *c)
 {
@@ -264,7 +266,7 @@ add_conv(struct lowering *l, const struct qv_op *op)
     return step;
 }
 
-/* frames and direct: one convolution with its epilogue. */
+/* Lowers `frames` and `direct`: one convolution with its epilogue. */
 static void
 convolve_at_once(struct lowering *l, bool frames)
 {
@@ -342,7 +344,7 @@ qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *form,
 {
     int64_t c = desc->c / desc->groups, kd = desc->kernel[0];
     int64_t area = desc->kernel[1] * desc->kernel[2];
-    /* depth taps [first, first + taps) go into this piece, `sum` of them into each value */
+    /* depth taps [first, first + taps) go into this piece; each value sums `sum` of them */
     int64_t first = form->pieces > 1 ? piece : 0, sum = form->summed ? kd : 1;
     int64_t taps = form->pieces > 1 || form->summed ? 1 : kd;
     int64_t step_c = src_channels_last ? 1 : kd * area, step_tap = src_channels_last ? c : 1;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Measuring which lowering of a Conv3d is the fastest on this device. */
+/* Measures which lowering of a Conv3d is the fastest on this device. */
 #include "object.h"
 
 #include "samples.h"
 
-/* Times all chunks of a call: the median of several runs, of which there are fewer where a way
- * has lost. */
+/* Times all chunks of a call, and returns the median of several runs. A way that is clearly slower
+ * than the best so far gets fewer runs. */
 static qv_status
 time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, double *median_ms,
          qv_error *err)
@@ -16,7 +16,7 @@ time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, doub
     int64_t chunks = (conv->out[0] + conv->chunk - 1) / conv->chunk;
     double samples[MOST + 1], sum = 0;
     int n = 0;
-    do { /* the first one warms up */
+    do { /* the first run warms up */
         double ms = 0;
         qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
         if (!status)
@@ -66,7 +66,7 @@ measure(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const char *wo
             status = time_way(conv, &w, best_ms, &ms, err);
         qv_conv3d_ready_free(ctx, &w);
         if (status == QV_EUNSUPPORTED || status == QV_ENOMEM)
-            continue; /* it has lost */
+            continue; /* a way that this device cannot run, or has no memory for, has lost */
         if (status)
             return status;
         qv_tune_measured(&ctx->tune, work, qv_lowering_name((qv_lowering)i), ms);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making a Conv3d, and asking what it is. */
+/* Creates a Conv3d object, and answers questions about it. */
 #include "object.h"
 
 #include <stdlib.h>
@@ -33,7 +33,8 @@ check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err
     return QV_OK;
 }
 
-/* In a stream every call must give the same number of outputs, and none of padding alone. */
+/* In a stream every call must return the same number of output frames, none of them computed from
+ * padding alone. */
 static qv_status
 check_stream(const qv_conv3d_desc *d, qv_error *err)
 {
@@ -54,19 +55,19 @@ check_stream(const qv_conv3d_desc *d, qv_error *err)
     return QV_OK;
 }
 
-/* A chunk as a description of its own: a window, nothing padded in depth. */
+/* Describes a chunk as a convolution of its own: a window of frames without padding in depth. */
 static void
 describe_chunk(struct qv_conv3d *conv)
 {
     const qv_conv3d_desc *d = &conv->desc;
     qv_conv3d_desc *chunk = &conv->chunk_desc;
     int64_t extent = kernel_extent(d), frame_rows = conv->out[1] * conv->out[2];
-    /* whole strides between samples: then the frames of all follow each other evenly */
+    /* if samples are whole strides apart, the outputs of all samples are evenly spaced in memory */
     bool whole = d->n > 1 && conv->chunk > 1 && d->stride[0] > extent;
     *chunk = *d;
     if (__builtin_mul_overflow(conv->chunk - 1, d->stride[0], &chunk->d) ||
         __builtin_add_overflow(chunk->d, whole ? d->stride[0] : extent, &chunk->d))
-        chunk->d = INT64_MAX; /* which no check lets pass */
+        chunk->d = INT64_MAX; /* a size that the check refuses */
     chunk->pad_front[0] = chunk->pad_back[0] = 0;
     chunk->causal = QV_CAUSAL_NONE;
     conv->residual_varies = d->residual_rows && frame_rows % d->residual_rows;
@@ -74,7 +75,7 @@ describe_chunk(struct qv_conv3d *conv)
         chunk->residual_rows = d->n * conv->chunk * frame_rows;
 }
 
-/* How its input is taken from x, for the lowering that was chosen. */
+/* Sets how the chosen lowering's input is cut out of x. */
 static void
 cut_input(struct qv_conv3d *conv)
 {
@@ -97,7 +98,7 @@ cut_input(struct qv_conv3d *conv)
         c.every = d->kernel[0];
         c.window = conv->chunk;
     }
-    if (d->layout == QV_LAYOUT_PATCH_ROWS) { /* a frame pair's rows move as one frame */
+    if (d->layout == QV_LAYOUT_PATCH_ROWS) { /* the rows of a frame pair move as one frame */
         c.frames = conv->out[0];
         c.frame_bytes = (size_t)(d->h * d->w * d->c * d->kernel[0]) * element;
         c.window = conv->chunk;
@@ -112,7 +113,8 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
     const qv_conv3d_desc *d = &conv->desc;
     size_t front = (size_t)(conv->cut.planes * conv->cut.pad) * conv->cut.frame_bytes;
     size_t residual = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
-    if (!conv->weighted) /* described only: its frames may be larger than memory */
+    if (!conv->weighted) /* an object without weights only answers questions: its frames may be
+                          * larger than memory */
         return QV_OK;
     conv->zeros = calloc(1, conv->cut.frame_bytes);
     if (conv->stream) {
@@ -129,7 +131,7 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
     return QV_OK;
 }
 
-/* Where every chunk adds the same rows they are put there once. */
+/* Uploads the residual once, if every chunk adds the same rows. */
 static qv_status
 upload_residual(struct qv_conv3d *conv, qv_error *err)
 {
@@ -164,7 +166,8 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
                        (long long)o->chunk, MOST_CHUNK);
     conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
     describe_chunk(conv);
-    status = qv_conv3d_check(&conv->chunk_desc, err); /* with its padding as frames */
+    status = qv_conv3d_check(&conv->chunk_desc, err); /* checked again, since padding has become
+                                                       * frames */
     if (!status && !o->lowering)
         status = qv_conv3d_choose(conv, weights, err);
     if (status)
@@ -274,7 +277,7 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         if (!status)
             add_cost(conv, &w, out);
         qv_conv3d_ready_free(conv->ctx, &w);
-        if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no such kernel */
+        if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no kernel for it */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);
         } else if (status) {

@@ -17,7 +17,8 @@ qv_conv3d_ready_free(qv_context *ctx, struct qv_conv3d_ready *w)
     memset(w, 0, sizeof *w);
 }
 
-/* The weight that a step takes, as the backend is asked for its layout; n 0: none. */
+/* Returns the weight that a step takes, in the form in which the backend is asked for its layout; n
+ * is 0 if it takes none. */
 static struct qv_matrix
 matrix_of(const struct qv_conv3d_step *step)
 {
@@ -55,7 +56,7 @@ qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering
     w->list.bytes[QV_CONV3D_WEIGHT] = w->weight_bytes;
     size_t x = (size_t)(desc->n * desc->d * desc->h * desc->w * desc->c) *
                (desc->layout == QV_LAYOUT_FRAMES_U8 ? 1 : qv_dtype_bytes(desc->dtype));
-    if (w->list.bytes[QV_CONV3D_INPUT] < x) /* frames that strides leave out are there as well */
+    if (w->list.bytes[QV_CONV3D_INPUT] < x) /* frames that strides skip are in the buffer as well */
         w->list.bytes[QV_CONV3D_INPUT] = x;
     double sum = (double)w->kernel_scratch;
     for (int b = 0; b < QV_CONV3D_BUFFERS; b++)
@@ -105,7 +106,7 @@ operand(const struct qv_conv3d_ready *w, const struct qv_conv3d_operand *o)
     return (struct qv_buffer){ w->arena, w->places[o->buffer] + at };
 }
 
-/* Rounded to the description's dtype. */
+/* Uploads the bias, rounded to the description's dtype. */
 static qv_status
 upload_bias(qv_context *ctx, const qv_conv3d_desc *desc, const float *bias,
             const struct qv_conv3d_ready *w, qv_error *err)
@@ -122,7 +123,7 @@ upload_bias(qv_context *ctx, const qv_conv3d_desc *desc, const float *bias,
     return status;
 }
 
-/* Of the operation that makes rows of byte frames, if there is one. */
+/* Uploads the tables of the list's patchify operation, if there is one. */
 static qv_status
 upload_tables(qv_context *ctx, const qv_conv3d_desc *desc, const struct qv_conv3d_ready *w,
               qv_error *err)

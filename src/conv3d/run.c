@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Running a Conv3d: chunks in, chunks out, and the frames that a stream keeps. */
+/* Runs a Conv3d: uploads and downloads its chunks, and keeps the frames that a stream needs. */
 #include <string.h>
 
 #include "dtype.h"
 #include "error.h"
 #include "object.h"
 
-/* Frame `z` of a plane of x; in front and behind, what stands for it. */
+/* Returns frame `z` of a plane of x; for a z in front of x or behind it, the frame that stands
+ * there. */
 static const char *
 frame_at(const struct qv_conv3d *conv, const char *x, int64_t plane, int64_t z)
 {
@@ -19,8 +20,8 @@ frame_at(const struct qv_conv3d *conv, const char *x, int64_t plane, int64_t z)
     return conv->desc.causal == QV_CAUSAL_FIRST ? first : conv->zeros;
 }
 
-/* The window of the chunk that begins at output frame `from`; frames that lie side by side in x go
- * together. */
+/* Uploads the window of the chunk that begins at output frame `from`; frames that are adjacent in x
+ * go together. */
 static qv_status
 upload_window(struct qv_conv3d *conv, const char *x, int64_t from, qv_error *err)
 {
@@ -46,9 +47,10 @@ upload_window(struct qv_conv3d *conv, const char *x, int64_t from, qv_error *err
     return status ? status : conv->ctx->backend->upload(conv->ctx->dev, dst, run, bytes, err);
 }
 
-/* Output frames [from, from + frames) of each sample; in a chunk samples lie conv->chunk apart. */
+/* Output frames [from, from + frames) of each sample; in a chunk's output samples lie conv->chunk
+ * frames apart. */
 struct piece {
-    size_t frame_bytes; /* of y */
+    size_t frame_bytes; /* bytes of an output frame */
     int64_t from, frames;
 };
 
@@ -67,7 +69,7 @@ download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
     return status;
 }
 
-/* The residual's rows of this chunk, where they are not the same in all. */
+/* Uploads the residual's rows of this chunk, if they differ from chunk to chunk. */
 static qv_status
 upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
 {
@@ -91,7 +93,7 @@ upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *er
     return status;
 }
 
-/* The last `pad` frames, for the call that follows. x may lie in the device's memory. */
+/* Keeps the last `pad` frames for the next call. x may lie in the device's memory. */
 static qv_status
 keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
 {
@@ -119,7 +121,7 @@ keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
     return QV_OK;
 }
 
-/* One chunk without padding takes x as it lies. */
+/* Returns whether x can be used in place: there is one chunk, and no padding. */
 static bool
 is_whole(const struct qv_conv3d *conv)
 {
@@ -127,7 +129,8 @@ is_whole(const struct qv_conv3d *conv)
     return conv->chunk == conv->out[0] && c->pad == 0 && c->every == 1 && c->window == c->frames;
 }
 
-/* The chunk's calls, with x and y (there[0], there[1]) in place where the device can use them. */
+/* Copies the chunk's calls, and lets them use x and y in place (there[0], there[1]) if the device
+ * can. */
 static void
 redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory[2], bool there[2],
          struct qv_call calls[QV_CONV3D_MOST_STEPS])
@@ -149,8 +152,8 @@ redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory
         }
 }
 
-/* Chunk by chunk; what lies in the device's memory already (there) is neither copied nor, on a
- * stream of the caller's, waited for. */
+/* Runs chunk after chunk. x and y that lie in the device's memory (there) are not copied; if both
+ * do, on a stream of the caller's, there is no wait either. */
 static qv_status
 run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
            const struct qv_call *calls, qv_error *err)

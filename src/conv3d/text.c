@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptions as lines of text: what a shapes file holds and a tune file is keyed by. */
+/* Descriptions as lines of text, which shapes files hold and tune files use as keys. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ _Static_assert(sizeof causals / sizeof *causals == QV_CAUSAL_COUNT + 1, "a causa
 static const struct field {
     const char *name;
     enum kind kind;
-    int count; /* of values */
+    int count; /* number of values */
     size_t at;
-    const char *const *names; /* NULL ends */
+    const char *const *names; /* NULL ends the list */
 } fields[] = {
 #define FIELD(name, kind, count, names)                                                            \
     {                                                                                              \
@@ -107,7 +107,7 @@ qv_conv3d_print(const qv_conv3d_desc *desc, char *text, size_t size)
 
 /* ---- parse ----------------------------------------------------------------------------------- */
 
-/* One value of a field at the start of text; what is left, or NULL. */
+/* Parses one value of a field at the start of text. Returns the rest of the text, or NULL. */
 static const char *
 parse_value(const struct field *f, const char *text, char *at)
 {

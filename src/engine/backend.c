@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Which backends there are. */
+/* The table of backends, best first. */
 #include "backend.h"
 
 #include <string.h>
 
-/* An emulated GPU is for tests: only who asks for it gets it. */
+/* `auto` takes the first backend that opens. An emulated Metal device is for tests and stands last:
+ * only who names it gets it. */
 const struct qv_backend *const qv_backends[] = {
 #ifdef QV_CUDA_STATIC
     &qv_backend_cuda,

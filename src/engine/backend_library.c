@@ -14,11 +14,11 @@
 #include "files/installed.h"
 
 #define CUDA_LIBRARY "libqwenvit_cuda.so"
-/* The NVIDIA driver's, without which nothing else needs to be loaded: cuBLASLt alone takes a third
- * of a second. */
+/* The NVIDIA driver's library. It is tried first, because without it nothing else needs to be
+ * loaded: cuBLASLt alone takes a third of a second. */
 #define CUDA_DRIVER "libcuda.so.1"
 
-/* ---- where it is ------------------------------------------------------------------------------*/
+/* ---- finding the library --------------------------------------------------------------------- */
 
 static qv_status
 find_library(const char *folder, char *path, size_t size, qv_error *err)
@@ -38,9 +38,9 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
                    CUDA_LIBRARY, path);
 }
 
-/* ---- opening it -------------------------------------------------------------------------------*/
+/* ---- opening the library --------------------------------------------------------------------- */
 
-/* What to do about the linker's words, which name a library and no way to get it. */
+/* The linker's message names a missing library and not where to get it: this adds the advice. */
 static const char *
 advice(const char *words)
 {
@@ -75,7 +75,7 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
                        words, advice(words));
     }
     const struct qv_backend *(*entry)(const char *, const char **) = NULL;
-    *(void **)&entry = dlsym(library, "qv_backend_entry"); /* as POSIX wants it written */
+    *(void **)&entry = dlsym(library, "qv_backend_entry"); /* POSIX asks for this cast */
     if (!entry)
         return qv_fail(err, QV_ENODEVICE, "%s is no backend of qwenvit: it has no qv_backend_entry",
                        qv_path_tail(path));
@@ -88,8 +88,8 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
                    qv_path_tail(path), own);
 }
 
-/* Once in a process, and never closed, whatever it turns out to be: CUDA keeps threads and what it
- * calls at exit. */
+/* Loads the library once in a process. It is never closed, whatever it turns out to be: CUDA keeps
+ * threads, and functions that it calls at exit. */
 static qv_status
 open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {

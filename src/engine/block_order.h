@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The order of patch rows, that of transformers' processors: (grid_h/merge, grid_w/merge, merge,
- * merge), so that the merge*merge patches of one token lie behind each other. The grid is in patches,
- * both sides multiples of merge.
+ * The order of patch rows, as transformers' processors have it: (grid_h/merge, grid_w/merge, merge,
+ * merge), so that the merge*merge patches of one token are adjacent. The grid is in patches, both
+ * sides multiples of merge.
  */
 #ifndef QV_ENGINE_BLOCK_ORDER_H
 #define QV_ENGINE_BLOCK_ORDER_H
 
 #include <stdint.h>
 
-/* The row of the patch at (row, col) of the grid. */
+/* Returns the row of the patch at (row, col) of the grid. */
 static inline int64_t
 qv_block_row(int64_t grid_w, int64_t merge, int64_t row, int64_t col)
 {
@@ -17,9 +17,10 @@ qv_block_row(int64_t grid_w, int64_t merge, int64_t row, int64_t col)
     return block * merge * merge + row % merge * merge + col % merge;
 }
 
-/* What the row operations look at (ops.inc): of a row, whose it is and where its patch lies; of an item,
- * where its frames begin, how far it is from a frame pair to the next and from a frame to the next, in
- * patches, and the columns of its grid; scales and shifts of its bytes. */
+/* The tables that row operations look up (ops.inc). qv_coords: of each row, its item and where its
+ * patch lies. qv_item_place: of each item, in patches, where its frames begin, the step from one
+ * frame pair to the next and from one frame to the next, and the columns of its grid. qv_item_norm:
+ * the scales and shifts of an item's bytes. */
 struct qv_coords {
     int32_t item, pair, row, col;
 };
@@ -30,7 +31,8 @@ struct qv_item_norm {
     float scale[3], shift[3];
 };
 
-/* Of the rows of one frame pair: coords[grid_h*grid_w], as transformers' get_vision_position_ids. */
+/* Fills the coordinates of the rows of one frame pair: coords[grid_h*grid_w], as transformers'
+ * get_vision_position_ids does. */
 static inline void
 qv_block_coords(int64_t grid_h, int64_t grid_w, int64_t merge, int64_t item, int64_t pair,
                 struct qv_coords *coords)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #include "context.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ no_backend(const char *name, qv_error *err)
     return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (there are: %s)", name, built);
 }
 
-/* A better backend than the one that will be taken, and why it is not. */
+/* Records why a better backend than the one that will be taken was passed over. */
 static void
 pass_over(qv_context *ctx, const char *name, const char *why)
 {
@@ -72,7 +72,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         free(ctx);
         return qv_fail(err, status, "%s", failure.text);
     }
-    ctx->backend = ctx->dev->backend; /* not *b where that opened a library */
+    ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
     ctx->in_order = o->stream != NULL;
@@ -131,7 +131,7 @@ qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
     if (!ctx || !out)
         return qv_fail(err, QV_EINVAL, "%s is NULL", ctx ? "out" : "context");
     if (!bytes)
-        return qv_fail(err, QV_EINVAL, "0 bytes were asked for: at least 1");
+        return qv_fail(err, QV_EINVAL, "0 bytes were asked for; at least 1 is needed");
     return ctx->backend->lock_pages ? ctx->backend->lock_pages(ctx->dev, bytes, out, err)
                                     : qv_host_alloc_pages(bytes, out, err);
 }

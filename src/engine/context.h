@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A device that is open: its backend, what it can do, the kernels prepared on it. */
+/* An open device: its backend, its capabilities, the kernels prepared on it. */
 #ifndef QV_ENGINE_CONTEXT_H
 #define QV_ENGINE_CONTEXT_H
 
@@ -14,11 +14,13 @@ struct qv_context {
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
     struct qv_kernel_files kernel_files;
-    struct qv_plan_cache plan_cache; /* over these */
-    /* of the host, for what is done beside the device; 1, the caller's, where the device has several
-     * of its own, which wait by spinning: in their way more would cost more than they give */
+    struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
+    /* Threads of the host for work beside the device. It is 1, the caller's own, if the device
+     * computes on threads of its own: these wait by spinning, and more threads would slow them down
+     * by more than they help. */
     int threads;
-    bool in_order; /* on a stream of the caller's: work on its device memory is not waited for */
+    bool in_order; /* runs on a stream of the caller's: work on its device memory is not waited
+                    * for */
     char passed_over[512]; /* as in qv_context_info */
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Host memory, for the backends that compute on the host, and what packing weights takes there. */
+/* Host memory for the backends that compute on the host, and a reordering of weights that packing
+ * needs. */
 #define _DEFAULT_SOURCE
 #include "backend.h"
 
@@ -27,12 +28,12 @@ qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
                 memcpy(to, from + (size_t)(i * taps + t) * element, element);
 }
 
-/* A large buffer has whole huge pages: weights are read from end to end for every chunk, and
- * each small page costs a walk through the page table. PAGE_ALIGNMENT is that of Apple's pages;
- * few systems have larger ones. */
+/* A large buffer gets huge pages: weights are read from end to end for every chunk, and each small
+ * page costs a walk through the page table. PAGE_ALIGNMENT is the page size of Apple's systems; few
+ * systems have larger pages. */
 enum { HOST_ALIGNMENT = 64, PAGE_ALIGNMENT = 16 << 10, HUGE_PAGE = 2 << 20 };
 
-/* At least a byte more than asked for. */
+/* Allocates at least a byte more than asked for. */
 static void *
 host_memory(size_t bytes, size_t least_alignment, size_t *rounded)
 {
@@ -41,7 +42,7 @@ host_memory(size_t bytes, size_t least_alignment, size_t *rounded)
     void *base = *rounded > bytes ? aligned_alloc(alignment, *rounded) : NULL;
 #ifdef MADV_HUGEPAGE
     if (base && alignment == HUGE_PAGE)
-        madvise(base, *rounded, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+        madvise(base, *rounded, MADV_HUGEPAGE); /* a hint: nothing depends on it */
 #endif
     return base;
 }
@@ -69,7 +70,7 @@ qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out
         free(base);
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes on the host", bytes);
     }
-    memset(base, 0, rounded); /* also takes the page faults here, not while encoding */
+    memset(base, 0, rounded); /* this also takes the page faults here rather than while encoding */
     *memory = (struct qv_memory){ base, bytes };
     *out = memory;
     return QV_OK;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Prepared kernels, remembered by value: the thousandth clip shape costs little. */
+/* Remembers prepared kernels by their operation's value, so that the thousandth clip shape costs
+ * little. */
 #include <stdlib.h>
 
 #include "error.h"
 #include "context.h"
 
-/* Entries kept though no plan holds them; a tower's shape has about a dozen. */
+/* The most entries kept though no plan holds them; a tower's shape has about a dozen. */
 enum { MOST_IDLE = 512 };
 
 static void
@@ -15,7 +16,8 @@ drop(qv_context *ctx, struct qv_kernel_entry *e)
     e->kernel = NULL;
 }
 
-/* A place for one more: a dropped entry, the longest unused one if many idle, or a new one. */
+/* Returns a place for one more entry: that of a dropped one, that of the longest unused one if many
+ * are idle, or a new one. NULL for lack of memory. */
 static struct qv_kernel_entry *
 place(qv_context *ctx)
 {
@@ -66,7 +68,8 @@ qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *
             status = qv_kernel_choice(ctx, op, &choice, err);
         if (!status)
             status = ctx->backend->prepare(ctx->dev, op, choice, &kernel, &scratch_bytes, err);
-        if (status == QV_EUNSUPPORTED && choice) /* the tune file is of a device that has more */
+        if (status == QV_EUNSUPPORTED && choice) /* the tune file is from a device that has more
+                                                  * choices */
             status = ctx->backend->prepare(ctx->dev, op, 0, &kernel, &scratch_bytes, err);
         if (status)
             return status;

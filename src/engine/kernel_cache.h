@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Prepared kernels, remembered by their operation's value; shared by all that a context makes. */
+/* Prepared kernels, remembered by their operation's value, and shared by all objects that a context
+ * makes. */
 #ifndef QV_ENGINE_KERNEL_CACHE_H
 #define QV_ENGINE_KERNEL_CACHE_H
 
@@ -9,7 +10,7 @@ struct qv_kernel_entry {
     struct qv_op op;
     struct qv_kernel *kernel;
     size_t scratch_bytes;
-    int users; /* plans; 0: may be dropped */
+    int users; /* number of plans that hold it; 0: it may be dropped */
     uint64_t used_at;
 };
 struct qv_kernel_cache {
@@ -18,14 +19,14 @@ struct qv_kernel_cache {
     uint64_t clock;
 };
 
-/* Takes the kernel of an operation out of the cache or prepares it; give it back with
- * qv_kernel_put. *index names the entry and stays right while it is held. */
+/* Finds the kernel of an operation in the cache or prepares it; give it back with qv_kernel_put.
+ * *index names the entry and stays valid while it is held. */
 qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
 void qv_kernel_put(qv_context *ctx, size_t index);
 void qv_kernels_free(qv_context *ctx);
 
-/* kernel_tune.c: which of a device's ways of running an operation to prepare: as the tune file says,
- * measured here if the context tunes, else the device's own first choice. */
+/* Chooses which of a device's ways of running an operation to prepare (kernel_tune.c): the tune
+ * file's, or the one measured here if the context tunes, else the device's own first choice. */
 qv_status qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err);
 
 #endif

@@ -48,7 +48,7 @@ qv_kernel_files_close(struct qv_kernel_files *files)
 void
 qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size)
 {
-    pthread_mutex_t *lock = (pthread_mutex_t *)&files->lock; /* nothing else changes */
+    pthread_mutex_t *lock = (pthread_mutex_t *)&files->lock; /* nothing but the lock changes */
     pthread_mutex_lock(lock);
     snprintf(out, size, "%s", files->warning);
     pthread_mutex_unlock(lock);
@@ -66,7 +66,8 @@ warn(struct qv_kernel_files *files, const char *format, ...)
     va_end(args);
 }
 
-/* All of a file in front of its bytes. */
+/* Writes the four lines that stand in front of a file's bytes. Returns their length, or -1 if they
+ * do not fit. */
 static int
 write_head(const struct qv_kernel_files *files, const char *key, const void *data, size_t bytes,
            char head[HEAD_BYTES])
@@ -76,7 +77,7 @@ write_head(const struct qv_kernel_files *files, const char *key, const void *dat
     return n < HEAD_BYTES ? n : -1;
 }
 
-/* FOLDER/HASH.kernel, for free(); NULL for lack of memory. */
+/* Returns FOLDER/HASH.kernel, for free(); NULL for lack of memory. */
 static char *
 path_of(const struct qv_kernel_files *files, const char *key)
 {
@@ -87,7 +88,7 @@ path_of(const struct qv_kernel_files *files, const char *key)
     return qv_path_join(files->folder, name);
 }
 
-/* The whole file, a NUL behind it. */
+/* Reads the whole file, and puts a NUL behind it. */
 static qv_status
 read_all(const char *path, char **out, size_t *n, qv_error *err)
 {
@@ -112,8 +113,8 @@ read_all(const char *path, char **out, size_t *n, qv_error *err)
     return QV_OK;
 }
 
-/* Where its bytes begin: behind three lines and the fourth's, all of which are as they would be written
- * for these bytes. NULL: it is damaged, or of something else. */
+/* Returns where a file's bytes begin, behind its four lines, all of which must be what write_head
+ * would write for these bytes. NULL: the file is damaged, or of another key. */
 static const char *
 bytes_of(const struct qv_kernel_files *files, const char *key, const char *text, size_t n)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Times the ways in which a device can run one operation, and remembers the fastest. Of GEMMs those
- * alone that give the bits of the device's own first choice: plans of different capacities share what
- * first choices share (qv_caps.same_bf16), and measuring changes nothing of it. Attention stays at its
- * first choice: timed alone, with its operands in the cache, other ways seemed faster on an H200, and
- * took 1.2 to 1.5 times as long in a tower.
+ * Times the ways in which a device can run one operation, and remembers the fastest. Among the ways
+ * of a GEMM only those compete that give the bits of the device's own first choice: plans of
+ * different capacities rely on equal bits (qv_caps.same_bf16), and measuring must not change that.
+ * Attention stays at its first choice: timed alone, with its operands in the cache, other ways
+ * seemed faster on an H200, and took 1.2 to 1.5 times as long in a tower.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,14 @@ struct trial {
     qv_context *ctx;
     const struct qv_op *op;
     int n;
-    bool differs[QV_MOST_CHOICES]; /* in bits from choice 0, and so is out */
+    bool differs[QV_MOST_CHOICES]; /* its bits differ from those of choice 0, so it may not be
+                                    * chosen */
     struct qv_kernel *kernels[QV_MOST_CHOICES];
     struct qv_recording *recordings[QV_MOST_CHOICES];
-    size_t places[QV_MAX_OPERANDS + 1], bytes; /* of operands and scratch in the arena */
+    size_t places[QV_MAX_OPERANDS + 1], bytes; /* offsets of operands and scratch in the arena */
     struct qv_memory *arena;
     struct qv_call calls[MOST_RUNS];
-    int runs, samples; /* of a recording; of each way */
+    int runs, samples; /* runs in a recording; samples of each way */
     double ms[QV_MOST_CHOICES][MOST_SAMPLES];
 };
 
@@ -52,7 +53,8 @@ close_trial(struct trial *t)
     free(t);
 }
 
-/* One behind the other; what may share rows as it does in a tower. */
+/* Places the operands in the arena one behind the other; operands that may share rows do so, as in
+ * a tower. */
 static qv_status
 place_operands(struct trial *t, qv_error *err)
 {
@@ -76,8 +78,8 @@ place_operands(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-/* Prepares every way up to the first that the device does not have. A convolution may be
- * compiled for each. */
+/* Prepares every way up to the first that the device does not have. The number of ways is limited
+ * for convolutions, as each may have to be compiled. */
 enum { MOST_OF_CONV = 4 };
 static qv_status
 prepare_all(struct trial *t, qv_error *err)
@@ -100,7 +102,7 @@ prepare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* Random values: with zeros a GPU runs faster than it ever will. */
+/* Fills the arena with random values: on zeros a GPU runs faster than it ever will on real data. */
 static qv_status
 fill(struct trial *t, qv_error *err)
 {
@@ -151,8 +153,8 @@ output_of(struct trial *t, int choice, void *y, qv_error *err)
                                  qv_op_view(t->op, i).bytes, err);
 }
 
-/* Finds the choices whose bits differ from the first one's. A convolution may have other bits:
- * it is in plans of one capacity alone. */
+/* Finds the choices whose bits differ from the first one's. Convolutions are not compared: they are
+ * in plans of one capacity alone, so they may have other bits. */
 static qv_status
 compare_all(struct trial *t, qv_error *err)
 {
@@ -172,7 +174,7 @@ compare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* Times the recording of a choice, or, where there is none, so many runs of it. */
+/* Times the recording of a choice or, if there is none, `runs` runs of it. */
 static qv_status
 time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
 {
@@ -192,8 +194,8 @@ time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
     return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
 }
 
-/* Makes a sample take some milliseconds: of what is short it has many runs, and of what is long
- * there are few samples. Runs are recorded where the device can, as launching is not what is
+/* Makes a sample take some milliseconds: a short operation gets many runs per sample, a long one
+ * few samples. Runs are recorded if the device can, since the cost of launching is not to be
  * compared. */
 static qv_status
 record_all(struct trial *t, qv_error *err)
@@ -215,7 +217,7 @@ record_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* Times the choices in turn, so that what slows one slows all; the first round warms up. */
+/* Times the choices in turn, so that a disturbance slows all of them; the first round warms up. */
 static qv_status
 time_all(struct trial *t, qv_error *err)
 {
@@ -233,7 +235,8 @@ time_all(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-/* Remembers all medians. Another than the device's own first choice must be clearly faster. */
+/* Remembers all medians, and returns the choice. To replace the device's own first choice another
+ * must be clearly faster. */
 static int
 judge(struct trial *t, const char *work)
 {
@@ -283,7 +286,7 @@ measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err
     return status;
 }
 
-/* Whether the operation runs in more than one way on this device. */
+/* Returns whether the operation runs in more than one way on this device. */
 static bool
 has_choices(const qv_context *ctx, const struct qv_op *op)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as text, which tests/op_parse.c reads back: in records, and what tune files know them
- * by. */
+/* Operations as text, for records and as keys of tune files; tests/op_parse.c reads it back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +47,7 @@ print_value(const struct qv_op *op, const struct qv_field *field, size_t i, char
         snprintf(text, size, "%lld", (long long)value);
 }
 
-/* The dtype that most operands have; of several such dtypes the last operand's. */
+/* Returns the dtype that most operands have; in a tie, that of the last such operand. */
 static int64_t
 common_dtype(const struct qv_op *op, const struct qv_field *fields, size_t n)
 {
@@ -72,7 +71,7 @@ qv_op_print(const struct qv_op *op, char *text, size_t size)
     size_t n, used = (size_t)snprintf(text, size, "%s", qv_op_name(op->kind));
     const struct qv_field *fields = qv_op_fields(op->kind, &n);
     int64_t dtype = common_dtype(op, fields, n);
-    for (int dtypes = 0; dtypes < 2; dtypes++) /* behind the fields */
+    for (int dtypes = 0; dtypes < 2; dtypes++) /* dtypes stand behind the other fields */
         for (size_t i = 0; i < n && used < size; i++) {
             bool is_dtype = fields[i].kind == QV_FIELD_DTYPE;
             char value[40];

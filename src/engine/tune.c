@@ -9,7 +9,7 @@
 #include "files/json.h"
 #include "files/atomic_file.h"
 
-/* 1 chose among kernels whether their bits agreed or not. */
+/* Format 1 chose among kernels whether their bits agreed or not. */
 static const char format[] = "qwenvit tune 2";
 enum { MOST_BYTES = 16 << 20 };
 
@@ -19,7 +19,8 @@ warn(struct qv_tune *tune, const char *what)
     snprintf(tune->warning, sizeof tune->warning, "%s", what);
 }
 
-/* The object under a key; made if it is not there and `make`. NULL: not there, or not an object. */
+/* Returns the object under a key, and makes it if it is not there and `make` is set. NULL: it is
+ * not there, or is not an object. */
 static json_t *
 child(json_t *object, const char *key, bool make)
 {
@@ -39,7 +40,7 @@ entry(const struct qv_tune *tune, const char *work, bool make)
     return child(child(devices, tune->device, make), work, make);
 }
 
-/* What the file holds: NULL if there is none, or if it is not ours (then with a warning). */
+/* Returns what the file holds: NULL if there is none, or (with a warning) if it is not ours. */
 static json_t *
 read_file(struct qv_tune *tune)
 {
@@ -113,7 +114,7 @@ qv_tune_measured(struct qv_tune *tune, const char *work, const char *way, double
     json_object_set_new(child(entry(tune, work, true), "ms", true), way, json_real(ms));
 }
 
-/* Another process may have written meanwhile: what it found stays. */
+/* Merges what another process may have written to the file meanwhile. */
 static void
 merge_file(struct qv_tune *tune)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A program that is linked with one of the libraries and names no other: ALONE says which. What the
- * library needs of the others, it finds by itself. */
+/* A program that is linked with one of the libraries and names no other; ALONE says with which one.
+ * The library must find the other libraries that it needs by itself. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* An image through an installed qwenvit: read and sized by libqwenvit_media, encoded by libqwenvit; and
- * the same by a job.
- * Usage: consumer MODEL [DECODER BACKENDS], in a folder where it may write. The shared libraries find
- * qwenvit-decoder and backends by themselves, a program that holds the static ones says where they
- * are. */
+/* Takes an image through an installed qwenvit: libqwenvit_media reads and sizes it and libqwenvit
+ * encodes it; then a job does the same. Usage: consumer MODEL [DECODER BACKENDS], in a folder where
+ * it may write. The shared libraries find qwenvit-decoder and the backends by themselves. A program
+ * with the static libraries says where they are. */
 #include <qwenvit_job.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +11,7 @@
 
 enum { HEIGHT = 70, WIDTH = 100 };
 
-/* The image as a frame[height, width, 3], and its grid; NULL after a failure. */
+/* The image as a frame[height, width, 3], and its grid. NULL after a failure. */
 static uint8_t *
 read_image(const char *program, int64_t grid_thw[3], qv_error *err)
 {
@@ -43,7 +42,7 @@ read_image(const char *program, int64_t grid_thw[3], qv_error *err)
     return frames;
 }
 
-/* Adds up tokens. */
+/* A sink that adds up the numbers of tokens. */
 static qv_status
 count(void *user, const qv_job_result *result, qv_error *err)
 {
@@ -52,7 +51,7 @@ count(void *user, const qv_job_result *result, qv_error *err)
     return QV_OK;
 }
 
-/* A job of the image's frame and of its file. */
+/* Runs a job of two sources: the image's frame and its file. */
 static qv_status
 run_job(qv_model *model, const char *program, const qv_item *item, int64_t *n_tokens, qv_error *err)
 {

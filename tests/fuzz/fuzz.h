@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the harnesses share. Each is one function of bytes, for libFuzzer or standalone.c: it must
- * not leak, must do the same each time, and must bound its work after the library's checks ran and
- * before anything is computed. What a check here finds wrong ends the process, as sanitizers do.
- * Inputs that the library reads as files lie in a folder in memory, made once a process.
+ * What the fuzz harnesses share. Each harness is one function of bytes, for libFuzzer or
+ * standalone.c. It must not leak, must do the same each time, and must bound its work after the
+ * library's checks have run and before anything is computed. If a check here finds something wrong
+ * it ends the process, as sanitizers do. Inputs that the library reads as files lie in a folder in
+ * memory, which is made once per process.
  */
 #ifndef QV_TESTS_FUZZ_H
 #define QV_TESTS_FUZZ_H
@@ -29,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                          \
     } while (0)
 
-/* A failed call says so twice and in words that may be printed; returns whether it failed. */
+/* Checks that a failed call reports its status both ways, with an error text that can be printed.
+ * Returns whether the call failed. */
 static inline bool
 fuzz_failed(qv_status status, const qv_error *err)
 {
@@ -61,7 +63,7 @@ fuzz_remove_folder(void)
     nftw(fuzz_folder, fuzz_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A name's path in the folder; good for the next 3 calls. */
+/* The path of a name in the folder. It stays valid for the next 3 calls. */
 static inline const char *
 fuzz_path(const char *name)
 {
@@ -97,7 +99,7 @@ struct fuzz_bytes {
     size_t left;
 };
 
-/* 0 behind the end. */
+/* The next byte; 0 at the end. */
 static inline uint8_t
 fuzz_byte(struct fuzz_bytes *b)
 {
@@ -107,7 +109,8 @@ fuzz_byte(struct fuzz_bytes *b)
     return *b->at++;
 }
 
-/* Mostly one byte and small, so that inputs make sense; but also the edges of every integer. */
+/* An integer. It is mostly one byte and small, so that inputs make sense, but the edges of every
+ * integer type come up as well. */
 static inline int64_t
 fuzz_int(struct fuzz_bytes *b)
 {
@@ -129,7 +132,7 @@ fuzz_int(struct fuzz_bytes *b)
     return (int64_t)v;
 }
 
-/* Small numbers, and all that is not one. */
+/* A small number, or one of the values that are not a number or not finite. */
 static inline double
 fuzz_real(struct fuzz_bytes *b)
 {
@@ -144,7 +147,7 @@ fuzz_real(struct fuzz_bytes *b)
     return v;
 }
 
-/* An index below n; now and then one that is not, for enums. */
+/* An index below n. Now and then it is out of range, as values of enums can be. */
 static inline int
 fuzz_enum(struct fuzz_bytes *b, int n)
 {
@@ -158,7 +161,7 @@ fuzz_flag(struct fuzz_bytes *b)
     return fuzz_byte(b) & 1;
 }
 
-/* Nearly always 0: `reserved`. */
+/* Fills a `reserved` field, nearly always with 0. */
 static inline void
 fuzz_reserved(struct fuzz_bytes *b, uint64_t *reserved, size_t n)
 {
@@ -167,13 +170,13 @@ fuzz_reserved(struct fuzz_bytes *b, uint64_t *reserved, size_t n)
         reserved[v % n] = v;
 }
 
-/* Values for x, weights and frames. */
+/* Memory with values for x, weights and frames. */
 static inline void *
 fuzz_fill(size_t bytes)
 {
     uint8_t *p = malloc(bytes ? bytes : 1);
     FUZZ_CHECK(p);
-    for (size_t i = 0; i < bytes; i++) /* no byte of a float's exponent says infinite */
+    for (size_t i = 0; i < bytes; i++) /* The values are so small that no float is infinite. */
         p[i] = (uint8_t)(i * 37 % 61);
     return p;
 }

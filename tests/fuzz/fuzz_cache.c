@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A part of a cache. The first byte chooses the cache's layout; then come a header, NUL and data, which
- * get their length in front. What stands between "@{" and "}@" is put there as the inside of a JSON
- * string, so that small changes of a record keep it one.
+ * Fuzzes a part of a cache. The first byte chooses the cache's layout. Then come a header, NUL and
+ * data; the harness puts the header's length in front. Text between "@{" and "}@" is written as the
+ * inside of a JSON string, so that small changes of a record leave it a string.
  */
 #define _GNU_SOURCE
 #include "fuzz.h"
@@ -19,14 +19,14 @@ static const char *const layouts[] = {
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
-/* What is mapped can be read. */
+/* Checks that mapped memory can be read. */
 static void
 read_byte(const void *at)
 {
     (void)*(const volatile uint8_t *)at;
 }
 
-/* What is not damaged can be read, all of it, and lies inside of the file. */
+/* Checks that everything that is not damaged can be read as a whole and lies inside the file. */
 static void
 check_cache(const qv_cache *c, size_t size)
 {
@@ -43,7 +43,7 @@ check_cache(const qv_cache *c, size_t size)
         FUZZ_CHECK(!qv_cache_find(c, item.key, &same, &err) && same.key == item.key);
         FUZZ_CHECK(!qv_cache_record(c, i, &record, &err) && *record == '{');
         free(record);
-        fuzz_failed(qv_cache_verify(c, i, &err), &err); /* which reads all of it */
+        fuzz_failed(qv_cache_verify(c, i, &err), &err); /* Verifying reads all of it. */
         FUZZ_CHECK(!qv_cache_hold(c, &item, &err) && !item.tokens == (item.status != QV_OK));
         if (item.status)
             continue;
@@ -68,7 +68,7 @@ check_part(const char *description, const uint8_t *data, size_t size)
     FUZZ_CHECK(!qv_cache_open(fuzz_folder, &c, &err));
     qv_cache_info info;
     qv_cache_get_info(c, &info);
-    /* what is a part to us is a safetensors file to others */
+    /* A file that we accept as a part must be a safetensors file to other readers. */
     if (!info.n_damaged) {
         FUZZ_CHECK(!qv_safetensors_open(path, &file, &err));
         qv_safetensors_close(&file);
@@ -78,7 +78,7 @@ check_part(const char *description, const uint8_t *data, size_t size)
     FUZZ_CHECK(!c);
 }
 
-/* Copies a header; what stands between "@{" and "}@" as the inside of a JSON string. */
+/* Copies a header, and writes the text between "@{" and "}@" as the inside of a JSON string. */
 static size_t
 copy_header(const uint8_t *from, size_t n, uint8_t *to)
 {
@@ -109,7 +109,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *all = calloc(1, 8 + 2 * size + 4096);
     FUZZ_CHECK(all);
     size_t n = copy_header(rest, header, all + 8);
-    while ((8 + n) % 64) /* so that tensors can lie where they must */
+    while ((8 + n) % 64) /* Pads the header so that tensors can lie where they must. */
         all[8 + n++] = ' ';
     for (int i = 0; i < 8; i++)
         all[i] = (uint8_t)((uint64_t)n >> 8 * i & 0xff);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A whole checkpoint: config.json and model.safetensors of a tiny tower, made of the bytes, with every
- * tensor as it should be, of another dtype or shape, or quantised in groups of any size. It is loaded in
- * slices of megabytes, which hold every tensor whole, and of a few bytes, by several threads: both must
- * say the same, and have the same on the device.
+ * Fuzzes a whole checkpoint: config.json and model.safetensors of a tiny tower, made from the
+ * bytes. Each tensor is as it should be, or has another dtype or shape, or is quantised in groups
+ * of any size. The checkpoint is loaded by several threads, once in slices of megabytes, which hold
+ * every tensor as a whole, and once in slices of a few bytes. Both must report the same and leave
+ * the same data on the device.
  */
 #define _GNU_SOURCE
 #include "fuzz.h"
@@ -15,7 +16,7 @@
 
 enum { MOST_DATA = 4 << 20 };
 
-/* What came of loading. */
+/* The result of loading. */
 struct loaded {
     qv_status status;
     qv_error err;
@@ -36,7 +37,8 @@ write_config(struct fuzz_bytes *b)
     const int family = fuzz_byte(b) % 5, head_dim = 4 << fuzz_byte(b) % 2,
               patch = 1 + fuzz_byte(b) % 8, merge = 1 + fuzz_byte(b) % 2,
               hidden = 32 * (1 + fuzz_byte(b) % 4), inner = 1 + fuzz_byte(b),
-              out = 1 + fuzz_byte(b); /* small heads: to make their angles takes the most time */
+              out = 1 + fuzz_byte(b); /* The heads are small, because making their angles takes the
+                                       * most time. */
     char text[1024];
     const int n =
         snprintf(text, sizeof text,
@@ -53,7 +55,7 @@ write_config(struct fuzz_bytes *b)
     fuzz_file("config.json", text, (size_t)n);
 }
 
-/* Nearly always what it is. */
+/* Returns the value itself nearly always, and sometimes another one. */
 static int64_t
 perhaps(struct fuzz_bytes *b, int64_t value)
 {
@@ -86,7 +88,7 @@ add_quantised(struct sparse *s, struct fuzz_bytes *b, const struct qv_tensor_spe
     return fits;
 }
 
-/* Of so many bytes, so that to change one tensor's leaves the others' what they were. */
+/* Takes n bytes, so that a change of one tensor's bytes leaves the other tensors as they were. */
 static struct fuzz_bytes
 take(struct fuzz_bytes *b, size_t n)
 {
@@ -113,7 +115,7 @@ add_part(struct sparse *s, struct fuzz_bytes *all, const struct qv_config *c,
     if (spec->conv2d)
         return sparse_add(s, dtypes[as], elements[as], "visual.", name, 4,
                           (int64_t[]){ n, c->hidden, c->merge, perhaps(b, c->merge) });
-    if (spec->conv3d && how & 64) /* either way round */
+    if (spec->conv3d && how & 64) /* Both orders of the axes are tried. */
         return sparse_add(s, dtypes[as], elements[as], "visual.", name, 5,
                           how & 32
                               ? (int64_t[]){ n, c->temporal, c->patch, c->patch, c->in_channels }
@@ -122,7 +124,8 @@ add_part(struct sparse *s, struct fuzz_bytes *all, const struct qv_config *c,
                       (int64_t[]){ n, perhaps(b, spec->k) });
 }
 
-/* The data are what is left of the bytes, again and again, or zeros; mostly such that no value is infinite. */
+/* Writes the data: the rest of the bytes, repeated, or zeros. They are mostly chosen so that no
+ * value is infinite. */
 static void
 write_data(const struct sparse *s, struct fuzz_bytes *b, int fd)
 {
@@ -208,7 +211,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(!fuzz_failed(qv_tower_open(&c, &tower, &err), &err));
     if (write_checkpoint(&b, &c, &tower)) {
         qv_tower_close(&tower);
-        c.mlp_padding = fuzz_byte(&how) % 4 * 8; /* as some devices want it */
+        c.mlp_padding = fuzz_byte(&how) % 4 * 8; /* Some devices want this padding. */
         FUZZ_CHECK(!fuzz_failed(qv_tower_open(&c, &tower, &err), &err));
         fuzz_failed(qv_leftover_find(fuzz_folder, &tower, &leftover, &err), &err);
         load_both_ways(how, &c, &tower);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config.json. What it allows is then described: a checkpoint whose file has the header that the
- * tower asks for, and no bytes behind it that take memory. */
+/* Fuzzes config.json. If it is accepted, a checkpoint is described whose file has the header that
+ * the tower asks for, and no data behind the header that would take memory. */
 #define _GNU_SOURCE
 #include "towers/config.h"
 #include "fuzz.h"
@@ -9,7 +9,7 @@
 
 enum { MOST_TENSORS = 100 };
 
-/* False if a tower has more than a file can. */
+/* Returns false if the tower has more tensors than fit into the file. */
 static bool
 describe_tower(struct sparse *s, const struct qv_config *c)
 {

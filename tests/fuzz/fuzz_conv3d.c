@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A Conv3d's description and options: asked only; run where that takes little. */
+/* Fuzzes the description and the options of a Conv3d. The library is only asked about it, and runs
+ * it where that is cheap. */
 #define _GNU_SOURCE
 #include "dtype.h"
 #include "fuzz.h"
@@ -8,7 +9,7 @@
 static void
 read_three(struct fuzz_bytes *b, int64_t out[3])
 {
-    const uint8_t which = fuzz_byte(b); /* most are left at their default */
+    const uint8_t which = fuzz_byte(b); /* Most are left at their default. */
     for (int a = 0; a < 3; a++)
         out[a] = which >> a & 1 ? fuzz_int(b) : 0;
 }
@@ -59,7 +60,7 @@ read_options(struct fuzz_bytes *b)
     return o;
 }
 
-/* Operands of exactly the size that the description says, run twice. */
+/* Runs it twice with operands of exactly the size that the description gives. */
 static void
 run(qv_context *ctx, const qv_conv3d_info *info, const qv_conv3d_options *options,
     struct fuzz_bytes *b)
@@ -92,7 +93,8 @@ run(qv_context *ctx, const qv_conv3d_info *info, const qv_conv3d_options *option
     free(residual);
 }
 
-/* Whether running is cheap: sums, what is copied, and the number of chunks. */
+/* Tells whether running is cheap. This depends on the sums, the bytes that are copied and the
+ * number of chunks. */
 static bool
 is_small(const qv_conv3d_info *info, const qv_conv3d_way ways[QV_LOWERING_COUNT])
 {
@@ -125,7 +127,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d_get_info(conv, &info);
     FUZZ_CHECK(info.rows > 0 && info.chunk > 0 && *info.reason);
-    FUZZ_CHECK(fuzz_failed(qv_conv3d_run(conv, &info, &info, &err), &err)); /* has no weights */
+    FUZZ_CHECK(fuzz_failed(qv_conv3d_run(conv, &info, &info, &err), &err)); /* It has no weights. */
     const bool asked = !fuzz_failed(qv_conv3d_get_ways(conv, ways, &err), &err);
     qv_conv3d_free(&conv);
     if (asked) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A list of clips, as `encode --list` and `cache --list` read it. What is accepted holds what list.h says. */
+/* Fuzzes a list of clips as `encode --list` and `cache --list` read it. A list that is accepted
+ * must hold what list.h promises. */
 #define _GNU_SOURCE
 #include <math.h>
 
@@ -7,7 +8,8 @@
 #include "fuzz.h"
 #include "list.h"
 
-/* Finite, and not negative: every number of a line goes to a decoder as it stands. */
+/* Checks that numbers are finite and not negative: every number of a line goes to a decoder as it
+ * is. */
 static void
 check_own(const qv_row_own *own)
 {
@@ -27,11 +29,11 @@ check_entry(const struct tool_entry *entry, size_t line_before)
     FUZZ_CHECK(entry->path && *entry->path && entry->key && *entry->key && entry->own);
     FUZZ_CHECK(entry->line > line_before && strncmp(entry->key, "__", 2));
     char *text = qv_utf8_text(entry->key);
-    FUZZ_CHECK(text && !strcmp(text, entry->key)); /* a key is UTF-8 */
+    FUZZ_CHECK(text && !strcmp(text, entry->key)); /* A key is UTF-8. */
     free(text);
     check_own(entry->own);
     const qv_clip_options o = qv_row_options(entry->own, &all);
-    FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* these two exclude each other */
+    FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* These two exclude each other. */
     FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == entry->own->bytes);
 }
 

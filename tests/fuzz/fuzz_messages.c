@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a clip's process says to the near end of the clip (media/far.c), which runs here with another
- * far end: bytes of the input are events, honest ones but for what the input changes, or no events. */
+/* Fuzzes what the process of a clip says to the near end of the clip (media/far.c). The near end
+ * runs here with another far end. The bytes of the input become events, which are honest except for
+ * what the input changes, or are sent as they are. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -14,12 +15,12 @@ int __wrap_qvm_session_end(qv_decoder *decoder, pid_t pid);
 void __wrap_qvm_session_drop(qv_decoder *decoder, pid_t pid);
 
 static struct fuzz_bytes input;
-static int far_end; /* our end of the socket */
-static int ended;   /* how the process has ended, as waitpid says it */
+static int far_end; /* Our end of the socket. */
+static int ended;   /* How the process ended, as waitpid reports it. */
 
 /* ---- the far end ----------------------------------------------------------------------------- */
 
-/* What does not fit into the socket is not said. */
+/* What does not fit into the socket is dropped. */
 static void
 say(const void *bytes, size_t n)
 {
@@ -35,7 +36,7 @@ fill_facts(qv_clip_info *f)
     f->duration_s = 0.64;
     strcpy(f->codec, "codec");
     strcpy(f->format, "format");
-    switch (fuzz_byte(&input) % 16) { /* one lie at a time, mostly */
+    switch (fuzz_byte(&input) % 16) { /* Mostly only one lie at a time. */
     case 1: f->source_width = (int)fuzz_int(&input); break;
     case 2: f->source_height = (int)fuzz_int(&input); break;
     case 3: f->source_frames = fuzz_int(&input); break;
@@ -48,12 +49,12 @@ fill_facts(qv_clip_info *f)
     case 10:
         memset(&f->first_frame, fuzz_byte(&input), sizeof *f - offsetof(qv_clip_info, first_frame));
         break;
-    case 11: /* an image, which has no seconds */
+    case 11: /* An image, which has no seconds. */
         f->is_image = true;
         f->source_frames = 1;
         f->source_fps = f->duration_s = 0;
         break;
-    case 12: /* any clip */
+    case 12: /* Any clip. */
         f->source_width = (int)fuzz_int(&input);
         f->source_height = (int)fuzz_int(&input);
         f->source_frames = fuzz_int(&input);
@@ -64,7 +65,7 @@ fill_facts(qv_clip_info *f)
     }
 }
 
-/* One kind of event, and how often. */
+/* Sends one kind of event, several times. */
 static void
 say_events(qvm_event_kind kind)
 {
@@ -83,7 +84,7 @@ say_events(qvm_event_kind kind)
         e.damaged = fuzz_int(&input);
     if (more & 2)
         e.busy_s = fuzz_real(&input);
-    for (int i = 0; more & 4 && i < 4; i++) { /* any byte of it */
+    for (int i = 0; more & 4 && i < 4; i++) { /* Changes any byte of the event. */
         const size_t at = (size_t)(fuzz_byte(&input) | fuzz_byte(&input) << 8) % sizeof e;
         ((uint8_t *)&e)[at] = fuzz_byte(&input);
     }
@@ -91,7 +92,7 @@ say_events(qvm_event_kind kind)
         e.needed = fuzz_int(&input);
     while (times--)
         say(&e, sizeof e);
-    if (kind == QVM_FACTS && !(more & 8)) { /* as is usual */
+    if (kind == QVM_FACTS && !(more & 8)) { /* The usual plan. */
         const qvm_event plan = { .kind = QVM_PLAN, .needed = 1 };
         say(&plan, sizeof plan);
     }
@@ -104,7 +105,7 @@ say_all(void)
         const uint8_t what = fuzz_byte(&input) % 8;
         if (what <= QVM_PLAN) {
             say_events((qvm_event_kind)what);
-        } else { /* bytes as they are */
+        } else { /* Sends bytes as they are. */
             size_t n = fuzz_byte(&input) * 8U;
             n = n < input.left ? n : input.left;
             say(input.at, n);
@@ -123,7 +124,7 @@ __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_
     (void)err;
     far_end = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
     FUZZ_CHECK(far_end >= 0);
-    *pid = 1; /* nobody asks it anything */
+    *pid = 1; /* Nobody uses this process number. */
     say_all();
     shutdown(far_end, SHUT_WR);
     return QV_OK;
@@ -174,7 +175,8 @@ check_info(const qv_clip_info *c)
     FUZZ_CHECK(!c->reserved[0] && !c->reserved[6]);
 }
 
-/* What a stranger does is never a fault of memory or of a device, which would end all. */
+/* Whatever the other process does, it is never reported as a fault of memory or of a device, which
+ * would end everything. */
 static bool
 has_failed(qv_status status, const qv_error *err, bool asked)
 {
@@ -209,7 +211,7 @@ read_frames(qv_clip *clip)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char decoder; /* is never looked at */
+    static char decoder; /* Nobody looks into it. */
     qv_clip_options o = { .decoder = (qv_decoder *)(void *)&decoder,
                           .bytes = "a clip",
                           .n_bytes = 6,

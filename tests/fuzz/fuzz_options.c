@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of contexts, models and plans, and items, on the smallest golden model. */
+/* Fuzzes the options of contexts, models and plans, and items, on the smallest golden model. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -20,7 +20,7 @@ set_up(void)
     FUZZ_CHECK(!qv_model_load(ctx, model_folder, NULL, &model, &err));
 }
 
-/* Printable: error texts quote what the caller gives as it stands. */
+/* The text is printable, because error texts quote what the caller gives unchanged. */
 static const char *
 read_text(struct fuzz_bytes *b, char text[24])
 {
@@ -45,13 +45,14 @@ try_context(struct fuzz_bytes *b)
                              .tune = fuzz_flag(b),
                              .tf32 = fuzz_flag(b) };
     o.backend = fuzz_flag(b) ? "ref" : read_text(b, name);
-    /* another backend's threads and pools outlive an input */
+    /* The threads and pools of other backends outlive an input. */
     if (!strcmp(o.backend, "auto") || !strcmp(o.backend, "cpu") || !strcmp(o.backend, "cuda") ||
         !strcmp(o.backend, "metal"))
         return;
     const uint8_t which = fuzz_byte(b) % 8;
     o.naive = which < 6 ? plain[which] : read_text(b, kinds);
-    if (fuzz_flag(b)) /* a name in no folder, or nothing that is there */
+    if (fuzz_flag(b)) /* A name in a folder that does not exist, or of a file that does not
+                       * exist. */
         o.tune_file = fuzz_path(strchr(read_text(b, path), '/') ? "none/tune.json" : "none.json");
     fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     if (fuzz_failed(qv_context_open(&o, &made, &err), &err)) {
@@ -70,7 +71,7 @@ try_model(struct fuzz_bytes *b)
 {
     qv_error err;
     qv_model *made = NULL;
-    const bool whole = fuzz_byte(b) == 7; /* reading all weights takes long */
+    const bool whole = fuzz_byte(b) == 7; /* Reading all weights takes long. */
     qv_model_options o = { .dtype = (qv_dtype)fuzz_enum(b, QV_F16 + 1), .describe = !whole };
     fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     if (fuzz_failed(qv_model_load(ctx, model_folder, &o, &made, &err), &err)) {
@@ -115,7 +116,8 @@ read_plan(struct fuzz_bytes *b)
 struct items {
     qv_item items[MOST_ITEMS];
     size_t n;
-    int64_t patches; /* of those that are small; -1: some are not, or are none */
+    int64_t patches; /* The patches of items that are all small; -1 if some are not small or are not
+                      * valid. */
 };
 
 static bool
@@ -127,7 +129,8 @@ is_small(const int64_t g[3])
     return g[0] * g[1] * g[2] <= MOST_PATCHES;
 }
 
-/* Each with exactly the memory that it says it has; those that say what cannot be with little. */
+/* Makes items, each with exactly the memory that it says it has. Items with impossible sizes get
+ * little memory. */
 static struct items
 read_items(struct fuzz_bytes *b, qv_input input)
 {
@@ -160,7 +163,7 @@ free_items(struct items *all)
         free((void *)(uintptr_t)all->items[i].data);
 }
 
-/* Where `rows` tokens go: exactly that much memory. */
+/* Makes room for `rows` tokens, and exactly that much memory. */
 static qv_tokens
 take_tokens(int64_t rows, qv_dtype output, bool deepstack)
 {
@@ -178,7 +181,7 @@ free_tokens(qv_tokens *t)
     free(t->deepstack[0]);
 }
 
-/* Pushes and pulls in the order that the input says. */
+/* Pushes and pulls in the order that the input gives. */
 static void
 use_plan(const qv_plan_options *o, const qv_plan_info *info, struct fuzz_bytes *b)
 {
@@ -226,7 +229,7 @@ try_plan(struct fuzz_bytes *b)
                info.arena_bytes);
     FUZZ_CHECK(info.capacity.rows >=
                (o.capacity.segment_rows ? o.capacity.segment_rows : o.capacity.rows));
-    FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* has no weights */
+    FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* It has no weights. */
     qv_plan_free(&plan);
     if (info.capacity.rows <= 4 * MOST_PATCHES && info.capacity.segments <= 1024)
         use_plan(&o, &info, b);
@@ -256,7 +259,7 @@ try_encode(struct fuzz_bytes *b)
     const qv_plan_options o = read_plan(b);
     const qv_input input = fuzz_flag(b) ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
     struct items all = read_items(b, input);
-    /* large ones must be refused for their tokens' capacity, and large plans take long */
+    /* Large items must be refused because of the tokens' capacity; large plans would take long. */
     const bool small = all.patches > 0 && o.capacity.rows <= 4 * MOST_PATCHES &&
                        o.capacity.segments <= 1024 && o.capacity.segment_rows <= 4 * MOST_PATCHES;
     qv_tokens t = take_tokens(small ? all.patches / MERGE_AREA : 0, o.output, fuzz_flag(b));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* preprocessor_config.json, video_preprocessor_config.json and processor_config.json beside a good
- * config.json, parted by NUL bytes; a file whose part is empty is not there. */
+/* Fuzzes preprocessor_config.json, video_preprocessor_config.json and processor_config.json beside
+ * a good config.json. NUL bytes separate the three in the input. A file whose part is empty is not
+ * written. */
 #define _GNU_SOURCE
 #include <math.h>
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* A safetensors file; or, from '{' on, a header, NUL and data, which get their length in front: few
- * changes of a header would keep it right. */
+/* Fuzzes a safetensors file. If the input begins with '{', it is a header, NUL and data, and the
+ * harness puts the length in front, because few changes of a header would keep the length right. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "files/safetensors.h"
 
-/* Whole and in two pieces, which must be the same bytes; and not beyond its end. */
+/* Reads the tensor as a whole and in two pieces, which must give the same bytes, and checks that
+ * reading beyond its end fails. */
 static void
 read_tensor(const struct qv_safetensors *file, const struct qv_safetensor *t)
 {
@@ -45,7 +46,7 @@ check_file(const uint8_t *data, size_t size)
     uint64_t header = 0;
     for (int i = 7; i >= 0; i--)
         header = header << 8 | data[i];
-    FUZZ_CHECK(8 + header + sum == size); /* every byte belongs to one of them */
+    FUZZ_CHECK(8 + header + sum == size); /* Every byte belongs to one of them. */
     FUZZ_CHECK(!qv_safetensors_at(file, qv_safetensors_count(file)));
     qv_safetensors_close(&file);
     FUZZ_CHECK(!file);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Text: the first byte says which. o: an operation; p: operations by name; c: a Conv3d; t: a tune
- * file. What parses must print to what parses to the same. */
+/* Fuzzes texts. The first byte chooses the kind. o: an operation; p: operations by name; c: a
+ * Conv3d; t: a tune file. A text that can be parsed must print as a text that parses to the same
+ * value. */
 #define _GNU_SOURCE
 #include "conv3d/decide.h"
 #include "fuzz.h"
@@ -8,7 +9,7 @@
 #include "engine/tune.h"
 #include "../op_parse.h"
 
-/* Texts of this kind come from a command line, and errors quote them as they stand. */
+/* Texts of this kind come from a command line, and errors quote them as they are. */
 static bool
 refused(qv_status status, const qv_error *err)
 {
@@ -80,7 +81,7 @@ try_tune(const uint8_t *data, size_t size)
     for (const char *p = tune.warning; *p; p++)
         FUZZ_CHECK((unsigned char)*p >= 0x20);
     qv_tune_close(&tune);
-    if (!readable) { /* then not a byte of it may change */
+    if (!readable) { /* Then not one byte of it may change. */
         uint8_t *there = malloc(size + 1);
         const int fd = open(path, O_RDONLY);
         FUZZ_CHECK(there && read(fd, there, size + 1) == (ssize_t)size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* replay_NAME FILE|FOLDER...: a harness over files, and over the files in folders, in the order of
- * their names. No libFuzzer; ends as the harness does. */
+/* replay_NAME FILE|FOLDER...: runs a harness over files, and over the files in folders in the order
+ * of their names, without libFuzzer. It ends as the harness does. */
 #define _GNU_SOURCE
 #include <dirent.h>
 
@@ -18,11 +18,12 @@ replay_file(const char *path)
     }
     const long size = ftell(f);
     rewind(f);
-    uint8_t *data = malloc(size > 0 ? (size_t)size : 1); /* exact: reading behind it is seen */
+    uint8_t *data = malloc(size > 0 ? (size_t)size : 1); /* The size is exact, so that a sanitizer
+                                                          * sees a read beyond it. */
     const bool good = size >= 0 && data && fread(data, 1, (size_t)size, f) == (size_t)size;
     fclose(f);
     if (good) {
-        fprintf(stderr, "%s\n", path); /* the last one is the one that failed */
+        fprintf(stderr, "%s\n", path); /* The last name that is printed is the file that failed. */
         LLVMFuzzerTestOneInput(data, (size_t)size);
         n_files++;
     } else {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Metal as C++ for OpenCL, for clang to look at and not to run: there device, threadgroup and the
- * like are what they are in Metal, and a pointer of one space does not become one of another.
+ * Metal as C++ for OpenCL, for clang to check and not to run. There device, threadgroup and the
+ * like mean what they mean in Metal, and a pointer of one address space does not become one of
+ * another.
  */
 #ifndef QV_METAL_ADDRESS_SPACES_H
 #define QV_METAL_ADDRESS_SPACES_H
@@ -13,7 +14,7 @@
 #define thread __private
 #define METAL_FUNC inline
 
-/* A type of clang's own, so that its values cross address spaces as numbers do. */
+/* A type that is built into clang, so that its values cross address spaces as numbers do. */
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 typedef half bfloat;
 typedef half2 bfloat2;
@@ -29,7 +30,7 @@ template <class T, int N> using vec = typename vec_of<T, N>::type;
 template <class V, class... A> V make_vector(A... parts);
 template <class T, class F> T as_type(F from);
 
-/* What is not said here is OpenCL's own. */
+/* Whatever is not declared here is built into OpenCL. */
 #define SAME_MATH(name) float name(float x);
 #define ALL_MATH                                                                                   \
     SAME_MATH(exp)                                                                                 \

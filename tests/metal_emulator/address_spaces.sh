@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# address_spaces.sh CLANG TRANSLATE FOLDER KERNELS.metal...: pointers in all kernels keep to their
-# address spaces, and it would be seen if they did not, nor kept to what Metal has.
+# address_spaces.sh CLANG TRANSLATE FOLDER KERNELS.metal...: tests that pointers in all kernels keep to their
+# address spaces, and that the test finds planted breaches of this and of what Metal has.
 set -eu
 clang=$1 translate=$2 folder=$3
 shift 3

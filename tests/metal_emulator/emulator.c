@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threadgroups one after the other, each as fibers that go on until they have to wait for others.
- * Which one goes on then is drawn, so that what no barrier orders comes in any order.
+ * Runs threadgroups one after the other, each as fibers that go on until they have to wait for
+ * others. The fiber that goes on next is drawn at random, so that everything that no barrier orders
+ * can come in any order.
  */
 #define _GNU_SOURCE
 #include "fiber.h"
@@ -17,8 +18,8 @@
 enum {
     THREADS = MEMORY_THREADS,
     SIMDGROUPS = THREADS / EMULATOR_LANES,
-    ENDLESS = 1 << 22,   /* meetings of a threadgroup */
-    STACK_SPARE = 16384, /* of a thread's stack, for what kernels call */
+    ENDLESS = 1 << 22,   /* The most meetings of a threadgroup. */
+    STACK_SPARE = 16384, /* Room on a thread's stack for the functions that kernels call. */
     CANARY = 64
 };
 
@@ -31,7 +32,7 @@ struct thread {
     int line;
 };
 
-/* Those of a group, or of a simdgroup, that have come to where all of it meet. */
+/* The threads of a group, or of a simdgroup, that have come to a point where all of it meet. */
 struct meeting {
     uint32_t n;
     const char *what;
@@ -75,7 +76,7 @@ static void __attribute__((format(printf, 1, 2))) refuse(const char *format, ...
     va_end(args);
 }
 
-/* What a thread did wrong: says so and leaves the dispatch, of which no thread goes on. */
+/* Reports what a thread did wrong and leaves the dispatch. No thread of the dispatch goes on. */
 void
 emulator_fault(const void *code, const char *format, ...)
 {
@@ -134,7 +135,7 @@ become_ready(uint32_t thread)
     run.ready[run.n_ready++] = thread;
 }
 
-/* From the fiber that runs to one that is ready; back to emulator_run if none is. */
+/* Switches from the running fiber to one that is ready, or back to emulator_run if none is. */
 static void
 go_on(struct fiber *from)
 {
@@ -173,7 +174,7 @@ same(const struct meeting *a, const struct meeting *b)
            a->flags == b->flags && a->line == b->line;
 }
 
-/* One more has come to a meeting: whether it is the last of so many. */
+/* Adds one thread to a meeting, and tells whether it is the last of `of` threads. */
 static bool
 last_to_come(struct meeting *at, const struct meeting *call, uint32_t of)
 {
@@ -296,7 +297,8 @@ run_thread(void)
     go_on(&nobody);
 }
 
-/* Stacks begin at different distances from a page, lest all of them share few lines of a cache. */
+/* Lets the stacks begin at different distances from a page; otherwise all of them would share a few
+ * lines of a cache. */
 static void
 prepare_threads(void)
 {
@@ -324,7 +326,7 @@ call_of(const struct thread *t)
     return run.meetings[(t - run.threads) / EMULATOR_LANES].what;
 }
 
-/* All that are left wait for somebody who does not come. */
+/* Reports that all remaining threads wait for one that never comes. */
 static void
 explain_standstill(void)
 {
@@ -350,7 +352,7 @@ explain_standstill(void)
            o->state == IN_SIMDGROUP ? "waits in " : "", call_of(o), line);
 }
 
-/* What is seen only when all have returned. */
+/* Makes the checks that are only possible when all threads have returned. */
 static void
 check_group(void)
 {
@@ -397,7 +399,8 @@ common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* Every group once: from anywhere in steps that share no divisor with how many there are. */
+/* Runs every group once. It starts anywhere, and its step shares no divisor with the number of
+ * groups. */
 static void
 run_groups(void)
 {

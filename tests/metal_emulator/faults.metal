@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels for selftest.c: each does something that a GPU would not report if WRONG, and its right
- * twin if not; then what shows that functions of Metal give what they should. */
+/* Kernels for selftest.c. If WRONG is set, each does something that a GPU would not report;
+ * otherwise it is the correct twin. The kernels after them show that functions of Metal give the
+ * right results. */
 #include <metal_stdlib>
 using namespace metal;
 
@@ -96,7 +97,7 @@ barrier_of_none(device float *y [[buffer(1)]], threadgroup float *t [[threadgrou
     y[i] = t[n - 1 - i];
 }
 
-/* What others still read is written again. */
+/* Writes again what others still read. */
 kernel void
 no_second_barrier(device float *y [[buffer(1)]], threadgroup float *t [[threadgroup(0)]],
                   uint i [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]])
@@ -110,7 +111,7 @@ no_second_barrier(device float *y [[buffer(1)]], threadgroup float *t [[threadgr
     y[i] = t[i];
 }
 
-/* A barrier of the simdgroup does for its lanes. */
+/* A barrier of the simdgroup is enough for its own lanes. */
 kernel void
 barrier_too_small(device float *y [[buffer(1)]], threadgroup float *t [[threadgroup(0)]],
                   uint i [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]])
@@ -128,7 +129,7 @@ beyond_threadgroup(device float *y [[buffer(1)]], threadgroup float *t [[threadg
     y[i] = i;
 }
 
-/* In memory that no check watches the order of threads is seen in the values. */
+/* No check watches this memory, so the order of threads shows in the values. */
 kernel void
 no_order(device float *y [[buffer(1)]], uint i [[thread_position_in_threadgroup]],
          uint n [[threads_per_threadgroup]])
@@ -199,7 +200,7 @@ load_not_alike(device const float *x [[buffer(0)]], device float *y [[buffer(1)]
     simdgroup_store(m, y, 16);
 }
 
-/* Lanes of which some do not store. */
+/* Some lanes do not store. */
 kernel void
 store_not_by_all(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
                  uint lane [[thread_index_in_simdgroup]])
@@ -235,7 +236,7 @@ index_outside(device const uint *at [[buffer(0)]], device float *y [[buffer(1)]]
     y[i] = few[at[i] % 4 + (WRONG ? 4 : 0)];
 }
 
-/* y = x x for 8 x 8 by elements in place: lane l has (row, col) and (row, col + 1). */
+/* y = x x for 8 x 8 matrices, by elements in place: lane l has (row, col) and (row, col + 1). */
 kernel void
 square(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
        uint lane [[thread_index_in_simdgroup]])
@@ -251,7 +252,8 @@ square(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
     simdgroup_store(square, y);
 }
 
-/* Every thread its own: what a grid that is too small leaves out is seen. */
+/* Every thread writes its own element, so that a grid that is too small leaves elements out that
+ * are seen. */
 [[max_total_threads_per_threadgroup(256)]] kernel void
 fill(constant count_args &a [[buffer(0)]], device float *y [[buffer(1)]],
      uint3 i [[thread_position_in_grid]], uint3 n [[threads_per_grid]])
@@ -263,7 +265,7 @@ fill(constant count_args &a [[buffer(0)]], device float *y [[buffer(1)]],
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Row r of y has a function's result for each lane. */
+/* Row r of y has one function's result for each lane. */
 kernel void
 simd_functions(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
                uint lane [[thread_index_in_simdgroup]])
@@ -296,7 +298,8 @@ places(device uint *y [[buffer(1)]], uint3 at [[thread_position_in_grid]],
     y[(at.z * grid.y + at.y) * grid.x + at.x] = right;
 }
 
-/* Of x[16,16], the 8 x 8 at (4, 3): as it is, transposed, and transposed as it is stored. */
+/* Stores the 8 x 8 at (4, 3) of x[16,16] as it is, transposed when loaded, and transposed when
+ * stored. */
 kernel void
 matrix_memory(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
               threadgroup float *t [[threadgroup(0)]])
@@ -314,7 +317,8 @@ matrix_memory(device const float *x [[buffer(0)]], device float *y [[buffer(1)]]
     simdgroup_store(m, y + 192, 8);
 }
 
-/* y = a b + c with all that may be bfloat or float; then 2 a, by a matrix with 2 on its diagonal */
+/* y = a b + c with every operand that may be bfloat or float; then 2 a, by a matrix with 2 on its
+ * diagonal. */
 kernel void
 matrix_product(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
                device const bfloat *b [[buffer(2)]])
@@ -357,7 +361,7 @@ from_bfloat(device const bfloat *x [[buffer(0)]], device float *y [[buffer(1)]],
     *(device float4 *)(y + i * 4) = float4(first, v.y, float2(v.z, last));
 }
 
-/* Each thread one row of 16. */
+/* Each thread computes one row of 16 values. */
 kernel void
 arithmetic(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
            uint i [[thread_position_in_grid]])

@@ -6,7 +6,8 @@
 
 #ifdef __x86_64__
 
-/* Registers that a call keeps, but not the floating point's modes: nobody changes them. */
+/* Saves the registers that a call preserves, except for the modes of the floating point unit, which
+ * nobody changes. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".globl fiber_switch\n"
@@ -28,13 +29,14 @@ __asm__(".text\n"
         "    popq %rbx\n"
         "    popq %rbp\n"
         "    popq %rcx\n"
-        "    jmpq *%rcx\n" /* a ret would be predicted to go where this fiber was called from */
+        "    jmpq *%rcx\n" /* A ret would be predicted to return to where this fiber was called
+                            * from. */
         ".size fiber_switch, .-fiber_switch\n");
 
 void
 fiber_prepare(struct fiber *f, char *stack, size_t bytes, void (*entry)(void))
 {
-    /* as after a call: 8 above a multiple of 16 */
+    /* The stack is as it is after a call: 8 above a multiple of 16. */
     uintptr_t *top = (uintptr_t *)((uintptr_t)(stack + bytes) & ~(uintptr_t)15) - 1;
     *top = 0;
     *--top = (uintptr_t)entry;

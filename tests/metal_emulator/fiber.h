@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A thread of control that runs until it switches to another. */
+/* A thread of control that runs until it switches to another one. */
 #ifndef QV_METAL_FIBER_H
 #define QV_METAL_FIBER_H
 
@@ -7,7 +7,7 @@
 
 #ifdef __x86_64__
 struct fiber {
-    void *stack; /* where it stands while it waits */
+    void *stack; /* The place where it stands while it waits. */
 };
 #else
 #include <ucontext.h>
@@ -16,9 +16,9 @@ struct fiber {
 };
 #endif
 
-/* It starts in entry, which must not return, when first switched to. */
+/* Prepares a fiber that starts in `entry` when it is first switched to. `entry` must not return. */
 void fiber_prepare(struct fiber *f, char *stack, size_t bytes, void (*entry)(void));
-/* Saves where it stands in from, and goes on where to was saved. */
+/* Saves the current place in `from`, and goes on at the place that `to` has saved. */
 void fiber_switch(struct fiber *from, struct fiber *to);
 
 #endif

@@ -34,7 +34,7 @@ references(id object)
     return must_have(class_createInstance(self, sizeof(NSUInteger)));
 }
 
-/* as the runtime asks of a root class */
+/* The runtime asks this of a root class. */
 + (void)initialize
 {
 }
@@ -158,7 +158,7 @@ references(id object)
 }
 @end
 
-/* A literal: static, never freed. */
+/* A literal is static and never freed. */
 @implementation NSConstantString
 - (id)retain
 {

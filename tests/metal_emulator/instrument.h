@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Translated kernels are compiled with -fsanitize=thread for the calls that it puts before every
- * access to memory. They end here, in functions of this file's own, so that the sanitizer's library
- * may be in the program too.
+ * Translated kernels are compiled with -fsanitize=thread, which puts calls before every access to
+ * memory. The calls end here, in functions of this file, so that the sanitizer's own library may be
+ * in the program too.
  */
 #ifndef QV_METAL_INSTRUMENT_H
 #define QV_METAL_INSTRUMENT_H
@@ -89,7 +89,7 @@ __tsan_memset(void *to, int c, size_t n)
     return emulator_fill(to, c, n);
 }
 
-/* -fsanitize=array-bounds */
+/* Called by -fsanitize=array-bounds. */
 struct emulator_source {
     const char *file;
     unsigned line, column;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The libraries of a program. */
+/* The libraries that are linked into a program. */
 #include "runtime.h"
 
 #ifndef EMULATOR_LIBRARIES

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lines of the innermost function first, each FILE:LINE; the first that is a kernel's counts. */
+/* Reads lines of the form FILE:LINE, the innermost function first. The first line that belongs to a
+ * kernel counts. */
 static void
 read_lines(FILE *lines, char *out, size_t size)
 {
@@ -28,7 +29,8 @@ line_of_code(const void *code, char *out, size_t size)
     out[0] = '\0';
     if (!dladdr(code, &info) || !info.dli_fname || strchr(info.dli_fname, '\''))
         return;
-    /* one before the address to return to: in the call; a program that moves starts at 0 */
+    /* The address before the return address lies in the call itself. A position-independent program
+     * starts at 0. */
     int n = snprintf(command, sizeof command, "addr2line -i -e '%s' %#zx 2>/dev/null",
                      info.dli_fname, (size_t)((uintptr_t)code - 1 - (uintptr_t)info.dli_fbase));
     FILE *lines = n > 0 && (size_t)n < sizeof command ? popen(command, "r") : NULL;

@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* "line N" of a kernel's source for an address in its code, by addr2line; "" if there is none. */
+/* Writes "line N" of a kernel's source for an address in its code, by addr2line; "" if there is
+ * none. */
 void line_of_code(const void *code, char *out, size_t size);
 
 #endif

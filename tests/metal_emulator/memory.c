@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Accesses of kernels to memory, each looked at before it happens. An address may lie in the
- * thread's own stack, in threadgroup memory, in a buffer of the dispatch or in the library's static
- * data.
- * For each byte of threadgroup memory: who wrote it last, and two who read it. A stamp is the time,
- * counted in barriers, and the thread. Two accesses of which one writes are ordered if they are the
- * same thread's, or if a barrier for both lies between.
+ * Checks every access of a kernel to memory before it happens. An address may lie in the thread's
+ * own stack, in threadgroup memory, in a buffer of the dispatch or in the library's static data.
+ * For each byte of threadgroup memory this keeps the last writer and two readers. A stamp is the
+ * time, counted in barriers, and the thread. Two accesses of which one writes are ordered if they
+ * belong to the same thread, or if a barrier for both threads lies between them.
  */
 #define _GNU_SOURCE
 #include "memory.h"
@@ -18,8 +17,9 @@
 enum {
     THREAD_BITS = 10,
     LAST_TIME = (1 << 22) - 2,
-    SPARE = 1 << 20,   /* in front of the stacks and around threadgroup memory */
-    ENDLESS = 1 << 30, /* accesses without a call that lets other threads go on */
+    SPARE = 1 << 20,   /* Spare room in front of the stacks and around threadgroup memory. */
+    ENDLESS = 1 << 30, /* How many accesses a thread may make without a call that lets other threads
+                        * go on. */
     BYTES = EMULATOR_THREADGROUP_BYTES
 };
 
@@ -36,10 +36,12 @@ static struct {
     const struct emulator_library *library;
     struct region regions[EMULATOR_BUFFERS], *last;
     int n_regions;
-    uintptr_t constants[2]; /* from where to where the program cannot be written */
+    uintptr_t constants[2]; /* The start and the end of the part of the program that cannot be
+                             * written. */
     bool checks;
     uint32_t time, thread, stamp, budget;
-    uint32_t start, since; /* the first stamps of this threadgroup, and after its last barrier */
+    uint32_t start, since; /* The first stamps of this threadgroup, and the first after its last
+                            * barrier. */
     uint32_t simdgroup_since[MEMORY_THREADS / EMULATOR_LANES];
     uint32_t writer[BYTES], reader[BYTES], other_reader[BYTES];
     char *stacks, *block;
@@ -69,7 +71,7 @@ memory_stack(uint32_t thread)
     return m.stacks ? m.stacks + (size_t)thread * MEMORY_STACK_BYTES : NULL;
 }
 
-/* Of the part of the program that the library is in. */
+/* Finds the constants in the part of the program that holds the library. */
 static int
 find_constants(struct dl_phdr_info *info, size_t size, void *nothing)
 {
@@ -193,7 +195,8 @@ race(size_t at, uint32_t stamp, const char *did, const char *does, const void *c
                    does, at, thread_of(stamp), did);
 }
 
-/* A reader of another simdgroup is worth more: no simdgroup_barrier orders all that are kept. */
+/* The second reader that is kept is, if possible, of another simdgroup than the first: no
+ * simdgroup_barrier orders all readers that are kept then. */
 static inline void
 note_reader(size_t i)
 {
@@ -209,7 +212,8 @@ read_threadgroup(size_t at, size_t n, const void *code)
 {
     for (size_t i = at; i < at + n; i++) {
         uint32_t w = m.writer[i];
-        if (w - m.start >= m.since - m.start) { /* since the last barrier, or never */
+        if (w - m.start >= m.since - m.start) { /* It was written since the last barrier, or
+                                                 * never. */
             if (w < m.start)
                 emulator_fault(code, "reads threadgroup memory at %zu, where nothing was written",
                                i);
@@ -237,7 +241,7 @@ write_threadgroup(size_t at, size_t n, const void *code)
 
 /* ---- all memory ------------------------------------------------------------------------------ */
 
-/* Words for where that is: in or near the memory of which argument. */
+/* Describes where an address lies: in or near the memory of which argument. */
 static void
 describe(uintptr_t p, char *out, size_t size)
 {

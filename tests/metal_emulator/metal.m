@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Metal device that runs kernels through emulator.h. A command buffer's work is done when it is
- * waited for, not when it is committed: who forgets to wait sees it.
+ * A Metal device that runs kernels through emulator.h. The work of a command buffer is done when
+ * somebody waits for it, not when it is committed, so that forgetting to wait is noticed.
  */
 #import <Metal/Metal.h>
 
@@ -19,7 +19,7 @@ enum { MOST_BUFFER_GB = 16 };
 
 long emulator_calls_left = -1;
 
-/* Whether this call is the one that shall fail. */
+/* Tells whether this call is the one that has to fail. */
 static BOOL
 fails(void)
 {
@@ -150,7 +150,7 @@ give_error(NSError **error, NSString *text)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* A dispatch, with copies of what setBytes gave and the buffers it holds. */
+/* A dispatch, with copies of the bytes from setBytes and the buffers that it holds. */
 struct step {
     struct emulator_dispatch dispatch;
     id held[EMULATOR_BUFFERS];
@@ -255,7 +255,7 @@ run_oldest(void)
 {
 }
 
-/* The oldest is done where many wait: a real queue would not stand still either. */
+/* When many command buffers wait, the oldest is run: a real queue would not stand still either. */
 - (void)commit
 {
     status = MTLCommandBufferStatusCommitted;
@@ -341,7 +341,8 @@ run_oldest(void)
     return @"Emulated Apple GPU";
 }
 
-/* QV_EMULATED_FAMILY=7 is an M1 whose system is older than Metal 3, and so without bfloat. */
+/* QV_EMULATED_FAMILY=7 stands for an M1 whose system is older than Metal 3 and therefore has no
+ * bfloat. */
 - (BOOL)supportsFamily:(MTLGPUFamily)family
 {
     const char *oldest = getenv("QV_EMULATED_FAMILY");
@@ -353,7 +354,7 @@ run_oldest(void)
     return (NSUInteger)MOST_BUFFER_GB << 30;
 }
 
-/* A small GPU: chunks are short. */
+/* A small GPU, so that chunks are short. */
 - (uint64_t)recommendedMaxWorkingSetSize
 {
     return 512 << 20;
@@ -375,7 +376,7 @@ run_oldest(void)
     return buffer;
 }
 
-/* Contents are no promise of Metal's, so they are not zero here. */
+/* Metal does not promise what a new buffer holds, so it is not zero here. */
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options
 {
     void *bytes = NULL;
@@ -400,7 +401,7 @@ run_oldest(void)
     return [self buffer:bytes length:length owned:NO];
 }
 
-/* The kernels are compiled in; the source says by its first line which are meant. */
+/* The kernels are compiled in. The first line of the source says which ones are meant. */
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source
                                options:(MTLCompileOptions *)options
                                  error:(NSError **)error

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The emulator catches each fault planted in faults.metal, lets the right twin pass, and computes
- * what Metal would. */
+/* Tests that the emulator catches each fault that is planted in faults.metal, accepts the correct
+ * twin, and computes what Metal would. */
 #define _GNU_SOURCE
 #include "emulator.h"
 
@@ -27,8 +27,8 @@ bind(struct probe *p, int index, void *base, size_t bytes)
     p->dispatch.buffers[index] = (struct emulator_buffer){ base, bytes, 0 };
 }
 
-/* x is 1/2, -1, 3/2, ..., y NaN, and neither begins where the other ends; groups of `threads`,
- * threadgroup memory of a float each. */
+/* x is 1/2, -1, 3/2, ... and y is NaN; neither begins where the other ends. The groups have
+ * `threads` threads and threadgroup memory of one float per thread. */
 static struct probe
 probe(const char *kernel, size_t n_x, size_t n_y, uint32_t groups, uint32_t threads)
 {
@@ -116,7 +116,7 @@ test_faults(void **state)
                 fail_msg("%s passed", cases[i].kernel);
             if (!strstr(p.error, cases[i].words) || !strstr(p.error, cases[i].kernel))
                 fail_msg("%s: no '%s' in: %s", cases[i].kernel, cases[i].words, p.error);
-            assert_runs(&p); /* as if nothing had been */
+            assert_runs(&p); /* The next run is not affected. */
             free_probe(&p);
         }
 }
@@ -137,7 +137,7 @@ test_offset(void **state)
     p.dispatch.buffers[0].offset = 2 * N * sizeof(float) + 1;
     assert_false(run(&p, 0));
     assert_non_null(strstr(p.error, "is bound at"));
-    /* what another argument may write can be written */
+    /* Memory that another argument may write can be written. */
     struct probe q = probe("write_constant", N, N, 2, THREADS);
     q.dispatch.buffers[0] = q.dispatch.buffers[1];
     assert_true(run(&q, 1));
@@ -187,7 +187,7 @@ test_refusals(void **state)
     free_probe(&good);
 }
 
-/* What a grid leaves out stays what it was. */
+/* What a grid leaves out keeps its value. */
 static void
 test_cover(void **state)
 {
@@ -245,14 +245,15 @@ test_order(void **state)
         last = q.y[0];
         q.y[0] = 0;
         assert_runs(&q);
-        assert_true(q.y[0] == last); /* the same seed, the same order */
+        assert_true(q.y[0] == last); /* The same seed gives the same order. */
         free_probe(&q);
     }
     assert_true(right < SEEDS);
     assert_true(differ);
 }
 
-/* Without its checks the emulator lets a race be; what comes of it depends on the seed. */
+/* Without its checks the emulator does not report a race. The result of the race depends on the
+ * seed. */
 static void
 test_no_checks(void **state)
 {
@@ -282,7 +283,7 @@ test_simd_functions(void **state)
         emulator_seed(seed);
         assert_runs(&p);
         for (int i = 0; i < 32; i++) {
-            sum += p.x[i]; /* halves of small numbers: exact */
+            sum += p.x[i]; /* Halves of small numbers, so the sums are exact. */
             most = fmaxf(most, p.x[i]);
             least = fminf(least, p.x[i]);
         }
@@ -331,7 +332,7 @@ test_matrix_memory(void **state)
             assert_true(p.y[128 + j * 8 + i] == v);
             assert_true(p.y[192 + i * 8 + j] == v);
         }
-    p.dispatch.threadgroup_bytes -= 16; /* 8 rows of 12 need 92 */
+    p.dispatch.threadgroup_bytes -= 16; /* 8 rows of 12 need 92. */
     assert_runs(&p);
     p.dispatch.threadgroup_bytes -= 16;
     assert_false(run(&p, 0));
@@ -357,7 +358,7 @@ float_of(uint16_t b)
     return f;
 }
 
-/* a b + c at (i, j), of matrices of 8 x 8 */
+/* a b + c at (i, j), for matrices of 8 x 8. */
 static double
 product(const float *a, const float *b, int i, int j, double c)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Objective-C by clang over GNU's runtime, whose headers belong to gcc.
+# Builds Objective-C with clang over GNU's runtime, whose headers belong to gcc.
 find_program(QV_CLANG NAMES clang clang-14 clang-15 clang-16 clang-17 clang-18 clang-19)
 find_program(QV_CLANGXX NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18
                               clang++-19)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * translate [--address-spaces] IN.metal OUT LIBRARY: Metal into C++ that clang compiles to run
- * (metal_stdlib), or into C++ for OpenCL, whose pointers keep to their address spaces as Metal's do
- * (address_spaces.h). LIBRARY says what REAL is: bfloat, float; faults is float by another name.
- * What it does not know is an error, as are a few things that clang lets pass and Metal does not.
- * Of macros it expands those that make kernels, before anything else; the others are clang's.
+ * translate [--address-spaces] IN.metal OUT LIBRARY: turns Metal into C++ that clang compiles to
+ * run (metal_stdlib), or into C++ for OpenCL, whose pointers keep to their address spaces as
+ * Metal's do (address_spaces.h). LIBRARY says what REAL is: bfloat or float; faults is another name
+ * for float. Anything that this program does not know is an error, and so are a few things that
+ * clang accepts and Metal does not. It expands macros that make kernels, before anything else, and
+ * leaves the other macros to clang.
  */
-#define _POSIX_C_SOURCE 200809L /* open_memstream */
+#define _POSIX_C_SOURCE 200809L /* For open_memstream. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,14 +22,14 @@ struct token {
     enum kind kind;
     const char *start, *end;
     int line;
-    bool directive;      /* of a line that begins with # */
-    const char *instead; /* what is written for it, if not itself */
+    bool directive;      /* Part of a line that begins with #. */
+    const char *instead; /* The text that is written for it, if not its own. */
 };
 
 struct parameter {
     const char *attribute;
     struct token *type, *type_end, *name;
-    long buffer; /* -1: none */
+    long buffer; /* -1: none. */
     bool reference, written;
 };
 
@@ -50,7 +51,7 @@ static struct kernel *kernels;
 static size_t n_kernels;
 static struct constant *constants;
 static size_t n_constants;
-static char **vectors; /* names of vector types */
+static char **vectors; /* The names of vector types. */
 static size_t n_vectors;
 
 static void
@@ -65,7 +66,7 @@ die(int line, const char *format, ...)
     exit(1);
 }
 
-/* One more element at the end of an array. */
+/* Adds one element at the end of an array. */
 static void *
 grow(void *array, size_t *n, size_t size)
 {
@@ -97,7 +98,7 @@ format_text(const char *format, ...)
 
 enum { MOST_MACRO_PARAMETERS = 8 };
 
-/* "#define NAME(PARAMETERS) BODY", whose body has a kernel. */
+/* "#define NAME(PARAMETERS) BODY" with a kernel in its body. */
 struct macro {
     char *name, *parameters[MOST_MACRO_PARAMETERS], *body;
     int n;
@@ -112,8 +113,8 @@ word_length(const char *p)
     return n;
 }
 
-/* What stands between the bracket at p and the one that closes it, cut at its commas; behind that.
- */
+/* Reads the text between the bracket at p and the one that closes it, cut at its commas. Returns
+ * the place behind it. */
 static const char *
 read_list(const char *p, char *list[MOST_MACRO_PARAMETERS], int *n)
 {
@@ -150,7 +151,8 @@ write_expanded(FILE *out, const struct macro *m, char *const *arguments)
     }
 }
 
-/* A directive that defines a macro of kernels; its end, or NULL where it is another. */
+/* Reads a directive that defines a macro of kernels. Returns its end, or NULL if it is another
+ * directive. */
 static const char *
 read_macro(const char *p, struct macro *m)
 {
@@ -167,7 +169,7 @@ read_macro(const char *p, struct macro *m)
     const char *body = read_list(name + word_length(name), m->parameters, &m->n);
     m->body = format_text("%.*s", (int)(end - body), body);
     for (char *c = m->body; *c; c++)
-        if (*c == '\\' || *c == '\n') /* lines are counted where the macro is used */
+        if (*c == '\\' || *c == '\n') /* Lines are counted where the macro is used. */
             *c = ' ';
     return end;
 }
@@ -331,7 +333,7 @@ tokenise(const char *p)
         t->directive = directive;
         t->end = p = token_end(p, &t->kind, line);
     }
-    for (int i = 0; i < 8; i++) { /* so that one may look ahead */
+    for (int i = 0; i < 8; i++) { /* A few more at the end, so that one may look ahead. */
         tokens = grow(tokens, &n_tokens, sizeof *tokens);
         tokens[n_tokens - 1] = tokens[n_tokens - 2];
     }
@@ -344,7 +346,7 @@ drop(struct token *from, struct token *to)
         from->instead = "";
 }
 
-/* Behind the bracket that closes the one at t. */
+/* The token behind the bracket that closes the one at t. */
 static struct token *
 behind(struct token *t)
 {
@@ -457,7 +459,7 @@ check_pointer(struct token *t, struct token *end, struct token *value)
             die(p->line, "a pointer or reference without an address space");
 }
 
-/* Of a function whose parameters lie between. */
+/* Checks the function whose parameters lie between t and end. */
 static void
 check_parameters(struct token *t, struct token *end)
 {
@@ -478,7 +480,7 @@ check_parameters(struct token *t, struct token *end)
     }
 }
 
-/* A statement that declares: TYPE *name, or a variable in threadgroup memory. */
+/* Checks a statement that declares TYPE *name, or a variable in threadgroup memory. */
 static void
 check_statement(struct token *t)
 {
@@ -514,7 +516,7 @@ check_words(void)
     static const char *const refused[] = { "double",  "half",     "new", "delete", "goto",
                                            "virtual", "throw",    "try", "catch",  "typeid",
                                            "vertex",  "fragment", NULL };
-    struct token *last = NULL; /* that is no directive */
+    struct token *last = NULL; /* The last token that is not part of a directive. */
     for (struct token *t = tokens; t->kind != END; t++) {
         if (t->directive)
             continue;
@@ -533,7 +535,7 @@ check_words(void)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Whether an attribute stands at t; its word, and behind its ]]. */
+/* The word of the attribute at t, and the token behind its ]]; NULL if there is no attribute. */
 static struct token *
 attribute_at(struct token *t, struct token **end)
 {
@@ -592,7 +594,8 @@ is_unsigned(const struct parameter *p)
            (is_position(p->attribute) || isalpha((unsigned char)p->type_end[-1].end[-1]));
 }
 
-/* Type, name and what an address space allows of an argument at [[buffer(n)]] */
+/* Reads the type and the name of an argument at [[buffer(n)]], and what its address space
+ * allows. */
 static void
 read_buffer(struct parameter *p, struct token *argument)
 {
@@ -642,7 +645,8 @@ read_parameter(struct token *t, struct token *end)
     return p;
 }
 
-/* Each buffer once; positions of one kernel have as many elements each. */
+/* Checks that each buffer is used once, and that all positions of one kernel have the same number
+ * of elements. */
 static void
 check_kernel(const struct kernel *k)
 {
@@ -865,7 +869,7 @@ write_tables(FILE *out, const char *library)
     fprintf(out, "    { \"\", EMULATOR_CONSTANTS, 0, nullptr }\n};\n");
 }
 
-/* The library's variables lie in a section of their own, which the linker marks the ends of. */
+/* The library's variables lie in a section of their own; the linker marks its start and end. */
 static void
 write_head(FILE *out, const char *library)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit bench: which bench, and what all of them share: timing, tables, records. */
+/* qwenvit bench: finds the bench that is asked for, and has what all of them share: timing, tables,
+ * records. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
@@ -32,17 +33,18 @@ bench_talks(const struct bench *b)
     return !b->o->json || b->o->json_file;
 }
 
-/* Says where a line has raised the roofline by more than noise: shares before it are of a lower one. */
+/* Reports a roofline that a line has raised by more than noise: the shares printed before are of
+ * the lower one. */
 static void
 tell_raised_roofline(const struct bench *b)
 {
     const double noise = 1.02;
     for (int dtype = 0; dtype <= QV_F16; dtype++)
         if (b->told_flops[dtype] > 0 && b->peak_flops[dtype] > noise * b->told_flops[dtype])
-            printf("the roofline that was seen at last: %.3f TFLOP/s in %s\n",
+            printf("a line raised the measured roofline to %.3f TFLOP/s in %s\n",
                    b->peak_flops[dtype] * 1e-12, qv_dtype_name((qv_dtype)dtype));
     if (b->told_bytes > 0 && b->memory_bytes > noise * b->told_bytes)
-        printf("the roofline that was seen at last: %.1f GB/s\n", b->memory_bytes * 1e-9);
+        printf("a line raised the measured roofline to %.1f GB/s\n", b->memory_bytes * 1e-9);
 }
 
 static void
@@ -50,9 +52,8 @@ tell_scatter(const struct bench *b)
 {
     if (b->scattered && !b->o->quiet)
         fprintf(stderr,
-                "bench %s: %lld of %lld times are not to be relied on: their p90 is up to %.1f "
-                "times the "
-                "median, so something else took this machine's time\n",
+                "bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
+                "median, so something else was using this machine\n",
                 b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
 }
 
@@ -120,15 +121,15 @@ bench_base_name(const char *path, char *name, size_t size)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* long enough to say so */
+enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* seconds from which the time left is told */
 
 struct samples {
-    double ms[MOST_SAMPLES], spent_ms; /* spent: by the host's clock */
-    double first_ms;                   /* the warming up */
+    double ms[MOST_SAMPLES], spent_ms; /* spent_ms is by the host's clock */
+    double first_ms;                   /* time of the warm-up */
     int64_t n;
 };
 
-/* 75 s; 4 min */
+/* Prints "75 s" or "4 min". */
 static const char *
 duration(double seconds, char text[32])
 {
@@ -167,7 +168,8 @@ enough(const struct samples *s, int64_t repeats)
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
-/* The first run only warms up, unless it alone uses up the time for all of them. */
+/* Takes one sample. The first run only warms up, unless it alone uses up the time for all of
+ * them. */
 static qv_status
 sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
@@ -254,7 +256,7 @@ bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double byt
     return seconds > 0 ? least_s / seconds : 0;
 }
 
-/* Units a second from units a run. */
+/* Returns units a second from units a run. */
 static double
 rate(double units, double ms)
 {
@@ -342,7 +344,7 @@ bench_ended(const char *what, int code, qv_error *err)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* What is wrong with a line is wrong with its file. */
+/* Names the file and line of a failure; an invalid line is an invalid file. */
 static qv_status
 blame(const char *file, int line, qv_status status, qv_error *err)
 {
@@ -393,7 +395,7 @@ bench_read_list(const char *path, char **out, qv_error *err)
     return QV_OK;
 }
 
-/* ---- a folder -------------------------------------------------------------------------------- */
+/* ---- temporary folders ----------------------------------------------------------------------- */
 
 qv_status
 bench_open_folder(const char *folder, char **out, qv_error *err)
@@ -420,14 +422,14 @@ bench_close_folder(char **folder)
     *folder = NULL;
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- the table of benches -------------------------------------------------------------------- */
 
 int
 tool_bench(const struct tool_options *o)
 {
     static const struct {
         const char *name;
-        size_t most_arguments; /* its name is one */
+        size_t most_arguments; /* the bench's name counts as one */
         int (*run)(const struct tool_options *o);
     } benches[] = { { "patch-embed", 1, bench_patch_embed },
                     { "conv3d", 1, bench_conv3d },
@@ -445,7 +447,7 @@ tool_bench(const struct tool_options *o)
             }
             if (o->n_arguments <= benches[i].most_arguments)
                 return benches[i].run(o);
-            tool_complain("bench %s: what is %s? (qwenvit bench --help)", benches[i].name,
+            tool_complain("bench %s: %s is not known (qwenvit bench --help)", benches[i].name,
                           o->arguments[benches[i].most_arguments]);
             return TOOL_USAGE;
         }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench cache: a cache of many keys, of one token each, and the list that it is of: how
- * long `qwenvit cache` takes that has nothing to do, and how much memory; opening it, finding a key.
+ * qwenvit bench cache: makes a cache of many keys of one token each, and the list of its clips. It
+ * measures the time and memory of a `qwenvit cache` run that has nothing to do, the time to open
+ * the cache, and the time to find a key.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ enum { KEY_BYTES = 32, FINDS = 20000 };
 struct cache_bench {
     struct bench b;
     struct tool_devices devices;
-    char *list, *folder; /* in -o */
+    char *list, *folder; /* files inside -o */
     qv_cache *cache;
     uint64_t random;
 };
@@ -34,9 +35,9 @@ key_name(int64_t i, char name[KEY_BYTES])
     snprintf(name, KEY_BYTES, "clips/%08lld.mp4", (long long)i);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making the cache ------------------------------------------------------------------------ */
 
-/* `qwenvit cache` with this list, which says nothing. */
+/* Runs `qwenvit cache` with this list and without output. */
 static qv_status
 run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times, qv_error *err)
 {
@@ -62,7 +63,8 @@ start_parts(const char *folder, const qv_model_info *model, qv_dtype dtype,
 static qv_status
 put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_error *err)
 {
-    const qv_cache_source source = { .path = key }; /* there is no such file: no size, no time */
+    const qv_cache_source source = { .path = key }; /* the file does not exist, so it has no size
+                                                     * and no time */
     const double time_s = 0;
     const qv_cache_result result = { .frames = 1,
                                      .grid_thw = { 1, 2, 2 },
@@ -132,7 +134,8 @@ write_list(const struct cache_bench *c, qv_error *err)
     return s;
 }
 
-/* Unless it is there, of so many keys. A run with an empty list gives it this model's description. */
+/* Makes the cache unless it exists with so many keys. A run with an empty list gives it this
+ * model's description. */
 static qv_status
 make(struct cache_bench *c, qv_error *err)
 {
@@ -154,8 +157,8 @@ make(struct cache_bench *c, qv_error *err)
     return s ? s : write_list(c, err);
 }
 
-/* In a process of its own: what this one has at its most is to be what a run takes that finds all
- * there. Nothing was started yet that a child would lack. */
+/* Makes the cache in a process of its own, because this process's peak memory is to be that of a
+ * run which finds everything there. Nothing that a child would lack has been started yet. */
 static qv_status
 make_apart(struct cache_bench *c, qv_error *err)
 {
@@ -185,7 +188,7 @@ open_cache(void *user, double *ms, qv_error *err)
     return s;
 }
 
-/* Random keys, to the first byte of their tokens. *ms: of one. */
+/* Finds random keys, and reads the first byte of their tokens. *ms is the time of one. */
 static qv_status
 find_keys(void *user, double *ms, qv_error *err)
 {
@@ -210,7 +213,7 @@ find_keys(void *user, double *ms, qv_error *err)
                : s;
 }
 
-/* What a run takes that has nothing to do, with all that it opens. */
+/* Measures a run that has nothing to do, with all that it opens. */
 static qv_status
 resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_error *err)
 {
@@ -226,7 +229,7 @@ resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_err
     return s;
 }
 
-/* extras: taken. */
+/* Reports one way. Takes the reference to extras. */
 static qv_status
 report(struct cache_bench *c, const char *way, struct bench_times times, json_t *extras,
        qv_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* In place of `qwenvit bench cache` in a build that has no caches. */
+/* Stands in for `qwenvit bench cache` in a build without caches. */
 #include "bench.h"
 
 const struct bench_parts *const bench_parts = NULL;
@@ -7,5 +7,5 @@ const struct bench_parts *const bench_parts = NULL;
 int
 bench_cache(const struct tool_options *o)
 {
-    return tool_cache(o); /* which says so */
+    return tool_cache(o); /* reports that this build has no caches */
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A chunk as callers see it: from where their pixels lie to where they want tokens. */
+/* A chunk as callers see it: from the memory of their pixels to the memory in which they want
+ * tokens. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -20,7 +21,8 @@ static const struct way {
     { "device call, bf16 pixel_values", QV_INPUT_PATCHES_BF16, QV_DTYPE_AUTO, BENCH_ON_DEVICE },
 };
 
-/* Where there is other memory than the host's, that copies its pages fastest when they are locked. */
+/* Returns whether the device has memory of its own; it copies the host's pages fastest when they
+ * are locked. */
 static bool
 has_own_memory(const qv_context *ctx)
 {
@@ -51,7 +53,7 @@ open_block(qv_context *ctx, enum bench_place place, size_t bytes, struct bench_b
     }
     qv_status status = ctx->backend->alloc(ctx->dev, bytes, &out->memory, err);
     if (!status)
-        out->at = out->memory->base; /* a pointer, as callers have them */
+        out->at = out->memory->base; /* an address, as callers have it */
     return status;
 }
 
@@ -87,7 +89,7 @@ fill_block(qv_context *ctx, const struct bench_block *b, qv_dtype dtype, size_t 
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Random pixels in, and room for tokens. */
+/* Makes random pixels, and room for tokens. */
 static qv_status
 open_data(struct bench_call *c, enum bench_place place, const qv_model_info *m, int64_t pairs,
           const int64_t grid[3], qv_error *err)
@@ -113,7 +115,7 @@ open_data(struct bench_call *c, enum bench_place place, const qv_model_info *m, 
     return QV_OK;
 }
 
-/* One plan for all ways that need such a one. */
+/* Opens one way; ways with the same input and output share a plan. */
 static qv_status
 open_call(struct bench_calls *all, const struct way *way, qv_model *model, const qv_model_info *m,
           int64_t pairs, const int64_t grid[3], qv_error *err)
@@ -180,6 +182,6 @@ bench_call_run(void *call, double *ms, qv_error *err)
     qv_status status = bench_call_push(c, c->item.grid_thw[0], err);
     if (!status)
         status = qv_plan_pull(c->plan, &c->tokens, err);
-    /* on a stream of the caller's, tokens that stay on the device are not waited for */
+    /* on a stream of the caller's, the pull does not wait for tokens that stay on the device */
     return status || !c->room.memory ? status : c->ctx->backend->sync(c->ctx->dev, err);
 }

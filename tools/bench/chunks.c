@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What benches of a tower share: making plans, running chunks, and what bounds that. */
+/* Functions that benches of a tower share: making plans, running chunks, and their bounds. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -22,7 +22,7 @@ bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out, 
     return status;
 }
 
-/* What the push runs keeps the device busy while that which is timed is launched. */
+/* The push runs the chunk as well, which keeps the device busy while the timed run is launched. */
 qv_status
 bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens, double *ms,
                 qv_error *err)
@@ -38,7 +38,8 @@ bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens
 
 /* ---- the limit ------------------------------------------------------------------------------- */
 
-/* The bare operations of one kind in the plan's list, `times` over; each gemm with its own weight. */
+/* Opens the bare operations of one kind in the plan's list, repeated `times` times; each GEMM has
+ * its own weight. */
 static qv_status
 open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t times,
           struct bench_ops *out, qv_error *err)
@@ -61,7 +62,7 @@ open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t tim
     return status;
 }
 
-/* The attentions of each chunk, a layer behind the other, get its list, or that of its windows. */
+/* Gives the attention of every layer of a chunk that chunk's list of segments, or of windows. */
 static void
 hand_out_lists(const qv_plan *plan, size_t chunk, size_t layers, const struct qv_buffer lists[2],
                struct bench_limit *l)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench conv3d: every legal lowering of convolutions side by side. bench patch-embed: the
- * towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are made and
- * run once through the public API; what is timed is their work on the device.
+ * qwenvit bench conv3d times every legal lowering of convolutions side by side. bench patch-embed
+ * times the towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are
+ * made and run once through the public API; their work on the device is timed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ struct subject {
     qv_conv3d_desc desc; /* with its dtype */
     qv_conv3d_info info;
     qv_conv3d_way ways[QV_LOWERING_COUNT];
-    char text[1000]; /* of desc */
+    char text[1000]; /* desc as text */
     void *x, *y;
     float *weight, *bias;
 };
@@ -49,7 +49,8 @@ ask(struct subject *s, qv_error *err)
     return status;
 }
 
-/* A convolution ready to run; lowering NULL: chosen, and measured where the context tunes. */
+/* Creates a convolution. With lowering NULL one is chosen, which is measured if the context
+ * tunes. */
 static qv_status
 create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error *err)
 {
@@ -70,7 +71,7 @@ create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error 
     return status;
 }
 
-/* Measures what the tune file does not hold; from then on that is the choice. */
+/* Measures what the tune file does not hold; the result is the choice from then on. */
 static qv_status
 tune(struct subject *s, qv_error *err)
 {
@@ -105,7 +106,7 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
     return b->o->tune ? tune(s, err) : QV_OK;
 }
 
-/* One way of it, on data that lies on the device. */
+/* One way to run the convolution, on data that lies on the device. */
 struct way_run {
     qv_conv3d *conv;
     struct bench_list list;
@@ -145,7 +146,7 @@ time_way(const struct subject *s, qv_lowering lowering, struct bench_times *out,
     return status;
 }
 
-/* A record of one way, all but its extras and note. */
+/* Returns a record of one way, without its extras and note. */
 static struct bench_record
 record_of(const struct subject *s, const char *work, qv_lowering lowering)
 {
@@ -194,7 +195,7 @@ run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error
     return status;
 }
 
-/* "name: description", with the dtypes asked for where it has none. */
+/* Runs a line "name: description"; if it has no dtype, in the dtypes that the options ask for. */
 static qv_status
 run_line(void *user, char *line, qv_error *err)
 {
@@ -222,7 +223,7 @@ run_line(void *user, char *line, qv_error *err)
     return status;
 }
 
-/* Of a list: lines that describe something. */
+/* Counts the lines of a list that are neither blank nor comments. */
 static int64_t
 count_lines(const char *list)
 {
@@ -286,7 +287,7 @@ struct tower {
     int64_t hidden, channels, temporal, patch, merge;
 };
 
-/* Every patch embedding of the published towers. */
+/* The patch embeddings of all published towers. */
 static const struct tower towers[] = {
     { "S", 768, 3, 2, 16, 2 },        /* Qwen3.5 0.8B */
     { "M", 1024, 3, 2, 16, 2 },       /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
@@ -296,10 +297,10 @@ static const struct tower towers[] = {
 
 static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
-#define MOST_RUN_MS 2000 /* of one run, where --rows does not ask for more */
+#define MOST_RUN_MS 2000 /* limit for one run, unless --rows asks for more */
 
-/* Frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches. False if
- * neither is possible. */
+/* Describes frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches.
+ * Returns false if neither is possible. */
 static bool
 as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
 {
@@ -337,20 +338,21 @@ as_rows(const struct tower *t, int64_t rows, qv_dtype dtype)
                              .dtype = dtype };
 }
 
-/* What is timed of a patch embedding of so many rows, besides the library's own Conv3d. */
+/* The works that are timed for a patch embedding of so many rows, besides the library's own
+ * Conv3d. */
 enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, N_EMBEDS };
 
 struct embed {
     struct bench *b;
     char work[160];
     int64_t rows;
-    struct subject subjects[N_EMBEDS]; /* of GEMM_ALONE none */
+    struct subject subjects[N_EMBEDS]; /* GEMM_ALONE has none */
     struct way_run ways[N_EMBEDS];
     struct bench_ops gemm;
     struct qv_memory *weight;
     bool has_bytes;
     struct bench_times times[N_EMBEDS];
-    double floor_ms; /* of FROM_BYTES */
+    double floor_ms; /* floor of FROM_BYTES */
 };
 
 static void
@@ -365,7 +367,7 @@ close_embed(struct embed *e)
         e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
 }
 
-/* The GEMM that patchify comes down to, without what is fused to it. */
+/* Opens the GEMM that patchify comes down to, without its epilogue. */
 static qv_status
 open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
 {
@@ -381,9 +383,9 @@ open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
                             &e->weight, &stride, err);
     if (!status)
         e->gemm.calls[0].operands[1] = (struct qv_buffer){ e->weight, 0 };
-    /* bytes are read once and rows are written once */
+    /* bytes are read once, and rows are written once */
     e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy_bytes *
-                  1e3; /* and the GEMM's time, when it is known */
+                  1e3; /* time_embed adds the GEMM's time */
     return status;
 }
 
@@ -406,7 +408,7 @@ open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err
     return status;
 }
 
-/* Alternately, because they are compared with one another. */
+/* Times the works alternately, because they are compared with one another. */
 static qv_status
 time_embed(struct embed *e, qv_error *err)
 {
@@ -453,7 +455,8 @@ report_patchify(const struct embed *e, int which, qv_error *err)
     return bench_report(e->b, &r, err);
 }
 
-/* The library's own Conv3d, which may take a hundred times as long: after the others. */
+/* Times the library's own Conv3d. It comes after the others, since it may take a hundred times as
+ * long. */
 static qv_status
 run_direct(const struct embed *e, double *ms, qv_error *err)
 {
@@ -476,7 +479,7 @@ run_direct(const struct embed *e, double *ms, qv_error *err)
     return bench_report(e->b, &r, err);
 }
 
-/* *longest_ms: the slowest way's time. */
+/* *longest_ms becomes the slowest way's time. */
 static qv_status
 run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, double *longest_ms,
          qv_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the parts of `qwenvit bench job` share. */
+/* Declarations that the parts of `qwenvit bench job` share. */
 #ifndef QV_TOOLS_JOB_BENCH_H
 #define QV_TOOLS_JOB_BENCH_H
 
@@ -10,17 +10,17 @@
 
 struct job_bench {
     struct bench b;
-    struct tool_options o; /* of the runs: what they print goes nowhere */
+    struct tool_options o; /* options of the runs, whose output is discarded */
     struct tool_devices devices;
     qv_decoder *decoder;
     qv_model_info m;
-    char *made, *work; /* folders: of clips, which stay; of what is written, which goes */
-    char *list_file;   /* of the clips that are made */
+    char *made, *work; /* folder of clips, which stays; folder of output, which is removed */
+    char *list_file;   /* list of the clips that are made */
     struct tool_list list;
-    qv_item *items; /* [list.n]: what the clips are once they are decoded */
+    qv_item *items; /* [list.n]: each clip as an item, known once it is decoded */
     int64_t patches, tokens;
-    uint64_t bytes; /* of all tokens */
-    void *data;     /* frames, or a clip's tokens: random bytes */
+    uint64_t bytes; /* size of all tokens */
+    void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
     bool wrong;                               /* a stage was measured wrongly */
     qv_tokens one;                            /* the largest item's, for one by one */
@@ -33,15 +33,15 @@ job_rows_of(const qv_item *item)
     return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
 }
 
-/* How many devices work in a way. */
+/* Returns how many devices work in a way. */
 static inline size_t
 job_devices_of(const struct job_bench *j, enum bench_job_way way)
 {
     return way == BENCH_JOB_DEVICE ? 1 : j->devices.n;
 }
 
-/* job_stages.c: one run of each way; user: a struct job_bench that is open. Decoding finds out what the
- * clips are, so it comes first. */
+/* job_stages.c: each work runs its way once; user is a struct job_bench that is open. Decoding
+ * finds out what the clips are, so it must come first. */
 extern bench_work *const job_works[BENCH_JOB_WAYS];
 
 /* job_clips.c: the shape of the clips that are made and copied; how often each is repeated in its file; and all

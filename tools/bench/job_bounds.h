@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `qwenvit bench job` times, and which of it bounds which: pure functions. */
+/* The ways that `qwenvit bench job` times, and which of them bound which: pure functions. */
 #ifndef QV_TOOLS_BENCH_JOB_BOUNDS_H
 #define QV_TOOLS_BENCH_JOB_BOUNDS_H
 
@@ -19,11 +19,11 @@ enum bench_job_way {
 };
 
 struct bench_job_name {
-    const char *name, *label; /* of records; of the table */
+    const char *name, *label; /* name in records; label in the table */
 };
 extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 
-/* The stages that a way is made of: the slowest of them, and (for few cores) all together. */
+/* The stages of a way: the slowest of them, and (for few cores) the sum of all. */
 struct bench_job_bounds {
     double slowest_ms, sum_ms; /* 0: it has none */
     enum bench_job_way slowest;
@@ -31,8 +31,9 @@ struct bench_job_bounds {
 struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],
                                             enum bench_job_way way);
 
-/* A job does all that each of its stages does: one that is quicker than a stage alone, by more than times
- * scatter, proves that the stage was measured wrongly. QV_ESTATE, naming both. 0 ms: it was not timed. */
+/* Checks that no job is quicker than one of its stages alone by more than times scatter: a job does
+ * all that its stages do, so the stage's measurement would be wrong. Returns QV_ESTATE, naming
+ * both. 0 ms means that a way was not timed. */
 qv_status bench_job_check(const double ms[BENCH_JOB_WAYS], qv_error *err);
 
 #endif

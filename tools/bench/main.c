@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-bench SUBCOMMAND ...: `qwenvit bench` and `qwenvit profile` start it. */
+/* The program qwenvit-bench, which `qwenvit bench` and `qwenvit profile` start. */
 #include "command/tool.h"
 
 static const struct tool tools[] = {
@@ -20,8 +20,9 @@ static const struct tool tools[] = {
       .run = tool_bench },
     { .name = "profile",
       .arguments = "[CLIP]",
-      .does = "Where the time goes: every layer and operation with its time, bytes, FLOPs and "
-              "share of the roofline.",
+      .does =
+          "Shows where the time goes: every layer and operation with its time, bytes, FLOPs and "
+          "share of the roofline.",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
       .run = tool_profile },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a bench says of its own times: how long they will take, and whether they are to be trusted. */
+/* Estimates how long a bench will take, and whether its times can be trusted. */
 #include "outlook.h"
 
 double
@@ -17,6 +17,6 @@ bench_rest_s(const double *first_ms, int n, int64_t repeats)
 double
 bench_scatter(double median_ms, double p90_ms)
 {
-    const double far = 1.5, clock_ms = 0.02; /* below which the clocks themselves differ */
+    const double far = 1.5, clock_ms = 0.02; /* below this the clocks themselves differ */
     return p90_ms > far * median_ms && p90_ms - median_ms > clock_ms ? p90_ms / median_ms : 0;
 }

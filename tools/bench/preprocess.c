@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit bench preprocess: decoding a clip, resizing a frame, turning a frame pair into patch
- * rows. */
+/* qwenvit bench preprocess: times decoding a clip, resizing a frame, and turning a frame pair into
+ * patch rows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 struct preprocess_bench {
     struct bench b;
-    const char *clip; /* NULL: frames of --size */
+    const char *clip; /* NULL: random frames of --size */
     qv_decoder *decoder;
     qv_preprocess image, video;
     int64_t h, w, out_h, out_w;
@@ -35,7 +35,7 @@ open_clip(const struct decode *d, qv_clip **out, qv_error *err)
     return qv_clip_open(d->p->clip, &d->p->image, &d->p->video, &options, out, err);
 }
 
-/* The clip from end to end, as encoding reads it, with nobody behind. */
+/* Decodes the clip from end to end, as encoding reads it, and discards the frames. */
 static qv_status
 decode(void *user, double *ms, qv_error *err)
 {
@@ -74,7 +74,8 @@ report_decode(struct preprocess_bench *p, const struct decode *d, const qv_clip_
     return bench_report(&p->b, &r, err);
 }
 
-/* In a process of its own and in this one, in turn: the difference is what isolation costs. */
+/* Times decoding in a process of its own and in this one, alternately: the difference is the cost
+ * of isolation. */
 static qv_status
 time_decode(struct preprocess_bench *p, qv_error *err)
 {
@@ -117,7 +118,7 @@ resize(void *user, double *ms, qv_error *err)
     return qv_resize_bicubic(p->src, p->h, p->w, p->w * 3, p->dst, p->out_h, p->out_w, err);
 }
 
-/* A record of one frame of this bench's size. */
+/* Reports one frame of this bench's size. */
 static qv_status
 report_frame(struct preprocess_bench *p, const char *way, qv_dtype dtype, struct bench_times times,
              double flops, double bytes, qv_error *err)
@@ -157,7 +158,7 @@ time_resize(struct preprocess_bench *p, qv_error *err)
 
 enum { PAIR = 2 };
 
-/* A clip of one frame pair. */
+/* Uploads the tables for a clip of one frame pair. */
 static qv_status
 upload_tables(const struct preprocess_bench *p, const struct qv_op_patchify *op,
               const struct bench_ops *ops, qv_error *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit profile: where a chunk's time goes, operation by operation and layer by layer. Each
- * operation is run, timed by the device's clock and waited for on its own; the chunk as it is
- * encoded is timed beside it.
+ * qwenvit profile: shows where a chunk's time goes, by operation and by layer. Each operation is
+ * run on its own, timed by the device's clock and waited for; beside that the chunk is timed as
+ * encoding runs it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,16 +25,16 @@ struct profile {
     struct bench b;
     qv_model *model;
     qv_model_info m;
-    qv_clip *clip; /* NULL: seeded frames */
+    qv_clip *clip; /* NULL: seeded random frames */
     qv_clip_info clip_info;
     qv_plan *plan;
     qv_plan_info info;
     const struct qv_step *steps;
-    size_t n; /* steps */
+    size_t n; /* number of steps */
     struct row *rows;
-    double *ms;          /* of the last chunk, by step */
+    double *ms;          /* times of the last chunk, by step */
     qv_item whole, item; /* the clip; a chunk of it, with the frames that were read last */
-    int64_t pairs, next; /* of a chunk; the first that was not read */
+    int64_t pairs, next; /* frame pairs of a chunk; the first pair that was not read yet */
     uint8_t *frames;
     size_t frame_bytes;
     int64_t n_chunks;
@@ -55,7 +55,7 @@ close_all(struct profile *p)
     free(p->tokens.tokens);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static qv_status
 open_plan(struct profile *p, qv_error *err)
@@ -104,8 +104,9 @@ open_data(struct profile *p, qv_error *err)
     return QV_OK;
 }
 
-/* Names what runs each operation, and the layer that it belongs to. In the list only a layer's last
- * operation has its name; those before it belong to it too, and so does the conversion behind a merger. */
+/* Names the kernel of each operation, and its layer. In the list only a layer's last operation has
+ * the layer's name; the operations before it belong to it too, and so does the conversion behind a
+ * merger. */
 static void
 name_layers(struct profile *p)
 {
@@ -148,7 +149,7 @@ open_all(struct profile *p, const struct tool_options *o, qv_error *err)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The clip's next chunk; after its end the last one stays. */
+/* Reads the clip's next chunk; after the clip's end the last chunk stays. */
 static qv_status
 next_frames(struct profile *p, qv_error *err)
 {
@@ -199,9 +200,9 @@ run_all(struct profile *p, qv_error *err)
     return status;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- printing -------------------------------------------------------------------------------- */
 
-/* Several operations together. */
+/* The sum of several operations. */
 struct sum {
     int64_t calls;
     double ms, flops, bytes;
@@ -249,7 +250,7 @@ same_kernel(const struct profile *p, size_t a, size_t b)
            !strcmp(p->rows[a].kernel, p->rows[b].kernel);
 }
 
-/* Operations of a kind that one kernel runs, together. */
+/* Prints the operations of a kind, summed by kernel. */
 static void
 print_kind(const struct profile *p, enum qv_op_kind kind)
 {
@@ -275,7 +276,8 @@ print_kinds(const struct profile *p)
     print_sum(p, "all", total(p), "");
 }
 
-/* The part of a layer's name that it shares with others: "blocks" of "blocks.0". */
+/* Returns the length of the part of a layer's name that it shares with others: "blocks" in
+ * "blocks.0". */
 static size_t
 stem(const char *layer)
 {
@@ -288,7 +290,7 @@ same_stem(const char *a, const char *b)
     return stem(a) == stem(b) && !strncmp(a, b, stem(a));
 }
 
-/* Layers that share a stem, together, and where they are several also the mean of one. */
+/* Prints sums of the layers that share a stem; if there are several, also the mean of one. */
 static void
 print_layers(const struct profile *p)
 {
@@ -345,7 +347,7 @@ emit_steps(struct profile *p, qv_error *err)
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-enum { LAYERS = 1, OPERATIONS = 2 }; /* tracks: thread ids of one process */
+enum { LAYERS = 1, OPERATIONS = 2 }; /* tracks, as thread ids of one process */
 
 static json_t *
 name_event(const char *what, int track, const char *name)
@@ -354,8 +356,8 @@ name_event(const char *what, int track, const char *name)
                      track, "args", "name", name);
 }
 
-/* An event of a span of the last chunk, in which each operation begins where the one before ended;
- * times in microseconds, as the format wants them. */
+/* Makes an event for a span of the last chunk, in which each operation begins where the previous
+ * one ended. The format wants times in microseconds. */
 static json_t *
 span_event(const struct profile *p, const char *name, const char *category, int track, size_t first,
            size_t last)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations alone on a device, and with them its roofline: the best GEMM, and the best rate at which
- * memory is read or copied. */
+/* Runs operations alone on a device, and measures its roofline: the best GEMM, and the best rate at
+ * which memory is read or copied. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-enum { BLOCK_BYTES = 1 << 20 }; /* of random values; longer data repeats it */
+enum { BLOCK_BYTES = 1 << 20 }; /* bytes of random values; longer data repeats them */
 
 void
 bench_fill(void *data, qv_dtype dtype, size_t bytes)
@@ -28,7 +28,8 @@ bench_fill(void *data, qv_dtype dtype, size_t bytes)
         memcpy((char *)data + at, data, bytes - at < block ? bytes - at : block);
 }
 
-/* An attention's list: equal segments, as many as it takes, which are all rows. */
+/* Fills an attention's list with equal segments, as many as it takes, which together have all
+ * rows. */
 static void
 fill_segments(const struct qv_op_attention *op, int32_t *list)
 {
@@ -45,14 +46,16 @@ fill_segments(const struct qv_op_attention *op, int32_t *list)
     }
 }
 
-/* A table of int32, of which each row has one or four values in turn that there are: a place is
- * frames of one patch each, of which rows use all. */
+/* Fills a table of int32 with valid values. Rows cycle through the valid range of each column, of
+ * which there are one or four. A place has frames of one patch each, so that its rows use all
+ * patches. */
 static void
 fill_table(const struct qv_op *op, int operand, int32_t *to)
 {
     enum { PLACES = 1 };
     const struct qv_view view = qv_op_view(op, operand);
-    int64_t least[4] = { 0 }, n[4] = { 1, 1, 1, 1 }; /* of a column, and of every fourth from it */
+    int64_t least[4] = { 0 }, n[4] = { 1, 1, 1, 1 }; /* least value and number of values of column j
+                                                      * % 4 */
     if (op->kind == QV_OP_attention) {
         fill_segments(&op->u.attention, to);
         return;
@@ -101,13 +104,14 @@ fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, 
 
 /* Launching a recording takes a GPU some microseconds, so it must run for much longer. */
 #define LEAST_RECORDING_MS 0.5
-enum { MOST_RECORDED = 4096 }; /* calls */
+enum { MOST_RECORDED = 4096 }; /* limit for calls in a recording */
 
 qv_status
 bench_elapsed(qv_context *ctx, double *ms, qv_error *err)
 {
     const struct qv_backend *be = ctx->backend;
-    qv_status status = be->wait(ctx->dev, QV_MARK_END, err); /* and so for what is before it */
+    qv_status status = be->wait(ctx->dev, QV_MARK_END, err); /* this also waits for everything
+                                                              * before the mark */
     return status ? status : be->elapsed(ctx->dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
 }
 
@@ -154,8 +158,8 @@ record(struct bench_list *l, int64_t times, qv_error *err)
     return status;
 }
 
-/* Repeats short calls until the recording is long enough. A short one's time is mostly launching, so
- * the first estimate of how many are needed can be too low. */
+/* Repeats short calls until the recording is long enough. The time of a short recording is mostly
+ * launching, so the first estimate of how many are needed can be too low. */
 static qv_status
 record_enough(struct bench_list *l, qv_error *err)
 {
@@ -163,7 +167,7 @@ record_enough(struct bench_list *l, qv_error *err)
     for (;;) {
         double ms = 0;
         qv_status status = record(l, times, err);
-        for (int i = 0; i < 2 && !status; i++) /* the first to warm up */
+        for (int i = 0; i < 2 && !status; i++) /* the first one warms up */
             status = time_once(l, &ms, err);
         if (status || ms >= LEAST_RECORDING_MS || times == most)
             return status;
@@ -202,7 +206,7 @@ bench_list_close(struct bench_list *l)
 struct slot {
     size_t bytes, at;
     qv_dtype dtype;
-    const struct qv_op *op; /* the one that takes most of it */
+    const struct qv_op *op; /* the operation that uses most of the slot */
 };
 
 static qv_status
@@ -220,7 +224,7 @@ prepare(struct bench_ops *b, const struct qv_op *ops, struct slot *slots, size_t
         struct qv_view views[QV_MAX_OPERANDS];
         int n = qv_op_views(op, views);
         for (int j = 0; j < n; j++) {
-            int first; /* of those beside one another: the rows are in its slot */
+            int first; /* operands that share rows lie in the first one's slot */
             size_t before =
                 (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
             size_t bytes = before + views[j].bytes;
@@ -363,8 +367,9 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     return status;
 }
 
-/* Enqueues the steps before step i as a recording. It keeps the device busy while step i is launched,
- * which may take longer than the step itself, and leaves the caches as they are in a real chunk. */
+/* Enqueues the steps before step i as a recording. It keeps the device busy while step i is
+ * launched, which may take longer than the step itself, and leaves the caches as they are in a real
+ * chunk. */
 static qv_status
 lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_recording **lead,
         qv_error *err)
@@ -395,18 +400,18 @@ bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *e
     return status;
 }
 
-/* ---- the roofline -------------------------------------------------------------------------------- */
+/* ---- the roofline ---------------------------------------------------------------------------- */
 
-/* Sizes grow until a run takes a good part of this. Someone who asks for few repeats wants a quick
- * answer, so it is less then. */
+/* Returns how long a run should be: sizes grow until one takes a good part of it. A user who asks
+ * for few repeats wants a quick answer, so it is less then. */
 static double
 long_ms(const struct bench *b)
 {
     return b->o->repeats < 7 ? 100 * (double)b->o->repeats / 7 : 100;
 }
 
-/* The shortest of several runs after one to warm up: what makes a run longer is not the machine's
- * limit. */
+/* Finds the shortest of several runs after one that warms up: anything that makes a run longer is
+ * not the machine's limit. */
 static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
@@ -421,7 +426,7 @@ best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *er
 }
 
 struct timed {
-    double ms, flops, bytes; /* of a run */
+    double ms, flops, bytes; /* values of one run */
 };
 
 static qv_status
@@ -464,15 +469,16 @@ measure_peak(struct bench *b, qv_dtype dtype, qv_error *err)
     return QV_OK;
 }
 
-/* A GEMM of one row reads a matrix once and writes next to nothing, which is up to twice as fast
- * as a copy: CPUs read memory before they write it. Sizes grow as in measure_copy, for the same
- * reasons; only the last is sure not to come from a cache. */
+/* Measures reading by a GEMM of one row, which reads a matrix once and writes almost nothing. It is
+ * up to twice as fast as a copy, since CPUs read memory before they write it. Sizes grow as in
+ * measure_copy, for the same reasons; only the last is certain not to come from a cache. */
 static qv_status
 measure_reading(struct bench *b, qv_dtype dtype, qv_error *err)
 {
     static const struct {
         int64_t size;
-        double most; /* of long_ms(), that the size before may have taken */
+        double most; /* the size is tried if the one before took less than this share of
+                      * long_ms() */
     } sizes[] = { { 4096, 1 }, { 8192, 0.125 }, { 16384, 0.01 } };
     struct timed t = { 0 };
     qv_status status = QV_OK;
@@ -486,7 +492,7 @@ measure_reading(struct bench *b, qv_dtype dtype, qv_error *err)
     return status;
 }
 
-/* A copy of a buffer, the mean of one there and one back. */
+/* Times a copy of a buffer, as the mean of one there and one back. */
 static qv_status
 time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
 {
@@ -510,14 +516,16 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     return status;
 }
 
-/* Buffers are far larger than any cache, except on a slow device, where caches do not matter. The
- * largest are for GPUs, which copy them in a fraction of a millisecond. */
+/* Measures the copy rate. Buffers are far larger than any cache, except on a slow device, where
+ * caches do not matter. The largest are for GPUs, which copy them in a fraction of a
+ * millisecond. */
 static qv_status
 measure_copy(struct bench *b, qv_error *err)
 {
     static const struct {
         size_t mib;
-        double most; /* of long_ms(), that the size before may have taken */
+        double most; /* the size is tried if the one before took less than this share of
+                      * long_ms() */
     } sizes[] = { { 16, 1 }, { 64, 0.125 }, { 256, 0.125 }, { 512, 0.01 } };
     double ms = 0;
     qv_status status = QV_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench start: the command beside this program as users start it, from the process's start to
- * its end: one short clip to its file, and `info` of the checkpoint. Each has a cache folder of its
- * own, empty the first time, which is told apart.
+ * qwenvit bench start: times the command beside this program as users start it, from the process's
+ * start to its end: encoding one short clip to its file, and `info` of the checkpoint. Each has a
+ * cache folder of its own, which is empty the first time, so the first time is reported apart.
  */
-#define _GNU_SOURCE /* environ */
+#define _GNU_SOURCE /* for environ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,10 +26,10 @@ enum { MOST_ARGUMENTS = 32, NUMBER_BYTES = 24 };
 enum { ENCODE, INFO, N_WAYS };
 static const char *const names[N_WAYS] = { [ENCODE] = "encode", [INFO] = "info" };
 
-/* One of the commands. */
+/* One command to time. */
 struct start_way {
     const char *program, *name, *cache;
-    const char *arguments[MOST_ARGUMENTS]; /* NULL at the end */
+    const char *arguments[MOST_ARGUMENTS]; /* ends with NULL */
     int n;
     double first_ms; /* 0: it was not run yet */
 };
@@ -37,12 +37,13 @@ struct start_way {
 struct start_bench {
     struct bench b;
     char program[PATH_MAX];
-    char *clip, *work, *tokens, *caches[N_WAYS]; /* clip, work: in -o, unless the clip was given */
+    char *clip, *work, *tokens, *caches[N_WAYS]; /* clip and work are files in -o, unless the user
+                                                  * gave the clip */
     char device[NUMBER_BYTES], threads[NUMBER_BYTES];
     struct start_way ways[N_WAYS];
 };
 
-/* ---- a command ------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 static void
 add(struct start_way *w, const char *option, const char *value)
@@ -52,7 +53,7 @@ add(struct start_way *w, const char *option, const char *value)
         w->arguments[w->n++] = value;
 }
 
-/* The device as this command was asked for it. */
+/* Passes on the device options of this command. */
 static void
 add_device(struct start_bench *t, struct start_way *w)
 {
@@ -92,7 +93,7 @@ name_commands(struct start_bench *t)
     }
 }
 
-/* What it prints goes nowhere, what it complains of to where this command's complaints go. */
+/* Starts the command. Its output is discarded, and its messages go where this command's go. */
 static int
 spawn(const struct start_way *w, pid_t *pid)
 {
@@ -101,13 +102,13 @@ spawn(const struct start_way *w, pid_t *pid)
     if (code)
         return code;
     code = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (!code) /* which takes char *const [], and changes none */
+    if (!code) /* it takes char *const [], but changes nothing */
         code = posix_spawn(pid, w->program, &actions, NULL, (char *const *)w->arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     return code;
 }
 
-/* A bench_work: from the start of the process until it has ended. */
+/* This bench_work times a process from its start to its end. */
 static qv_status
 run_command(void *user, double *ms, qv_error *err)
 {
@@ -171,7 +172,7 @@ close_all(struct start_bench *t)
         free(t->caches[i]);
 }
 
-/* ---- what it came to ------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 
 static qv_status
 report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
@@ -202,7 +203,7 @@ run_all(struct start_bench *t, qv_error *err)
     for (int i = 0; i < N_WAYS; i++)
         runs[i] = (struct bench_run){ .work = run_command, .user = &t->ways[i] };
     s = bench_time(&t->b, runs, N_WAYS, err);
-    if (!s) /* not before: the device would be awake */
+    if (!s) /* opened only now: an open device would be awake during the timing */
         s = tool_open_context(o, &t->b.ctx, err);
     if (s)
         return s;

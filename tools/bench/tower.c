@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench tower: a chunk's work on the device against its limit, the GEMMs and the attention
- * of the same chunk alone (each layer with its own weights, nothing between them, run in turn), and
- * its floor: the limit and what moving the bytes of everything between takes at the copy rate. Beside
- * that the same chunk as callers see it (calls.c), alone and in a stream; all of it in turn, so that
- * one over another means something on a machine that is disturbed.
+ * qwenvit bench tower: times a chunk's work on the device and compares it with its limit, which is
+ * the GEMMs and the attention of the same chunk alone (each layer with its own weights, nothing
+ * between them), and with its floor, which is the limit plus the time to move the bytes of all
+ * other operations at the copy rate. It also times the same chunk as callers see it (calls.c),
+ * alone and in a stream. All of these run alternately, so that their ratios mean something even on
+ * a machine that is disturbed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "error.h"
 
 enum { ENCODE, STREAMED, CALLS, N_RUNS = CALLS + BENCH_CALLS + BENCH_LIMIT_RUNS };
-enum { STREAMED_CHUNKS = 8 }; /* where the grid is one chunk */
+enum { STREAMED_CHUNKS = 8 }; /* used if the grid is one chunk */
 
 struct tower_bench {
     struct bench b;
@@ -22,14 +23,15 @@ struct tower_bench {
     qv_plan *plan;
     qv_plan_info info;
     int64_t pairs; /* frame pairs in a chunk */
-    double flops;  /* of a chunk */
+    double flops;  /* FLOPs of a chunk */
     struct bench_calls calls;
     struct bench_limit limit;
-    int64_t stream_chunks, stream_pairs; /* of one stream */
-    struct bench_run runs[N_RUNS];       /* calls' from CALLS on, and behind them: */
+    int64_t stream_chunks, stream_pairs; /* chunks and frame pairs of one stream */
+    struct bench_run runs[N_RUNS];       /* the calls begin at CALLS, and the limit's runs follow
+                                          * them */
     struct bench_run *limit_runs;
     double plan_new_ms, plan_seen_ms;
-    double kind_ms[QV_OP_COUNT]; /* step by step */
+    double kind_ms[QV_OP_COUNT]; /* times of the operations one by one, by kind */
 };
 
 static void
@@ -42,9 +44,9 @@ close_all(struct tower_bench *t)
     bench_close(&t->b);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
-/* A dense plan of so many frame pairs, or that which suits the grid. */
+/* Opens a dense plan of so many frame pairs, or the plan that suits the grid. */
 static qv_status
 open_plan(struct tower_bench *t, qv_error *err)
 {
@@ -61,13 +63,13 @@ open_plan(struct tower_bench *t, qv_error *err)
         return status;
     qv_plan_get_info(t->plan, &t->info);
     t->pairs = t->info.capacity.rows / pair_rows;
-    if (!o->bench_chunk) /* there may be room for more */
+    if (!o->bench_chunk) /* the plan may have room for more */
         t->pairs = t->pairs < g[0] ? t->pairs : g[0];
     return QV_OK;
 }
 
 static bool
-is_clip(const struct tower_bench *t) /* of several chunks */
+is_clip(const struct tower_bench *t) /* whether the grid takes several chunks */
 {
     return t->b.o->grid[0] > t->pairs;
 }
@@ -102,7 +104,8 @@ open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Sees to a full chunk on the device, where other plans and streams may have left something else. */
+/* Makes sure that a full chunk is on the device, since other plans and streams may have left
+ * something else. */
 static qv_status
 be_there(struct tower_bench *t, qv_error *err)
 {
@@ -110,8 +113,8 @@ be_there(struct tower_bench *t, qv_error *err)
     return t->calls.there == t->plan ? QV_OK : bench_call_run(whole_call(t), &ms, err);
 }
 
-/* On a device that work is launched on, the chunk is run twice and the second run is timed: the first
- * keeps the device busy until the second is launched. */
+/* On a device to which work is launched, the chunk is run twice and the second run is timed: the
+ * first keeps the device busy until the second is launched. */
 static qv_status
 encode(void *user, double *ms, qv_error *err)
 {
@@ -124,7 +127,8 @@ encode(void *user, double *ms, qv_error *err)
     return status ? status : bench_elapsed(t->b.ctx, ms, err);
 }
 
-/* Chunks one behind the other, as many pushed ahead as the plan takes; by the host's clock. */
+/* Streams chunks one behind the other, as many pushed ahead as the plan takes; timed by the host's
+ * clock. */
 static qv_status
 stream(void *user, double *ms, qv_error *err)
 {
@@ -178,7 +182,7 @@ run_all(struct tower_bench *t, qv_error *err)
     return status ? status : time_kinds(t, err);
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 
 static struct bench_bounds
 bounds_of(const struct tower_bench *t)
@@ -198,14 +202,14 @@ patches(const struct tower_bench *t, int64_t pairs)
     return pairs * t->b.o->grid[1] * t->b.o->grid[2];
 }
 
-/* The time of a chunk in a stream. */
+/* Returns the time per chunk in a stream. */
 static double
 streamed_ms(const struct tower_bench *t)
 {
     return t->runs[STREAMED].times.median_ms / (double)t->stream_chunks;
 }
 
-/* The same for a patch. */
+/* Returns the time per patch in a stream. */
 static double
 patch_us(const struct tower_bench *t)
 {
@@ -238,7 +242,8 @@ encode_json(const struct tower_bench *t)
     return j;
 }
 
-/* Of a clip of several chunks all of it; else a chunk in a stream of several. */
+/* Reports the stream: for a clip of several chunks all of it, else one chunk in a stream of
+ * several. */
 static qv_status
 report_stream(struct tower_bench *t, const char *model, struct bench_record r, qv_error *err)
 {

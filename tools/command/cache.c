@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache: what is asked of it, and what all of it needs. */
+/* qwenvit cache: chooses the mode, and has functions that all modes need. */
 #include "cache.h"
 
 #include "error.h"
@@ -67,7 +67,7 @@ tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err)
     return s;
 }
 
-/* What is asked of a cache beside making it. */
+/* Counts the modes other than making a cache that the options ask for. */
 static int
 count_asked(const struct tool_options *o)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* In place of `qwenvit cache` in a build that cannot have it. */
+/* Stands in for `qwenvit cache` in a build that cannot have it. */
 #include "cache.h"
 
 int

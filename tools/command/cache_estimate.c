@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache --dry-run: what a run would do, and what that takes. */
+/* qwenvit cache --dry-run: estimates what a run would do, and what it would take. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 
@@ -13,15 +13,15 @@ struct forecast {
     const struct tool_options *o;
     qv_model_info model;
     qv_cache_layout layout;
-    struct tool_list list; /* then: those of it that are wanted */
+    struct tool_list list; /* the list; after find_wanted only the clips that are wanted */
     qv_cache_fill_counts counts;
     struct tool_estimate sums;
-    double bytes; /* on the disk */
+    double bytes; /* size on the disk */
     qv_cache_rate rate;
     bool has_rate;
 };
 
-/* The numbers of the model: no weights are loaded. */
+/* Reads the model's numbers without loading weights. */
 static qv_status
 describe_model(struct forecast *f, qv_error *err)
 {
@@ -41,7 +41,7 @@ describe_model(struct forecast *f, qv_error *err)
     return s;
 }
 
-/* Leaves of the list what a run would do. */
+/* Reduces the list to the clips that a run would compute. */
 static qv_status
 find_wanted(struct forecast *f, qv_error *err)
 {
@@ -69,7 +69,8 @@ find_wanted(struct forecast *f, qv_error *err)
     return s;
 }
 
-/* Hours for all, and for all by tokens of the cache's own rate; below 0: it cannot be told. */
+/* Returns the estimated hours, by --rate or by the tokens of the cache's own rate; below 0:
+ * unknown. */
 static double
 hours(const struct forecast *f)
 {

@@ -12,14 +12,14 @@
 
 /* ---- --status -------------------------------------------------------------------------------- */
 
-/* What there is, of all keys or of those in a list. */
+/* Counts of all keys, or of the keys in a list. */
 struct status {
     qv_cache_info info;
     int64_t ok, failed, missing, changed, gone;
-    json_t *failures; /* {"key", "code", "error"} */
+    json_t *failures; /* records with "key", "code" and "error" */
 };
 
-/* The record of a key that failed, added to the failures or said. */
+/* Reports a failed key: adds its record to the failures, or prints its error. */
 static qv_status
 tell_failure(const struct tool_options *o, const qv_cache *c, int64_t i, struct status *st,
              qv_error *err)
@@ -93,7 +93,7 @@ damage_json(const qv_cache *c)
     return list;
 }
 
-/* What made the cache, as its description says it; NULL for lack of memory. */
+/* Returns the model that made the cache, from its description; NULL for lack of memory. */
 static json_t *
 model_json(const qv_cache_info *in)
 {
@@ -269,7 +269,7 @@ tool_cache_get(const struct tool_options *o)
 
 /* ---- --check --------------------------------------------------------------------------------- */
 
-/* Of the parts that are damaged. */
+/* Counts the damaged parts that are superseded. */
 static int64_t
 count_superseded(const qv_cache *c)
 {
@@ -308,7 +308,7 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
                (long long)n, (long long)info.n_parts, (long long)*n_bad, (long long)info.n_damaged);
         printf(superseded ? ", %lld of them superseded (--prune)\n" : "\n", (long long)superseded);
         if (*n_bad)
-            printf("--delete KEY removes a bad key; run it again: it is made again\n");
+            printf("--delete KEY removes a bad key, and the next run makes it again\n");
         return QV_OK;
     }
     json_t *j =
@@ -337,7 +337,8 @@ tool_cache_check(const struct tool_options *o)
 
 /* ---- --keys ---------------------------------------------------------------------------------- */
 
-/* A key a line; one with control characters as JSON, which has none. */
+/* Prints a key on a line; a key with control characters as a JSON string, in which they are
+ * escaped. */
 static void
 print_key(const char *key)
 {

@@ -6,7 +6,7 @@
 #include "error.h"
 #include "files/utf8.h"
 
-/* The keys that stay and that go, as caches write them. */
+/* The keys to keep and to drop, as caches spell them. */
 struct keys {
     struct tool_list list;
     const char **keep;
@@ -41,7 +41,7 @@ free_keys(const struct tool_options *o, struct keys *k)
     tool_list_free(&k->list);
 }
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static void
 tell(void *user, const char *words)
@@ -59,7 +59,7 @@ go_on(void *user, int64_t parts_done, int64_t n_parts)
     return !tool_signals_caught();
 }
 
-/* ---- what came of it ------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 
 static qv_status
 report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache, making one: a list is filled into a folder (qwenvit_fill.h); signals end that. */
+/* qwenvit cache: makes a cache, by filling a folder from a list (qwenvit_fill.h). Signals end the
+ * run. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ struct run {
     struct tool_devices *devices;
     qv_cache_fill *fill;
     struct tool_job_progress progress;
-    pthread_mutex_t lock; /* of messages */
+    pthread_mutex_t lock; /* guards messages */
 };
 
 /* ---- the fill -------------------------------------------------------------------------------- */
@@ -72,7 +73,7 @@ tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wan
     return s;
 }
 
-/* The lines that the cache lacks. */
+/* Opens the fill, and adds the list to it. */
 static qv_status
 find_work(struct run *r, qv_error *err)
 {
@@ -120,7 +121,8 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
     return j ? tool_emit_json(r->o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
 }
 
-/* What fails from here on is the device or the disk, unless the cache is of another kind. */
+/* Returns the exit code of a failed run, which is the device's or the disk's failure unless the
+ * cache is of another kind. */
 static int
 exit_code(qv_status s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Frames of a clip above their tokens: the first three principal components of the tokens, as red,
- * green and blue. Tokens that the tower finds alike get like colours, across all frames shown.
+ * Draws frames of a clip above their tokens: the first three principal components of the tokens, as
+ * red, green and blue. Tokens that the tower finds alike get like colours, across all frames shown.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 enum { MOST_SHOWN = 6, COMPONENTS = 3, GAP = 4, ITERATIONS = 40, SHOWN_HEIGHT = 256 };
 
 struct tool_drawing {
-    int width, height;       /* of a frame */
-    int cell_w, cell_h;      /* of it in the drawing */
-    int64_t rows, cols, dim; /* of a pair's tokens */
+    int width, height;       /* size of a frame */
+    int cell_w, cell_h;      /* its size in the drawing */
+    int64_t rows, cols, dim; /* sizes of a frame pair's tokens */
     int64_t n_shown, pairs[MOST_SHOWN];
     int64_t n_pairs_seen;
     int frames_per_pair;
@@ -106,7 +106,8 @@ dot(const float *a, const double *b, int64_t n)
     return sum;
 }
 
-/* Made orthogonal to the vectors before it and of length 1; false if nothing is left of it. */
+/* Makes vector `which` orthogonal to those before it, and of length 1; returns false if nothing is
+ * left of it. */
 static bool
 orthonormalise(double *v, int which, int64_t dim)
 {
@@ -126,7 +127,8 @@ orthonormalise(double *v, int which, int64_t dim)
     return length > 0;
 }
 
-/* v[COMPONENTS, dim] by orthogonal iteration on x^T x, from fixed starts. y[n] is scratch. */
+/* Computes v[COMPONENTS, dim] by orthogonal iteration on x^T x, from fixed starts. y[n] is
+ * scratch. */
 static void
 principal_components(const float *x, int64_t n, int64_t dim, double *v, double *y)
 {
@@ -147,7 +149,8 @@ principal_components(const float *x, int64_t n, int64_t dim, double *v, double *
         orthonormalise(v, k, dim);
 }
 
-/* colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n]: scratch. */
+/* Computes colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n] is
+ * scratch. */
 static void
 colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, uint8_t *colours)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit encode: clips and images -> safetensors of vision tokens. A job (qwenvit_job.h) does the
- * work; here is which clips go to which files, on which devices, and what it came to (sink.c).
+ * qwenvit encode: turns clips and images into safetensors of vision tokens. A job (qwenvit_job.h)
+ * does the work; this file chooses the clips, their output files and the devices, and sink.c writes
+ * the results.
  */
 #define _DEFAULT_SOURCE
 #include <errno.h>
@@ -31,7 +32,7 @@ free_outputs(struct tool_output *outputs, size_t n)
     free(outputs);
 }
 
-/* FOLDER/NAME.safetensors. */
+/* Returns FOLDER/NAME.safetensors, for free(). */
 static char *
 name_in(const char *folder, const char *name)
 {
@@ -43,7 +44,7 @@ name_in(const char *folder, const char *name)
     return path;
 }
 
-/* In a folder NAME.safetensors; else OUT itself. */
+/* Returns NAME.safetensors in a folder; else OUT itself. */
 static char *
 name_output(const char *out, bool folder, const char *clip)
 {
@@ -51,7 +52,7 @@ name_output(const char *out, bool folder, const char *clip)
     return folder ? name_in(out, slash ? slash + 1 : clip) : strdup(out);
 }
 
-/* Equal paths in the order of their clips. */
+/* Orders outputs by path, and equal paths in the order of their clips. */
 static int
 by_path(const void *a, const void *b)
 {
@@ -61,7 +62,7 @@ by_path(const void *a, const void *b)
     return order ? order : (x > y) - (x < y);
 }
 
-/* Of two clips that are written to one file the second would replace the first. */
+/* Fails if two clips would be written to one file: the second would replace the first. */
 static qv_status
 check_names(const struct tool_output *outputs, size_t n, qv_error *err)
 {
@@ -97,7 +98,7 @@ name_arguments(const struct tool_options *o, struct tool_output *outputs, qv_err
               : qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", o->n_arguments);
 }
 
-/* FOLDER/KEY.safetensors, with the sampling that the line asks for. */
+/* Names FOLDER/KEY.safetensors for each line of the list. */
 static qv_status
 name_entries(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
@@ -115,7 +116,7 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
     return status;
 }
 
-/* OUT of several clips is a folder, which is made where there is none. */
+/* Makes OUT, which is a folder for several clips, if it does not exist. */
 static qv_status
 make_output_folder(const char *folder, qv_error *err)
 {
@@ -128,7 +129,7 @@ make_output_folder(const char *folder, qv_error *err)
         return QV_OK;
     mkdir(folder, 0777);
     return qv_fail(err, QV_EIO,
-                   "%s: of several clips, or of a list, -o is a folder, and it cannot be made: %s",
+                   "%s: -o is a folder for several clips or a list, and it cannot be made: %s",
                    folder, strerror(errno));
 }
 
@@ -171,7 +172,7 @@ see_span(void *user, const char *stage, int lane, const char *key, double begin_
     tool_trace_span(((struct tool_encoder *)user)->trace, stage, lane, key, begin_s, end_s);
 }
 
-/* One by itself is encoded as qv_encode does, in the capacity that suits it. */
+/* Opens the job. A single clip is encoded as qv_encode does, in the capacity that suits it. */
 static qv_status
 open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
@@ -191,8 +192,9 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     return qv_job_open(d->models, d->n, &options, &e->job, err);
 }
 
-/* Shows progress until fewer than `most` of those that were added are not done: qv_job_add then does not
- * wait, and a signal is heard within a moment. False where the job has ended, or is ended by one. */
+/* Shows progress until fewer than `most` of the clips that were added are unfinished. qv_job_add
+ * does not wait then, and a signal is noticed within a moment. Returns false if the job has ended,
+ * or a signal ends it. */
 static bool
 wait_for_job(struct tool_encoder *e, size_t added, int64_t most)
 {
@@ -255,7 +257,8 @@ tell_packs(const struct tool_encoder *e)
                100.0 * (double)p.packed_rows / ((double)p.packed_chunks * (double)p.pack_rows));
 }
 
-/* What is wrong with one of several clips costs that clip; a device that is lost ends them all. */
+/* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
+ * them all. */
 static int
 encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
@@ -287,7 +290,7 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     return TOOL_FAILED;
 }
 
-/* What would be wrong with every clip is said once, before any work. */
+/* Checks once, before any work, what would be wrong with every clip. */
 static int
 check_usage(const struct tool_options *o)
 {
@@ -323,7 +326,7 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
-    const bool many = o->list || n > 1, own = !devices->n; /* a bench's are open */
+    const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     if (!status && many)
         status = make_output_folder(o->output, &err);
     if (!status && own)

@@ -6,7 +6,8 @@
 
 #include "error.h"
 
-/* Opening a clip takes milliseconds: of more than so many some stand for all. */
+/* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
+ * all. */
 enum { MOST_OPENED = 1000 };
 
 struct tool_rules
@@ -48,7 +49,8 @@ tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
     bar.unit = "clips";
     for (; e->opened < n; e->opened++) {
         const struct tool_entry *entry =
-            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of n-ths */
+            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of each of n equal
+                                                              * parts */
         const qv_status s = add_clip(o, entry, rules, e, err);
         if (s && qv_ends_all(s))
             return s;
@@ -69,7 +71,7 @@ tool_estimate_print(const struct tool_estimate *e)
 {
     printf("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
     if (e->opened < e->n)
-        printf("; by %lld of them, at equal distances, which stand for all", (long long)e->opened);
+        printf("; estimated from %lld of them, evenly spaced", (long long)e->opened);
     if (e->unusable)
         printf("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
     printf("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,

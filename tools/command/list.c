@@ -14,7 +14,7 @@
 #include "files/utf8.h"
 #include "tool.h"
 
-/* Where in which list; for error texts. */
+/* The file and line that an error text names. */
 struct place {
     const char *file;
     size_t line;
@@ -25,7 +25,8 @@ struct place {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A million lines, each with allocations of its own, would take three times as much. */
+/* Entries and texts are allocated in blocks: a million lines with allocations of their own would
+ * take three times as much memory. */
 struct tool_block {
     struct tool_block *next;
     size_t n, room;
@@ -59,7 +60,7 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
-/* A path as a key: itself, unless it has bytes that are not UTF-8. */
+/* Returns the key for a path, which is the path itself unless it has bytes that are not UTF-8. */
 static const char *
 key_of(struct tool_list *list, const char *path)
 {
@@ -85,7 +86,7 @@ value_of(const json_t *value)
                : (qv_row_value){ .type = QV_ROW_OTHER };
 }
 
-/* Texts are the JSON object's. */
+/* Reads the fields of a line's object. The row's texts belong to the JSON object. */
 static qv_status
 read_object(const struct place *p, json_t *object, qv_row *row, qv_error *err)
 {
@@ -104,7 +105,7 @@ read_object(const struct place *p, json_t *object, qv_row *row, qv_error *err)
     return qv_row_check(row, &why) ? BAD(p, QV_EFORMAT, "%s", why.text) : QV_OK;
 }
 
-/* The line becomes an entry. */
+/* Copies a line into an entry. */
 static qv_status
 keep_line(const struct place *p, const qv_row *line, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
@@ -144,7 +145,7 @@ read_json(const struct place *p, const char *text, size_t n, struct tool_list *l
     return status;
 }
 
-/* Whether a line is the names of a table's columns, one of which would be the path's. */
+/* Returns whether a line looks like the header of a table, with a column for the path. */
 static bool
 is_header(const char *text)
 {
@@ -161,8 +162,8 @@ is_header(const char *text)
     return found;
 }
 
-/* What people write into lists of other kinds. A file may have such a name, so that nothing is passed
- * over; as JSON the name can be given. NULL: it is no such thing. */
+/* Returns why a line looks like part of another kind of list; NULL: it does not. A file may really
+ * have such a name, so the line is refused rather than skipped; the name can be given as JSON. */
 static const char *
 find_foreign(const struct place *p, const char *text)
 {
@@ -221,10 +222,10 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
         p.line++;
         if (n && text[n - 1] == '\n')
             text[--n] = 0;
-        if (n && text[n - 1] == '\r') /* as editors on Windows end lines, */
+        if (n && text[n - 1] == '\r') /* editors on Windows end lines so */
             text[--n] = 0;
         const int mark =
-            p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* and begin files */
+            p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* and begin files so */
         const char *line = text + mark;
         if (strspn(line, " \t") == (size_t)(n - mark))
             continue;
@@ -240,7 +241,7 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
     return status;
 }
 
-/* ---- twice ----------------------------------------------------------------------------------- */
+/* ---- duplicates ------------------------------------------------------------------------------ */
 
 static int
 by_key(const void *a, const void *b)
@@ -251,7 +252,7 @@ by_key(const void *a, const void *b)
     return order ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Names the line that is the first of the file to say what was said before. */
+/* Finds the first line of the file that repeats a key, and names it and the earlier line. */
 static qv_status
 check_once(const struct tool_list *list, const char *file, const char *what, qv_error *err)
 {
@@ -302,7 +303,8 @@ tool_list_free(struct tool_list *list)
 
 /* ---- keys as names of files ------------------------------------------------------------------ */
 
-/* The key without what changes no path: "." and empty names. False for "..", or where it ends so. */
+/* Copies the key without the parts that change no path: "." and empty names. Returns false if it
+ * has "..", or ends in such a part. */
 static bool
 make_plain(const char *key, char *plain)
 {

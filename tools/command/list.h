@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: MIT */
-/* A list of clips: a path a line, or JSON a line. */
+/* A list of clips: each line is a path or a JSON object. */
 #ifndef QV_TOOLS_LIST_H
 #define QV_TOOLS_LIST_H
 
 #include "qwenvit_job.h"
 
-/* A line. A list may have a million, few of which ask for anything of their own. */
+/* A line. A list may have a million, and few have options of their own. */
 struct tool_entry {
-    const char *path,
-        *key; /* key: as the line says, else the path; bytes that are not UTF-8 are %XX */
-    const qv_row_own *own; /* all 0 where the line is a path */
-    size_t line;           /* from 1 */
+    const char *path, *key; /* the line's key, else its path; bytes that are not UTF-8 become %XX */
+    const qv_row_own *own;  /* all 0 if the line is a path */
+    size_t line;            /* counted from 1 */
 };
 
 struct tool_block;
 
 struct tool_list {
-    struct tool_entry *at; /* [n], in the lines' order */
+    struct tool_entry *at; /* [n], in the order of lines */
     size_t n, room;
-    struct tool_block *blocks; /* what the entries point to */
+    struct tool_block *blocks; /* memory of the entries' texts and options */
 };
 
 /*
- * Reads all of FILE, "-" for standard input; lines that are empty or blank are nothing. QV_EFORMAT, with the
- * line's number, for a line that is neither a path nor such an object, one that begins with "#", a header, a field that is not known or of another kind, an
- * end that is not above start, a key twice, a NUL, a key that begins with "__"; QV_EIO.
+ * Reads all of FILE, or of standard input for "-"; blank lines are skipped. Returns QV_EFORMAT,
+ * with the line's number, for a line that is neither a path nor such an object, a line that begins
+ * with "#", a header, an unknown field or a field of another type, an end that is not above start,
+ * a repeated key, a NUL, or a key that begins with "__"; else QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
 void tool_list_free(struct tool_list *list);
 
-/* That keys can be names of files below a folder: QV_EFORMAT, with the line's number, for one with "..",
- * and for two that would be one file. */
+/* Checks that keys can be names of files below a folder. Returns QV_EFORMAT, with the line's
+ * number, for a key with "..", and for two keys that would be one file. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
 
 #endif

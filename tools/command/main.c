@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit SUBCOMMAND ... */
+/* The command: qwenvit SUBCOMMAND ... */
 #include "tool.h"
 
 static const struct tool tools[] = {
@@ -14,21 +14,22 @@ static const struct tool tools[] = {
       .ends_at_once = true },
     { .name = "cache",
       .arguments = "",
-      .does =
-          "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
-          "again, it goes on\n"
-          "where it was ended; with --shard many run at once. Also: --status, --keys, --get KEY, "
-          "--check;\n--prune and --delete KEY remove from it; --dry-run says what a run takes.",
+      .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
+              "again, it goes on\n"
+              "where it was ended; with --shard many run at once. --status, --keys, --get KEY and "
+              "--check\nread a cache, --prune and --delete KEY remove from it, and --dry-run "
+              "estimates a "
+              "run.",
       .example = "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_CACHE | GROUP_JSON,
       .run = tool_cache },
     { .name = "info",
       .arguments = "PATH...",
-      .does = "What a checkpoint folder or a clip is, and what it will cost: tokens, FLOPs, bytes, "
-              "memory,\n"
-              "how the patch embedding's Conv3d is run, and why. Of a list of clips (--list) the "
-              "sums; of a\n"
-              "cache's folder what `cache --status` says.",
+      .does = "Describes a checkpoint folder or a clip, and its cost in tokens, FLOPs, bytes and "
+              "memory;\n"
+              "also how the patch embedding's Conv3d is run, and why. For a list of clips (--list) "
+              "it gives\n"
+              "the sums, for a cache's folder what `cache --status` says.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
@@ -57,7 +58,7 @@ static const struct tool tools[] = {
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },
     { .name = "bench", .does = "Times this machine", .program = "qwenvit-bench" },
-    { .name = "profile", .does = "Where the time goes", .program = "qwenvit-bench" },
+    { .name = "profile", .does = "Shows where the time goes", .program = "qwenvit-bench" },
 };
 
 int

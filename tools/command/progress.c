@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a job goes: a line while it runs, a record at its end. */
+/* Shows the progress of a job: a line while it runs, and a record at its end. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,8 @@ tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct
     };
 }
 
-/* That a record of this kind is lost harms nobody: the last one tells of a file that cannot be written. */
+/* Writes a progress record. Losing one does no harm: the job's last record reports a file that
+ * cannot be written. */
 static void
 emit_record(const struct tool_options *o, json_t *record)
 {
@@ -51,7 +52,7 @@ seconds_left(const struct tool_job_progress *p, const qv_job_progress *j)
     return (double)(p->total - j->done) * j->elapsed_s / (double)j->done;
 }
 
-/* The first at once: it has the total. */
+/* Writes a record every 10 seconds; the first one comes at once, since it has the total. */
 static void
 record_progress(struct tool_job_progress *p, const qv_job_progress *j, double now_s)
 {
@@ -68,7 +69,7 @@ record_progress(struct tool_job_progress *p, const qv_job_progress *j, double no
                           (double)j->tokens / s, "seconds_left", left, "limit", j->limit));
 }
 
-/* 3:05, or 2:03:05 */
+/* Prints "3:05" or "2:03:05". */
 static const char *
 time_text(double seconds, char text[32])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What encoding a clip came to, for people and for machines. */
+/* Reports the result of encoding a clip, for people and for machines. */
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +16,21 @@ peak_rss_bytes(void)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
 #ifdef __APPLE__
-    return usage.ru_maxrss; /* bytes there, KiB elsewhere */
+    return usage.ru_maxrss; /* bytes on macOS, KiB elsewhere */
 #else
     return (int64_t)usage.ru_maxrss * 1024;
 #endif
 }
 
-/* Frames of the clip, decoded or not, over the time that decoding took. */
+/* Returns frames of the clip, decoded or not, per second of decoding. */
 static double
 frames_per_s(const qv_job_result *r)
 {
     return (double)r->clip->source_frames / (r->decode_s + 1e-9);
 }
 
-/* Of the three that go on at once. The device's own time shows where the others wait for it. */
+/* Returns the time of the slowest of the three stages that run at once: decoding, the device,
+ * writing. The device's own time shows in how long the other stages wait for it. */
 static double
 slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
 {
@@ -75,7 +76,7 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
     return tool_emit_json(e->o, j, err);
 }
 
-/* Where the time went, of a clip that took long enough to ask. */
+/* Prints where the time went, for a clip that took a second or more. */
 static void
 report_stages(const struct tool_output *output, const qv_job_result *r)
 {

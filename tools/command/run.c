@@ -28,7 +28,7 @@ print_usage(const struct tool_program *p, FILE *to)
             p->name);
 }
 
-/* What this is, and what of it runs here. */
+/* Prints the version, and which backends work here. */
 static void
 print_version(const struct tool_program *p)
 {
@@ -48,8 +48,8 @@ print_version(const struct tool_program *p)
     }
 }
 
-/* Started once, before the first clip, if any argument may be a clip (a folder is a checkpoint). A
- * failure is not reported here: opening a clip then says why. */
+/* Starts the decoder once, before the first clip, if any argument may be a clip (a folder is a
+ * checkpoint). A failure is not reported here, as opening a clip will say why. */
 static void
 start_decoder(const struct tool *tool, struct tool_options *o)
 {
@@ -68,8 +68,8 @@ static volatile sig_atomic_t is_deferred, caught;
 
 static bool catch_signal(int number);
 
-/* Removes unfinished files and ends the process by the same signal, so that a shell's loop sees
- * it. Where somebody waits for the first one, it is left to them. */
+/* Removes unfinished files and ends the process by the same signal, so that a shell's loop notices.
+ * The first signal is only noted if the subcommand has deferred signals. */
 static void
 on_signal(int number)
 {
@@ -84,7 +84,7 @@ on_signal(int number)
         ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
         (void)ignored;
     }
-    raise(number); /* SA_RESETHAND removed the handler: this ends the process on return */
+    raise(number); /* SA_RESETHAND removed the handler, so this ends the process on return */
 }
 
 static bool
@@ -102,9 +102,10 @@ catch_signals(void)
     struct sigaction before;
     self = getpid();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup */
+        /* nohup ignores SIGHUP */
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN)
             catch_signal(numbers[i]);
-    signal(SIGXFSZ, SIG_IGN); /* then write() says that a file is too large */
+    signal(SIGXFSZ, SIG_IGN); /* then write() reports a file that is too large */
 }
 
 void
@@ -122,13 +123,14 @@ tool_signals_caught(void)
 void
 tool_signals_obey(void)
 {
-    if (caught) { /* as a shell's loop wants to see it */
+    if (caught) { /* a shell's loop notices the signal only so */
         signal(caught, SIG_DFL);
         raise(caught);
     }
 }
 
-/* Printed text may still be in the buffer, so an error of writing it can show up only here. */
+/* Flushes stdout. Printed text may still be in the buffer, so an error of writing it can show up
+ * only here. */
 static int
 close_stdout(int code)
 {
@@ -138,9 +140,10 @@ close_stdout(int code)
     return lost && !code ? TOOL_BAD_INPUT : code;
 }
 
-/* One clip's tokens are written: the libraries' own ends, of which CUDA's take long, are not waited
- * for, as the system takes back all the same. Other subcommands have them: profilers write there what
- * they saw; and so do builds with the address sanitizer, which looks for leaks there. */
+/* Ends the process. After encode it ends at once, without the exit handlers of libraries, of which
+ * CUDA's are slow: the tokens are written, and the system frees everything. Other subcommands run
+ * the handlers, because profilers write their results there; so do builds with the address
+ * sanitizer, which looks for leaks there. */
 static int
 end(const struct tool *tool, int code)
 {
@@ -152,7 +155,8 @@ end(const struct tool *tool, int code)
     return code;
 }
 
-/* Becomes the program that has this subcommand; comes back, told, only where that cannot be. */
+/* Replaces this process by the program that has the subcommand. It returns only if that fails,
+ * after reporting why. */
 static int
 become(const struct tool *tool, char **argv)
 {

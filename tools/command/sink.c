@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What comes of a job: each clip's tokens into its file, and an image of them. */
+/* The job's sink: writes each clip's tokens to its file, and a drawing of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +79,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
     return status;
 }
 
-/* How many frames were damaged is known at the end. */
+/* Fills in what is known only at the end, such as how many frames were damaged. */
 static qv_status
 fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
         qv_error *err)
@@ -103,7 +103,7 @@ tool_output_close(struct tool_output *output)
     output->tokens_f32 = NULL;
 }
 
-/* ---- the image ----------------------------------------------------------------------------- */
+/* ---- the drawing ----------------------------------------------------------------------------- */
 
 static qv_status
 add_to_drawing(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
@@ -158,8 +158,8 @@ finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_j
     return status ? status : qv_token_file_commit(output->file, err);
 }
 
-/* What is wrong with one of several clips is told and counted; what ends them all is told at the end,
- * once. */
+/* Reports and counts the failure of one clip. A failure that ends all clips is reported once, at
+ * the end. */
 static void
 lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
      const qv_error *err)
@@ -168,7 +168,7 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
         return;
     e->code = tool_fail(status, err);
     e->n_failed++;
-    if (e->n > 1 || e->o->list) /* of a lone one the exit code tells */
+    if (e->n > 1 || e->o->list) /* for a single clip the exit code suffices */
         tool_record_failure(e->o, output->clip, output->key, status, err->text);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit synth: a checkpoint of given sizes with seeded random weights, as Hugging Face would
- * store it (bf16, patch embedding 5D, "model.visual." names), for trying and timing without
+ * qwenvit synth: makes a checkpoint of given sizes with seeded random weights, as Hugging Face
+ * would store it (bf16, patch embedding 5D, "model.visual." names), for trying and timing without
  * weights. Norms and biases are not trivial, and matrices are scaled so that activations stay of
- * order one: a tower that treats them wrongly shows it.
+ * order one: so a tower that treats them wrongly gives visibly wrong results.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
@@ -21,14 +21,14 @@
 #include "towers/tower.h"
 #include "files/atomic_file.h"
 
-enum { PIECE = 1 << 20 }; /* values at a time */
+enum { PIECE = 1 << 20 }; /* values written at a time */
 
 struct synth {
     const struct tool_options *o;
     struct qv_config config;
     struct qv_tower tower;
-    struct qv_safetensor *tensors; /* [n], what is stored: not the derived ones */
-    size_t *ids;                   /* [n] of the tower's, and which part of it */
+    struct qv_safetensor *tensors; /* [n] stored tensors, without derived ones */
+    size_t *ids;                   /* [n]: each stored tensor's number in the tower, and its part */
     int *parts;
     size_t n;
     char (*names)[128];
@@ -36,7 +36,8 @@ struct synth {
     uint64_t bytes;
 };
 
-/* splitmix64 (Steele et al., 2014): every value has a state of its own, so order does not matter */
+/* This is splitmix64 (Steele et al., 2014): every value has a state of its own, so order does not
+ * matter. */
 static uint64_t
 mix(uint64_t x)
 {
@@ -46,7 +47,7 @@ mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Near-normal with variance 1: the sum of four uniform 16-bit parts. */
+/* Returns a nearly normal value with variance 1: the sum of four uniform 16-bit parts. */
 static float
 noise(uint64_t state)
 {
@@ -66,7 +67,7 @@ spread(const struct synth *s, size_t id, float *mean)
     return (int)id == s->tower.positions ? 0.5f : 1 / sqrtf((float)spec->k);
 }
 
-/* Checkpoints are in bf16 unless they are asked for in another dtype. */
+/* Checkpoints are in bf16 unless --dtype asks for another dtype. */
 static qv_dtype
 dtype_of(const struct synth *s)
 {
@@ -123,7 +124,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
-    int64_t first = s->parts[tensor] * total; /* parts go on where the one before ended */
+    int64_t first = s->parts[tensor] * total; /* a part goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
@@ -140,7 +141,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     return QV_OK;
 }
 
-/* Tensors first .. first+n into one file. */
+/* Writes tensors [first, first + n) to one file. */
 static qv_status
 write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *err)
 {

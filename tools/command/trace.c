@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the stages of a job did when, as trace events that Perfetto and Chrome open. */
+/* Writes when each stage of a job worked, as trace events that Perfetto and Chrome open. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +18,12 @@ struct tool_trace {
     double opened_s;
     uint64_t written;
     size_t n;
-    qv_status status; /* of the first write that failed */
+    qv_status status; /* status of the first write that failed */
     qv_error error;
     char buffer[BUFFER_BYTES];
 };
 
-/* Rows of the image: a process each, with a thread for each lane. */
+/* Rows of the diagram: each is a process, with a thread for each lane. */
 static const struct {
     const char *stage, *name;
     int process;
@@ -79,7 +79,7 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
     return status;
 }
 
-/* The end of a long key tells more. */
+/* Returns a key as JSON. A long key is cut to its end, which says more than its beginning. */
 static char *
 shown(const char *key)
 {

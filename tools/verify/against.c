@@ -9,14 +9,14 @@
 #include "files/safetensors.h"
 #include "verify.h"
 
-/* bf16 over another implementation's own bf16. */
+/* Bar for our bf16 distance, over the distance of another implementation's own bf16. */
 static const double peer_slack = 1.05;
 
-/* A matrix of a file. */
+/* A matrix in a file. */
 struct matrix {
-    const char *name, *dtype; /* "F32" */
-    int64_t rows, cols;       /* rows -1: as many as there are, which read_matrix then tells */
-    void *data;               /* of malloc, whoever reads it frees it; NULL before */
+    const char *name, *dtype; /* such as "F32" */
+    int64_t rows, cols;       /* rows -1: any number; read_matrix sets it */
+    void *data;               /* NULL until it is read; the reader's caller frees it */
 };
 
 static qv_status
@@ -83,8 +83,9 @@ is_output(const char *name)
     return !strcmp(name, "merger") || !strncmp(name, "deepstack_merger_list.", 22);
 }
 
-/* What the file holds of a layer, or of the one that a pulled output comes from: its truth; for bf16
- * its own bf16 too, if it has that. If not, the bars are what rounding does to our own tower. */
+/* Checks a layer, or the layer that a pulled output comes from, against its truth in the file. In
+ * bf16 the bars come from the file's own bf16 layer, if it has one; if not, from rounding our own
+ * tower. */
 static qv_status
 check_file_layer(const struct qv_safetensors *file, qv_dtype dtype, const struct verify_layer *l,
                  const struct verify_truth *own, struct verify_table *out, qv_error *err)
@@ -123,7 +124,7 @@ check_file(const struct verify_job *job, const struct qv_safetensors *file, qv_d
     struct verify_truth own = { 0 };
     struct verify_layers seen = { 0 };
     bool has_bf16 = qv_safetensors_find(file, "bf16.merger") != NULL;
-    /* with its own bf16 the file's truth is on bf16-rounded weights */
+    /* a file with bf16 layers has its truth on bf16-rounded weights */
     qv_status status = verify_ours(job, dtype, has_bf16 ? VERIFY_ROUND_WEIGHTS : VERIFY_AS_STORED,
                                    input, &seen, err);
     if (status && dtype == QV_BF16) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: what is held against what. */
+/* qwenvit verify: the checks, which compare layers with their truth. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,26 +8,27 @@
 #include "error.h"
 #include "verify.h"
 
-/* f32: seen for a right tower 1e-6; TF32 or bf16 inside would show. */
+/* Bar for f32. A correct tower is at 1e-6; TF32 or bf16 inside would exceed the bar. */
 static const double f32_worst = 2e-5;
 
 /*
- * bf16 over the ideal bf16 tower, which rounds what every operation writes, and nothing else. Of
- * the eight operations of a block a real one may round one thing more, the attention's
- * probabilities: then it is sqrt(9/8) = 1.06 times as far. Seen with AVX-512 BF16: 1.002 on tower M.
+ * The bars of bf16 are multiples of the distance of the ideal bf16 tower, which rounds the output
+ * of every operation and nothing else. A real tower may round one thing more than the eight
+ * operations of a block, namely the attention's probabilities: then it is sqrt(9/8) = 1.06 times as
+ * far from the truth. With AVX-512 BF16, 1.002 was seen on tower M.
  *
- * Both are draws, for from the first block on they round different values. A row's distance is the
- * norm of its c errors; if these are independent, the ratio of two such norms squared is F(c, c),
- * and the norms' own ratio has a nearly normal logarithm of deviation 1/sqrt(c - 4). Of a mean of n
- * like rows that is 1/sqrt(n (c - 4)); rows that are unlike count as fewer (verify_distance.alike).
- * Of the worst row it is that of a single one: where one row is far worse than all others, it alone
- * is drawn twice, and where several are alike, the highest of several draws lie closer together.
- * The bar is what an honest tower that rounds one thing more passes once in a million, and at least
- * 1.1.
+ * Both distances are random draws, because from the first block on the two towers round different
+ * values. A row's distance is the norm of its c errors. If these are independent, the ratio of two
+ * such norms squared is F(c, c), and the norms' own ratio has a nearly normal logarithm with
+ * deviation 1/sqrt(c - 4). For the mean of n rows of like distance the deviation is 1/sqrt(n (c -
+ * 4)); rows of unlike distance count as fewer (verify_distance.alike). For the worst row it is that
+ * of a single row: if one row is far worse than all others, it alone is drawn twice, and if several
+ * are alike, the highest of several draws lie closer together. The bar is what an honest tower that
+ * rounds one thing more exceeds once in a million, and at least 1.1.
  *
- * For rows of 1024 that is 1.23 for the worst, and 1.1 for the mean from 17 rows on; for the golden
- * towers' rows of 24 and 32 it is 3.07 and 2.60 for the worst, and 2.34 and 2.04 were seen of honest
- * ones. Errors are not quite independent: the ratio's logarithm is 1.0 to 1.4 times as wide there,
+ * For rows of 1024 that is 1.23 for the worst, and 1.1 for the mean from 17 rows on. For the golden
+ * towers' rows of 24 and 32 it is 3.07 and 2.60 for the worst, and honest towers reached 2.34 and
+ * 2.04. Errors are not quite independent: the ratio's logarithm is 1.0 to 1.4 times as wide there,
  * and up to 2 times where a merger makes 2560 values of 4096.
  */
 static const double least_slack = 1.1, one_more_rounding = 1.0606601717798212;
@@ -114,8 +115,8 @@ verify_same_layer(const struct verify_layers *in, const char *name, const struct
     return QV_OK;
 }
 
-/* Every layer of a run, and what is pulled, against the layers of the truth; with an ideal, the bars
- * are its own. */
+/* Compares every layer of a run, and every pulled output, with the layers of the truth. With an
+ * ideal tower the bars come from that. */
 static qv_status
 check_layers(const char *check, qv_dtype dtype, const struct verify_layers *found,
              const struct verify_layers *truth, const struct verify_layers *ideal,
@@ -136,9 +137,9 @@ check_layers(const char *check, qv_dtype dtype, const struct verify_layers *foun
     return status;
 }
 
-/* ---- equal to the bit ------------------------------------------------------------------------ */
+/* ---- equal bits ------------------------------------------------------------------------------ */
 
-/* A layer and what it is to be; the row says what differs. */
+/* Compares a layer with the rows that it must equal; the row says what differs. */
 static qv_status
 compare_bits(const struct verify_layer *l, const float *wanted, struct verify_row *row,
              qv_error *err)
@@ -156,8 +157,8 @@ compare_bits(const struct verify_layer *l, const float *wanted, struct verify_ro
     return QV_OK;
 }
 
-/* One row for all layers of a run b, held to those of a; in one and the same run each output that
- * is pulled is held to the layer that it comes from. */
+/* Adds one row for all layers of run b, which must equal those of run a. If a and b are the same
+ * run, each pulled output must equal the layer that it comes from. */
 static qv_status
 check_bits(const char *check, const char *name, qv_dtype dtype, const struct verify_layers *a,
            const struct verify_layers *b, struct verify_table *out, qv_error *err)
@@ -179,7 +180,7 @@ check_bits(const char *check, const char *name, qv_dtype dtype, const struct ver
             status = compare_bits(l, other, row, err);
         if (status)
             return status;
-        if (!row->ok && strcmp(check, "layouts")) /* whose rows are named after these */
+        if (!row->ok && strcmp(check, "layouts")) /* rows of that check have the layouts' names */
             snprintf(row->name, sizeof row->name, "%s", l->name);
         n++;
     }
@@ -274,8 +275,8 @@ verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding
     return status;
 }
 
-/* The tower in one dtype. A bf16 checkpoint's f32 tower is the truth of its bf16 tower too, and is
- * kept for that, with the ideal one. */
+/* Checks the tower in one dtype. The f32 tower of a bf16 checkpoint is the truth of its bf16 tower
+ * too, so it is kept for that, together with the ideal tower. */
 static qv_status
 verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
              const struct verify_input *input, struct verify_truth *truth, struct verify_table *out,
@@ -344,7 +345,8 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
 
 /* ---- against another backend ----------------------------------------------------------------- */
 
-/* Our tower's layers. In f32 its weights are rounded to bf16 where the truth's are. */
+/* Runs our tower and returns its layers. In f32 its weights are rounded to bf16 if the truth's
+ * are. */
 qv_status
 verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
             const struct verify_input *input, struct verify_layers *out, qv_error *err)

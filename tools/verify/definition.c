@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify: the patch embedding by its definition. Weights are read from the checkpoint
- * anew, sums are in double, nothing is rounded on the way.
+ * qwenvit verify: computes the patch embedding by its definition. Weights are read from the
+ * checkpoint anew, sums are in double, and nothing is rounded on the way.
  */
 #include <float.h>
 #include <math.h>
@@ -15,34 +15,36 @@
 #include "towers/geometry.h"
 #include "verify.h"
 
-/* Multiply-adds by definition: about a second in each of the two parts. */
+/* Multiply-adds by the definition, which take about a second in each of the two parts. */
 static const double most_work = 1.5e8;
 enum { MOST_ROWS = 64 };
 
-/* bf16, over the yardstick: the truth rounded once, and what is kept in bf16 before that too: the
- * position embedding, and pixels whose means are not all 1/2. (Held to a truth that rounds only the sum, an honest patch embedding is at 1.12
- * in the mean.) */
+/* Bar for bf16, over the yardstick, which is the truth rounded once, with everything rounded that
+ * is kept in bf16 before that: the position embedding, and pixels whose means are not all 1/2.
+ * (Compared with a truth in which only the sum is rounded, an honest patch embedding is at 1.12 in
+ * the mean.) */
 static const double bf16_slack = 1.05;
 
 struct definition {
-    qv_conv3d_desc desc; /* without residual: it is summed here, in double */
+    qv_conv3d_desc desc; /* without residual, which is added here in double */
     qv_dtype dtype;
     int64_t rows, k, pair_rows;
     const void *x;
-    void *still;          /* an image's frame, temporal times */
-    void *kept;           /* pixels [d, h, w, c] as a bf16 tower keeps them; NULL: exactly */
+    void *still;          /* an image's frame, repeated `temporal` times */
+    void *kept;           /* pixels [d, h, w, c] as a bf16 tower keeps them; NULL: they are exact */
     void *weight;         /* [o, k] in dtype */
     float *bias;          /* [o], or NULL */
-    float *positions;     /* [n_positions, o]; values of dtype; NULL: the family has none, or adds
-                             them behind a norm */
-    int64_t window_cells; /* side of a window; 0: there are none */
+    float *positions;     /* [n_positions, o], rounded to dtype; NULL: the family has none, or adds
+                           * them behind a norm */
+    int64_t window_cells; /* side of a window in cells; 0: there are no windows */
     enum qv_interpolation interpolation;
     int32_t *tap_index; /* [pair_rows, taps] */
     float *tap_weight;
     const struct verify_layer *found;
 };
 
-/* So many rows and columns, spread evenly; the first and the last are among them. */
+/* A part of the outputs: so many rows and columns, spread evenly, the first and the last among
+ * them. */
 struct part {
     int64_t rows, cols;
 };
@@ -53,12 +55,12 @@ spread(int64_t i, int64_t n, int64_t all)
     return n > 1 ? i * (all - 1) / (n - 1) : 0;
 }
 
-/* ---- what is convolved ----------------------------------------------------------------------- */
+/* ---- the tensors ----------------------------------------------------------------------------- */
 
-/* A tensor that the patch embedding reads: each value is rounded once, and kept in another dtype.
- */
+/* A tensor that the patch embedding reads: each value is rounded to one dtype, and kept in
+ * another. */
 struct rounded_tensor {
-    const char *name; /* below the tower's prefix */
+    const char *name; /* name below the tower's prefix */
     int64_t values;
     qv_dtype rounded, kept;
 };
@@ -122,7 +124,7 @@ find_taps(struct definition *d, const struct qv_config *c, const int64_t thw[3],
     return QV_OK;
 }
 
-/* An image is one frame, which the tower sees as equal ones. */
+/* Finds the pixels. An image is one frame, which the tower sees as several equal ones. */
 static qv_status
 find_pixels(struct definition *d, const struct qv_config *c, const struct verify_input *input,
             qv_error *err)
@@ -159,7 +161,7 @@ keep_pixels(struct definition *d, const struct qv_config *c, qv_error *err)
     return QV_OK;
 }
 
-/* Where a row of patches in block order is when they lie line by line. */
+/* Returns the row-by-row position of a patch that is given in block order. */
 static int64_t
 line_by_line(const qv_conv3d_desc *d, int64_t row)
 {
@@ -169,8 +171,9 @@ line_by_line(const qv_conv3d_desc *d, int64_t row)
     return row - in + y * w + x;
 }
 
-/* Where a row in block order lies among the rows that the plan shows: in window order, where the
- * family has windows. Before a cell come the windows above, those to the left, and its own before it. */
+/* Returns where a row in block order lies among the rows that the plan shows, which are in window
+ * order if the family has windows. A cell is preceded by the windows above it, those to the left,
+ * and the earlier cells of its own window. */
 static int64_t
 shown_row(const struct definition *d, int64_t row)
 {
@@ -195,8 +198,8 @@ bf16(double x)
     return qv_bf16_to_f32(h);
 }
 
-/* *error: by how much a sum of the products in f32 may be off: of four, seven roundings and one to
- * spare; of more, as many more. */
+/* Returns a position's value. *error is the most by which an f32 sum of the products may be off:
+ * seven roundings and one to spare for four taps, and proportionally more for more taps. */
 static double
 position(const struct definition *d, int64_t row, int64_t col, double *error)
 {
@@ -212,9 +215,10 @@ position(const struct definition *d, int64_t row, int64_t col, double *error)
     return sum;
 }
 
-/* A sum and a position, each rounded to bf16 once. Where the position lies between two values of
- * bf16, as nearly as f32 can tell, either is right; this is the one that ends farther from the
- * truth. Positions between those of the table are such ties often enough to move a row by a tenth. */
+/* Returns a sum plus a position, each rounded to bf16 once. If the position lies so close to the
+ * middle between two bf16 values that f32 cannot tell the side, either is right, and this returns
+ * the one farther from the truth. Positions between those of the table are such ties often enough
+ * to move a row by a tenth. */
 static double
 round_once(double sum, double position, double error, double truth)
 {
@@ -224,12 +228,12 @@ round_once(double sum, double position, double error, double truth)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* The description of some outputs alone, with their own weight and bias. */
+/* The description of a few outputs alone, with their weights and biases. */
 struct columns {
     qv_conv3d_desc desc;
     void *weight;
     float *bias, *found, *rounded;
-    double *truth, *kept; /* kept: of pixels that were */
+    double *truth, *kept; /* kept: computed from kept pixels */
 };
 
 static void
@@ -265,7 +269,7 @@ take_columns(const struct definition *d, const struct part *part, struct columns
     return QV_OK;
 }
 
-/* The truth, and for bf16 the yardstick, of a row. */
+/* Computes the truth of a row, and its yardstick for bf16. */
 static qv_status
 define_row(const struct definition *d, const struct part *part, struct columns *c, int64_t row,
            double *largest, qv_error *err)
@@ -301,7 +305,7 @@ fill_row(struct verify_row *row, const struct definition *d, const struct part *
              (long long)d->desc.o);
     if (d->dtype == QV_F32) {
         row->bar_worst = 2e-5;
-        /* beyond 8, ten units in the last place of the largest value are more */
+        /* if the largest value is above 8, ten units in its last place are more than 1e-5 */
         row->bar_abs = fmax(1e-5, 10 * FLT_EPSILON * largest);
     } else {
         row->yardstick_worst = yard.worst;
@@ -344,7 +348,8 @@ check_part(const struct definition *d, const struct part *part, struct verify_ta
     return status;
 }
 
-/* All of it where that is quick; else some rows with all outputs, and all rows with some. */
+/* Checks everything if that is quick; else some rows with all outputs, and all rows with some
+ * outputs. */
 static qv_status
 check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
 {
@@ -361,7 +366,7 @@ check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
     return status;
 }
 
-/* The Conv3d of the first clip or image: bytes, or patch rows. */
+/* Describes the Conv3d of the first clip or image, over bytes or patch rows. */
 static qv_conv3d_desc
 describe(const struct qv_config *c, const struct verify_input *input, qv_dtype dtype)
 {

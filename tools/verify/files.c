@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify: checkpoints read without the loader that is checked, and checkpoints in another
- * layout, made of links to the original's files and one small file.
+ * qwenvit verify: reads checkpoints without the loader that is being checked, and makes checkpoints
+ * in another layout, of links to the original's files and one small file.
  */
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
@@ -21,7 +21,7 @@
 
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
-/* names in the temporary folder; a checkpoint has none such */
+/* Names in the temporary folder, which no checkpoint uses. */
 #define OTHER_FILE "qwenvit-verify-patch-embed.safetensors"
 #define SINGLE_LINK "qwenvit-verify-original.safetensors"
 
@@ -32,7 +32,7 @@ verify_layout_name(enum verify_layout layout)
     return names[layout];
 }
 
-/* The shape in a layout; returns the number of dimensions. */
+/* Writes the shape of the patch weight in a layout; returns the number of dimensions. */
 static int
 shape_in(const struct qv_config *c, enum verify_layout layout, int64_t shape[5])
 {
@@ -47,7 +47,7 @@ shape_in(const struct qv_config *c, enum verify_layout layout, int64_t shape[5])
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* "patch_embed.proj.weight" under any prefix that checkpoints use, or as linear_proj. */
+/* Finds "patch_embed.proj.weight" under any prefix that checkpoints use, or as linear_proj. */
 static qv_status
 find_tensor(struct qv_checkpoint *ckpt, const char *name, const struct qv_safetensor **tensor,
             const struct qv_safetensors **file, qv_error *err)
@@ -67,7 +67,7 @@ find_tensor(struct qv_checkpoint *ckpt, const char *name, const struct qv_safete
     return status;
 }
 
-/* [o, taps, c] <-> [o, c, taps] */
+/* Reorders [o, taps, c] to [o, c, taps], or back. */
 static void
 move_channels(const char *from, bool last_to_first, int64_t o, int64_t c, int64_t taps,
               size_t element, char *to)
@@ -180,8 +180,8 @@ link_file(const struct copy *copy, const char *name, const char *as, qv_error *e
     return status;
 }
 
-/* All files but the index; a single model.safetensors under another name, for it would be read
- * before any index. */
+/* Links all files but the index. A single model.safetensors gets another name, because the loader
+ * would read it before any index. */
 static qv_status
 link_files(const struct copy *copy, bool *single, qv_error *err)
 {
@@ -199,7 +199,7 @@ link_files(const struct copy *copy, bool *single, qv_error *err)
     return status;
 }
 
-/* The original's weight map, or one made of its single file. */
+/* Reads the original's weight map, or makes one of its single file. */
 static qv_status
 read_map(const struct copy *copy, bool single, json_t **map, qv_error *err)
 {

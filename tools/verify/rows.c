@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: distances, and the rows of the table. */
+/* qwenvit verify: computes distances, and fills the rows of the table. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ verify_sums_begin(struct verify_sums *s, int64_t cols, qv_error *err)
                : qv_fail(err, QV_ENOMEM, "no memory to compare %lld columns", (long long)cols);
 }
 
-/* Two zero vectors point the same way; zero and another do not. */
+/* Returns the cosine of two vectors: 1 if both are zero, 0 if one is. */
 static double
 cosine(double xx, double tt, double xt)
 {
@@ -45,7 +45,8 @@ verify_sums_row(struct verify_sums *s, const float *x, const double *truth)
     }
     s->rows++;
     s->finite = s->finite && isfinite(xx) && isfinite(tt);
-    double distance = off == 0 ? 0 : sqrt(off) / sqrt(tt); /* infinite for a zero truth */
+    double distance = off == 0 ? 0 : sqrt(off) / sqrt(tt); /* infinite if the truth is zero and the
+                                                            * row is not */
     double cos = cosine(xx, tt, xt);
     s->d.mean += distance;
     s->squares += distance * distance;
@@ -150,7 +151,7 @@ verify_judge(struct verify_row *row)
                  { "1 - pooled cosine", 1 - d->pooled_cosine, 1 - row->bar_cosine } };
     row->ok = true;
     for (size_t i = 0; i < sizeof bars / sizeof *bars && row->ok; i++) {
-        row->ok = bars[i].value <= bars[i].most; /* NaN is not */
+        row->ok = bars[i].value <= bars[i].most; /* NaN fails */
         if (!row->ok && isnan(bars[i].value))
             snprintf(row->why, sizeof row->why, "values are not finite");
         else if (!row->ok)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: loading a tower, running it and keeping what it shows. */
+/* qwenvit verify: loads a tower, runs it and keeps its layers' outputs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +79,7 @@ new_layer(struct verify_layers *layers, const char *name)
     return l;
 }
 
-/* A qv_layer_hook: appends rows to the layer of that name. */
+/* This qv_layer_hook appends rows to the layer of that name. */
 static void
 keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
 {
@@ -139,7 +139,7 @@ round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_c
         ideal->status = be->upload(dev, call->operands[y], ideal->values, out.bytes, &ideal->err);
 }
 
-/* A qv_probe: rounds what the step wrote. */
+/* This qv_probe rounds what the step wrote. */
 static void
 round_output(void *user, const struct qv_step *step, const struct qv_call *call)
 {
@@ -148,12 +148,12 @@ round_output(void *user, const struct qv_step *step, const struct qv_call *call)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* One clip on its way through a plan. */
+/* One clip that passes through a plan. */
 struct passage {
     qv_plan *plan;
     qv_plan_info info;
-    qv_tokens tokens; /* of a chunk */
-    float *rounded;   /* pixel_values, where the ideal tower rounds them */
+    qv_tokens tokens; /* tokens of a chunk */
+    float *rounded;   /* pixel_values, if the ideal tower rounds them */
     struct ideal ideal;
 };
 
@@ -161,7 +161,7 @@ static void
 end_passage(struct passage *p, qv_model *model)
 {
     qv_plan_free(&p->plan);
-    qv_plans_free_idle(model); /* the next run gets a fresh one */
+    qv_plans_free_idle(model); /* so that the next run gets a fresh plan */
     free(p->tokens.tokens);
     for (int i = 0; i < QV_MAX_DEEPSTACK; i++)
         free(p->tokens.deepstack[i]);
@@ -257,7 +257,7 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
         if (!status)
             status = pass(&p, model, input->input, &item, out, err);
         end_passage(&p, model);
-        data += bytes; /* of patches: there is but one clip of frames */
+        data += bytes; /* only patches have several clips: frames are of one clip */
     }
     if (status)
         verify_layers_free(out);
@@ -266,8 +266,8 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A backend's table with our own pack() while weights are loaded. It is the first member, so that
- * dev->backend, which points to it, points to all of this. */
+/* A backend's table whose pack() is replaced while weights are loaded. It is the first member, so
+ * that dev->backend, which points to it, also points to the rest. */
 struct watched {
     struct qv_backend table;
     const struct qv_backend *base;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: pixels in, a table and an exit code out; checks.c does the checks. */
+/* qwenvit verify: prepares the pixels, prints the table and returns an exit code; checks.c has the
+ * checks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "command/tool.h"
 #include "verify.h"
 
-/* Of a clip: enough patches to be a tower's real work, few enough for some seconds. */
+/* Sizes for a clip: enough patches to be real work for a tower, few enough to take seconds. */
 enum { LEAST_PATCHES = 760, MOST_PATCHES = 1600, MOST_PAIRS = 2 };
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
@@ -35,7 +36,8 @@ take_bytes(struct verify_input *input, double bytes, qv_error *err)
     return QV_OK;
 }
 
-/* Noise that is the same everywhere (a linear congruential generator's upper bits). */
+/* Makes noise that is the same on every machine (the upper bits of a linear congruential
+ * generator). */
 static qv_status
 make_pixels(const struct tool_options *o, const struct qv_config *c, struct verify_input *input,
             char *text, size_t size, qv_error *err)
@@ -60,7 +62,8 @@ make_pixels(const struct tool_options *o, const struct qv_config *c, struct veri
     return status;
 }
 
-/* Bounds on what the options leave open: a few frames, a size of about a thousand patches. */
+/* Bounds what the options leave open: to a few frames, and to a size of about a thousand
+ * patches. */
 static void
 bound(struct tool_options *o, qv_preprocess *p, bool is_image)
 {
@@ -79,7 +82,7 @@ bound(struct tool_options *o, qv_preprocess *p, bool is_image)
         p->min_pixels = c->max_pixels;
 }
 
-/* The first pairs; an odd last frame stands for two. */
+/* Reads the first frame pairs; a last odd frame stands for two. */
 static qv_status
 read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input, char *text,
             size_t size, qv_error *err)
@@ -147,7 +150,8 @@ struct report {
     double seconds;
 };
 
-/* What is held to what: of the model itself nobody but qwenvit says anything, unless another is asked. */
+/* Says what is compared with what: without --against no other program than qwenvit says anything of
+ * the model. */
 static void
 say_compared(struct report *r)
 {
@@ -166,7 +170,7 @@ say_compared(struct report *r)
                  "compared by --against FILE");
 }
 
-/* What a check is, above its rows. */
+/* The title of each check, printed above its rows. */
 static const struct {
     const char *check, *title;
 } titles[] = {
@@ -186,7 +190,7 @@ print_title(const char *check)
             printf("\n%s\n", titles[i].title);
 }
 
-/* A number, or nothing where there is none. */
+/* Prints a number, or nothing if it is infinite. */
 static const char *
 figure(char text[16], const char *format, double x)
 {

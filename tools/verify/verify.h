@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify: is the lowered model the same model? The checks fill rows and print nothing, so
- * that a test can hand them a context of its own.
+ * qwenvit verify: checks whether the lowered model is the same model. The checks fill rows and
+ * print nothing, so that a test can give them a context of its own.
  *
- * Distance of a row: |x - truth| / |truth|, in double. The worst row decides, never a mean alone.
+ * The distance of a row is |x - truth| / |truth|, in double. The worst row decides, never a mean
+ * alone.
  */
 #ifndef QV_TOOLS_VERIFY_H
 #define QV_TOOLS_VERIFY_H
@@ -14,26 +15,28 @@ struct qv_config;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* How far x lies from the truth. All NaN if any value of either is not finite. */
+/* How far x is from the truth. All values are NaN if any value of either is not finite. */
 struct verify_distance {
-    double worst, mean; /* over rows; of a row that is zero in truth: 0 if equal, else infinite */
-    double worst_cosine, pooled_cosine; /* pooled: of the means over all rows */
+    double worst, mean; /* over rows; a row whose truth is zero counts 0 if equal, else infinite */
+    double worst_cosine, pooled_cosine; /* pooled: cosine of the means over all rows */
     double max_abs;
-    double alike; /* so many rows of one distance would make as sure a mean: fewer than there are */
+    double alike; /* number of rows of equal distance whose mean would be as certain; fewer than
+                   * there are rows */
 };
 
-/* A bar is infinite where there is none. */
+/* A bar is infinite if there is none. */
 struct verify_row {
     char check[16]; /* "definition", "pulled", "rounding", "repeat", "layouts", "against" */
-    char name[48];  /* the layer: "blocks.0" */
+    char name[48];  /* name of the layer, such as "blocks.0" */
     qv_dtype dtype;
-    bool bits; /* equal to the bit or not: only max_abs is filled in */
+    bool bits; /* only equality of bits counts, and only max_abs is set */
     struct verify_distance is;
-    double yardstick_worst, yardstick_mean; /* of an honest rounding; NaN where none is asked */
+    double yardstick_worst, yardstick_mean; /* distance of an honest rounding; NaN if there is no
+                                             * yardstick */
     double bar_worst, bar_mean, bar_abs, bar_cosine;
     bool ok;
-    char note[96]; /* what was compared, where that is not all */
-    char why[160]; /* the first bar that is broken, with its value */
+    char note[96]; /* what was compared, if not everything */
+    char why[160]; /* the first bar that failed, with its value */
 };
 
 struct verify_table {
@@ -41,14 +44,14 @@ struct verify_table {
     size_t n, capacity;
 };
 void verify_table_free(struct verify_table *t);
-const struct verify_row *verify_first_failure(const struct verify_table *t); /* NULL: all is well */
+const struct verify_row *verify_first_failure(const struct verify_table *t); /* NULL: none failed */
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Pixels of one clip or several, one behind the other. */
+/* Pixels of one or several clips, one behind the other. */
 struct verify_input {
     qv_input input;    /* bytes [frames, 16*h, 16*w, 3], or pixel_values f32 [sum t*h*w, row] */
-    bool still;        /* an image: one frame, the image's norm */
+    bool still;        /* an image, which is one frame with the image's norm */
     int64_t (*thw)[3]; /* [n] */
     size_t n;
     void *data;
@@ -62,14 +65,16 @@ struct verify_job {
     void (*say)(const char *what); /* progress; may be NULL */
 };
 
-/* The model against itself: definition, pulled, rounding, repeat, layouts. Input: one clip of frames. */
+/* Checks the model against itself: definition, pulled, rounding, repeat, layouts. The input is one
+ * clip of frames. */
 qv_status verify_model(const struct verify_job *job, const struct verify_input *input,
                        struct verify_table *out, qv_error *err);
-/* Against the f32 tower of another context. */
+/* Checks the model against the f32 tower of another context. */
 qv_status verify_against_backend(const struct verify_job *job, qv_context *other,
                                  const struct verify_input *input, struct verify_table *out,
                                  qv_error *err);
-/* Against a file of tools/reference/layers.py, on the pixels in it; they are left in *input. */
+/* Checks the model against a file of tools/reference/layers.py, on the pixels in it, which are left
+ * in *input. */
 qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
 
@@ -84,39 +89,41 @@ struct verify_layer {
 struct verify_layers {
     struct verify_layer *layers;
     size_t n, capacity;
-    bool lost; /* no memory for one of them */
+    bool lost; /* memory for a layer was missing */
 };
 void verify_layers_free(struct verify_layers *layers);
 const struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
 bool verify_is_pulled(const struct verify_layer *layer);
-/* The layer of the tower that a pulled output comes from, and is held to: "merger" of "tokens". Of
- * any other layer its own name. */
+/* Returns the layer of the tower that a pulled output comes from, and must equal: "merger" for
+ * "tokens". For any other layer it returns the layer's own name. */
 const char *verify_name_in_tower(const struct verify_layer *layer, char name[48]);
 
 enum verify_run_kind {
-    VERIFY_AS_IT_IS, /* unwatched: outputs only */
-    VERIFY_WATCHED,  /* every layer */
-    VERIFY_IDEAL,    /* the same on an f32 model, each operation's output rounded to bf16 once */
+    VERIFY_AS_IT_IS, /* without a hook: outputs only */
+    VERIFY_WATCHED,  /* with every layer */
+    VERIFY_IDEAL,    /* with every layer of an f32 model, each operation's output rounded to bf16
+                      * once */
 };
-/* Everything through a fresh plan. */
+/* Runs the input through a fresh plan, and appends its layers to out. */
 qv_status verify_run(qv_model *model, const struct verify_input *input, enum verify_run_kind kind,
                      struct verify_layers *out, qv_error *err);
 
-/* What an f32 model's weights are. */
+/* The weights of an f32 model. */
 enum verify_rounding {
     VERIFY_AS_STORED,
-    VERIFY_ROUND_WEIGHTS, /* matrices and tables to bf16: the very values of a bf16 model */
+    VERIFY_ROUND_WEIGHTS, /* matrices and tables are rounded to bf16: the very values of a bf16
+                           * model */
 };
 /* *inexact (may be NULL): whether rounding changes any weight that is stored. */
 qv_status verify_load(qv_context *ctx, const char *dir, qv_dtype dtype,
                       enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err);
 
-/* Sums of a comparison: begin, every row, end. */
+/* The sums of a comparison: call begin, then row for every row, then end. */
 struct verify_sums {
     struct verify_distance d;
     int64_t rows, cols;
     double *pooled; /* [2, cols] */
-    double squares; /* of the rows' distances */
+    double squares; /* sum of the squares of the rows' distances */
     bool finite;
 };
 qv_status verify_sums_begin(struct verify_sums *s, int64_t cols, qv_error *err);
@@ -125,66 +132,68 @@ struct verify_distance verify_sums_end(struct verify_sums *s);
 qv_status verify_compare(const float *x, const float *truth, int64_t rows, int64_t cols,
                          struct verify_distance *out, qv_error *err);
 
-/* A row with no bars; NULL if there is no memory. verify_judge sets ok and why. */
+/* Appends a row without bars; returns NULL for lack of memory. verify_judge sets ok and why. */
 struct verify_row *verify_add(struct verify_table *t, const char *check, const char *name,
                               qv_dtype dtype);
 void verify_judge(struct verify_row *row);
 
-/* What a layer is compared with. The bars are the distance of the yardstick from what it rounds, so
- * they come from rounding alone: from the truth itself they would grow with whatever is wrong with
- * the checkpoint, which the yardstick shares. */
+/* The yardstick that a layer is compared with. The bars are the distance between the rounded
+ * yardstick and its exact version, so they come from rounding alone. Bars from the truth itself
+ * would grow with any fault of the checkpoint, which the yardstick shares. */
 struct verify_held_to {
     const float *truth;
-    const float *yardstick, *exact; /* rounded and not; NULL for f32 */
-    double slack;                   /* over the yardstick's distances; infinite: only shown */
-    bool ideal; /* the yardstick is an ideal tower: what is drawn by chance is allowed besides */
+    const float *yardstick, *exact; /* the yardstick rounded and exact; NULL for f32 */
+    double slack;                   /* factor over the yardstick's distances; infinite: they are
+                                     * only shown */
+    bool ideal; /* the yardstick is an ideal tower, so chance is allowed for too */
     double cosine;
 };
 struct verify_held_to verify_held_to_ideal(void);
-/* How many times as far as another's one honest tower's errors may lie by chance: in the mean of so
- * many rows of so many values; exceeded once in a million for 4.7534 deviations. */
+/* Returns how many times as large as another honest tower's errors one's may be by chance, in the
+ * mean of so many rows of so many values. 4.7534 deviations are exceeded once in a million. */
 double verify_spread(int64_t values, double rows, double deviations);
 qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
                        const struct verify_held_to *to, struct verify_table *out, qv_error *err);
-/* The rows of the layer of that name, which is of the size of `like`. */
+/* Finds the rows of the layer of that name, which must have the size of `like`. */
 qv_status verify_same_layer(const struct verify_layers *in, const char *name,
                             const struct verify_layer *like, const float **rows, qv_error *err);
 
 void verify_say(const struct verify_job *job, const char *what);
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);
-/* The status of a bf16 tower: QV_OK, after words, where the device has no bf16 GEMMs (a CPU without AVX-512)
- * and bf16 was not asked for. */
+/* Turns the status of a bf16 tower into QV_OK, with a message, if the device has no bf16 GEMMs
+ * (such as a CPU without AVX-512) and the user did not ask for bf16. */
 qv_status verify_unless_left_out(const struct verify_job *job, qv_status status);
 
-/* The f32 truth of a bf16 tower, and what an ideal bf16 tower makes of it. */
+/* The f32 truth of a bf16 tower, and the layers of an ideal bf16 tower. */
 struct verify_truth {
     struct verify_layers exact, ideal;
 };
 void verify_truth_free(struct verify_truth *t);
-/* The truth's weights are rounded to bf16 or as stored, an ideal tower's always rounded. */
+/* Computes the truth. Its weights are as stored or rounded to bf16; the ideal tower's are always
+ * rounded. */
 qv_status verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding rounding,
                        const struct verify_input *input, bool with_ideal, struct verify_truth *out,
                        qv_error *err);
-/* The layers of the tower that is checked. */
+/* Runs the tower that is checked, and returns its layers. */
 qv_status verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
                       const struct verify_input *input, struct verify_layers *out, qv_error *err);
 
-/* The patch embedding `found` (the layer of that name) held to the Conv3d's definition. */
+/* Compares the patch embedding `found` (the layer of that name) with the Conv3d's definition. */
 qv_status verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtype,
                             const struct verify_input *input, const struct verify_layer *found,
                             struct verify_table *out, qv_error *err);
 
-/* How a patch embedding's weight may be stored. */
+/* The ways in which a patch embedding's weight may be stored. */
 enum verify_layout { VERIFY_5D, VERIFY_2D, VERIFY_CHANNELS_LAST, VERIFY_LAYOUTS };
 const char *verify_layout_name(enum verify_layout layout);
 
-/* A tensor of the tower, in memory as stored. The patch weight always as [o, c, kd, kh, kw]. */
+/* A tensor of the tower, in memory as stored. The patch weight is always [o, c, kd, kh, kw]. */
 struct verify_tensor {
-    char name[160]; /* in the checkpoint */
+    char name[160]; /* name in the checkpoint */
     char dtype_name[16];
     qv_dtype dtype;
     int64_t values;
-    enum verify_layout stored; /* of the patch weight */
+    enum verify_layout stored; /* how the patch weight is stored */
     void *data;
 };
 qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The little of Foundation that the Metal backend uses, over the GNU Objective-C runtime. */
+/* The small part of Foundation that the Metal backend uses, on top of the GNU Objective-C
+ * runtime. */
 #ifndef QV_EMULATED_FOUNDATION_H
 #define QV_EMULATED_FOUNDATION_H
 
@@ -18,7 +19,7 @@ typedef long NSInteger;
 
 __attribute__((objc_root_class))
 @interface NSObject<NSObject> {
-    Class isa; /* behind an object lies how many references it has beyond the first */
+    Class isa; /* Behind an object lies the number of its references beyond the first. */
 }
 + (id)alloc;
 - (id)init;
@@ -35,11 +36,11 @@ __attribute__((objc_root_class))
 
 @interface NSString : NSObject
 + (instancetype)stringWithUTF8String:(const char *)text;
-+ (instancetype)stringWithFormat:(NSString *)format, ...; /* conversions of C alone */
++ (instancetype)stringWithFormat:(NSString *)format, ...; /* Only the conversions of C. */
 - (const char *)UTF8String;
 @end
 
-@interface NSConstantString : NSString { /* laid out by the compiler */
+@interface NSConstantString : NSString { /* The compiler lays this out. */
     const char *text;
     unsigned length;
 }
@@ -48,7 +49,7 @@ __attribute__((objc_root_class))
 @interface NSError : NSObject {
     NSString *description;
 }
-- (instancetype)initWithDescription:(NSString *)text; /* ours alone */
+- (instancetype)initWithDescription:(NSString *)text; /* Apple's class does not have this. */
 - (NSString *)localizedDescription;
 @end
 
