@@ -466,7 +466,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     if (status)
         return status;
     struct qv_leftover leftover;
-    status = qv_leftover_find(dir, &s->model->tower, &leftover, err);
+    status = qv_leftover_find(dir, &s->model->config, &s->model->tower, &leftover, err);
     if (status)
         return status;
     qv_error why = { 0 };
