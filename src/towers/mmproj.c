@@ -402,14 +402,14 @@ warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
     char means[QV_QUOTE_SIZE];
     if ((!mean || near(mean, w[0])) && (!std || near(std, w[1])))
         return;
-    snprintf(
-        r->m->warning, sizeof r->m->warning,
-        "%s: " VISION
-        "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
-        "tokens will be others than transformers'. Give --mean %g,%g,%g --std %g,%g,%g to overrule "
-        "the file",
-        qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means), w[0][0],
-        w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
+    snprintf(r->m->warning, sizeof r->m->warning,
+             "%s: " VISION
+             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
+             "tokens will be others than transformers'. Give --image-mean %g,%g,%g --image-std "
+             "%g,%g,%g (image_mean and image_std in C and Python) to overrule "
+             "the file",
+             qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
+             w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
 static json_t *

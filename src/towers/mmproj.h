@@ -16,7 +16,7 @@
 qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
 
 /* Bytes of a text about a file. */
-enum { QV_MMPROJ_TEXT = 400 };
+enum { QV_MMPROJ_TEXT = 640 };
 
 struct qv_mmproj {
     struct qv_gguf *file;

@@ -9,6 +9,7 @@
 
 #include "cache.h"
 #include "error.h"
+#include "files/gguf.h"
 #include "files/json.h"
 #include "model/inspect.h"
 #include "estimate.h"
@@ -41,9 +42,8 @@ size_text(double bytes, char text[24])
 static qv_status
 open_model(struct scene *s, const char *dir, qv_error *err)
 {
-    qv_model_options options = { .dtype = s->o->dtype, .describe = true };
     qv_model_free(&s->model);
-    qv_status status = qv_model_load(s->ctx, dir, &options, &s->model, err);
+    qv_status status = tool_load_model(s->o, s->ctx, dir, true, &s->model, err);
     if (!status)
         qv_model_get_info(s->model, &s->info);
     s->dir = dir;
@@ -133,6 +133,8 @@ print_model(const struct scene *s)
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
+    if (*m->note)
+        printf("  not said   %s\n", m->note);
 }
 
 static json_t *
@@ -144,7 +146,7 @@ model_json(const struct scene *s)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:s, s:s}",
+        "s:s, s:i, s:I, s:s, s:s, s:o, s:o}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
@@ -155,7 +157,8 @@ model_json(const struct scene *s)
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
         "passed_over", s->context.passed_over, "device", s->context.device, "threads",
         s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "lowering", m->lowering,
-        "lowering_reason", m->lowering_reason);
+        "lowering_reason", m->lowering_reason, "note", tool_json_text(m->note), "warning",
+        tool_json_text(m->warning));
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -527,7 +530,7 @@ show(struct scene *s, const char *path)
     status.out = path;
     if (is_cache(path))
         return tool_cache_status(&status);
-    const bool model = tool_is_folder(path) || is_hub_name(path);
+    const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
     const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
     return failed ? tool_fail(failed, &err) : TOOL_DONE;
 }
