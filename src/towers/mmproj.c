@@ -381,12 +381,18 @@ read_tower(struct reader *r)
 
 /* ---- preprocessing ----------------------------------------------------------------------------- */
 
+static const double norms[2][2][3] = {
+    { { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 } },
+    { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
+};
+
+/* Whether three values of the file are these, of which it has f32. */
 static bool
-near(const json_t *list, const double *values)
+is_f32_of(const json_t *list, const double *values)
 {
     bool equal = json_array_size(list) == 3;
     for (size_t i = 0; i < 3 && equal; i++)
-        equal = fabs(json_number_value(json_array_get(list, i)) - values[i]) < 1e-4;
+        equal = (float)json_number_value(json_array_get(list, i)) == (float)values[i];
     return equal;
 }
 
@@ -394,13 +400,9 @@ near(const json_t *list, const double *values)
 static void
 warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
 {
-    static const double wanted[2][2][3] = {
-        { { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 } },
-        { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
-    };
-    const double(*w)[3] = wanted[r->published->halves];
+    const double(*w)[3] = norms[r->published->halves];
     char means[QV_QUOTE_SIZE];
-    if ((!mean || near(mean, w[0])) && (!std || near(std, w[1])))
+    if ((!mean || is_f32_of(mean, w[0])) && (!std || is_f32_of(std, w[1])))
         return;
     snprintf(r->m->warning, sizeof r->m->warning,
              "%s: " VISION
@@ -412,12 +414,26 @@ warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
+/* Means and deviations as config files have them: more digits than f32 has. A file without is taken for one
+ * of the family's. */
+static json_t *
+norm(const struct reader *r, const char *key, int which)
+{
+    json_t *found = (json_t *)(uintptr_t)qv_json_get(&r->keys, key);
+    for (int i = 0; i < 2; i++) {
+        const double *v = norms[i][which];
+        if (found ? is_f32_of(found, v) : i == r->published->halves)
+            return json_pack("[f,f,f]", v[0], v[1], v[2]);
+    }
+    return json_incref(found);
+}
+
 static json_t *
 processor(struct reader *r, const int64_t pixels[2], bool is_image)
 {
     static const char *const keys[2] = { VISION "image_min_pixels", VISION "image_max_pixels" };
-    static const char *const norms[2][2] = { { "image_mean", VISION "image_mean" },
-                                             { "image_std", VISION "image_std" } };
+    static const char *const of_norms[2][2] = { { "image_mean", VISION "image_mean" },
+                                                { "image_std", VISION "image_std" } };
     json_int_t bounds[2] = { pixels[0], pixels[1] };
     for (int i = 0; i < 2 && is_image; i++)
         bounds[i] = integer(r, keys[i]) > 0 ? integer(r, keys[i]) : bounds[i];
@@ -425,14 +441,9 @@ processor(struct reader *r, const int64_t pixels[2], bool is_image)
         json_pack("{s:{s:I, s:I}}", "size", "shortest_edge", bounds[0], "longest_edge", bounds[1]);
     r->lost |= !o;
     for (int i = 0; i < 2 && o; i++) {
-        json_t *found = (json_t *)(uintptr_t)qv_json_get(&r->keys, norms[i][1]);
-        json_t *half = json_pack("[f,f,f]", 0.5, 0.5, 0.5);
-        json_t *value = found                  ? json_incref(found)
-                        : r->published->halves ? json_incref(half)
-                                               : NULL;
-        r->lost |= !half || (value && json_object_set_new(o, norms[i][0], value));
-        r->lost |= json_object_set_new(r->m->names, norms[i][0], json_string(norms[i][1])) != 0;
-        json_decref(half);
+        r->lost |= json_object_set_new(o, of_norms[i][0], norm(r, of_norms[i][1], i)) != 0;
+        r->lost |=
+            json_object_set_new(r->m->names, of_norms[i][0], json_string(of_norms[i][1])) != 0;
     }
     return o;
 }
