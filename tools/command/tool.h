@@ -63,7 +63,8 @@ struct tool_options {
     const char *from; /* a folder with a few to copy instead */
     bool no_limit;
     bool alone;
-    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
+    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
+        *against_model;
     /* cache */
     const char *out, *cache_get;
     qv_dtype tokens;
