@@ -74,7 +74,7 @@ def test_it_is_the_folder_it_was_made_of(file, model, frames):
     mine, theirs = (m.encode(frames, fps=2) for m in (here, model))
     assert mine.tokens.tobytes() == theirs.tokens.tobytes()
     assert [d.tobytes() for d in mine.deepstack] == [d.tobytes() for d in theirs.deepstack]
-    assert mine.prompt() == theirs.prompt()
+    assert qwenvit.prompt(mine) == qwenvit.prompt(theirs)
 
 
 def test_wrong_means_warn_and_can_be_overruled(file, golden, tmp_path):
