@@ -63,7 +63,7 @@ list_folder(const char *dir, struct listing *l, qv_error *err)
 {
     DIR *d = opendir(dir);
     if (!d)
-        return QV_OK; /* whoever reads config.json there says why not */
+        return qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(dir), strerror(errno));
     qv_status s = QV_OK;
     for (const struct dirent *e; !s && (e = readdir(d)) != NULL;)
         s = list_file(l, e->d_name, err);
@@ -71,17 +71,19 @@ list_folder(const char *dir, struct listing *l, qv_error *err)
     return s;
 }
 
-static bool
-has_safetensors(const char *dir)
+static qv_status
+look_for_safetensors(const char *dir, bool *has, qv_error *err)
 {
     static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
-    bool has = false;
-    for (int i = 0; i < 2 && !has; i++) {
+    *has = false;
+    for (int i = 0; i < 2 && !*has; i++) {
         char *path = qv_path_join(dir, names[i]);
-        has = !path || qv_path_exists(path);
+        if (!path)
+            return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        *has = qv_path_exists(path);
         free(path);
     }
-    return has;
+    return QV_OK;
 }
 
 qv_status
@@ -96,9 +98,11 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
         *file = strdup(path);
         return *file ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
     }
-    if (has_safetensors(path))
-        return QV_OK;
-    qv_status s = list_folder(path, &l, err);
+    bool folder;
+    qv_status s = look_for_safetensors(path, &folder, err);
+    if (s || folder)
+        return s;
+    s = list_folder(path, &l, err);
     if (!s && l.n > 1)
         s = qv_fail(err, QV_EFORMAT, "%s: has %d GGUF files, %s: name one of them as the model",
                     qv_path_tail(path), l.n, l.names);
