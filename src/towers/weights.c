@@ -159,7 +159,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
-    const qv_bf16 *h = src;
+    const uint16_t *h = src; /* bf16 or f16 */
     const float *f = src;
     float *y = dst;
     qv_bf16 *z = dst;
@@ -171,6 +171,12 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
     else if (from == QV_F32 && to == QV_BF16)
         for (int64_t i = 0; i < n; i++)
             z[i] = qv_f32_to_bf16(f[i]);
+    else if (from == QV_F16 && to == QV_F32)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = qv_f16_to_f32(h[i]);
+    else if (from == QV_F16 && to == QV_BF16)
+        for (int64_t i = 0; i < n; i++)
+            z[i] = qv_f32_to_bf16(qv_f16_to_f32(h[i]));
     else
         for (int64_t i = 0; i < n; i++)
             qv_store(dst, to, i, qv_load(src, from, i));
