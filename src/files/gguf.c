@@ -333,7 +333,7 @@ read_shape(struct cursor *c, struct qv_gguf_tensor *t)
              "tensor %s has type %u of ggml, which is not known; %s can be read", quoted, id,
              qv_gguf_types_read());
     t->offset = number(c, 8, "a tensor's offset");
-    if (c->status)
+    if (c->status || !t->type)
         return;
     const uint64_t innermost = (uint64_t)t->shape[t->n_dims - 1];
     if (innermost % (uint64_t)t->type->values)

@@ -201,17 +201,18 @@ find_family(struct reader *r)
             model_type = projectors[i].model_type;
     if (s)
         return s;
-    if (!model_type)
+    if (model_type && !strcmp(model_type, "qwen3_vl"))
+        model_type = kin_of_qwen3(r);
+    for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
+        if (!strcmp(model_type, families[i].model_type))
+            r->published = &families[i];
+    if (r->published)
+        r->family = qv_family_find(r->published->model_type, &model_type);
+    if (!r->published || !r->family)
         return qv_json_unsupported(&r->keys, where, qv_json_get(&r->keys, where),
                                    "known are qwen2vl_merger, qwen2.5vl_merger, qwen2.5o, "
                                    "qwen3vl_merger and glm4v",
                                    r->err);
-    if (!strcmp(model_type, "qwen3_vl"))
-        model_type = kin_of_qwen3(r);
-    r->family = qv_family_find(model_type, &model_type);
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (!strcmp(model_type, families[i].model_type))
-            r->published = &families[i];
     return QV_OK;
 }
 
