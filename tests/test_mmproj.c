@@ -418,7 +418,8 @@ a_folder_with_one_mmproj_is_a_model(void **state)
     temp_text("model.safetensors", "");
     expect_failure("safetensors", QV_EFORMAT, "config.json: model_type is missing",
                    load(tempdir, NULL, &info, &err), &err);
-    expect_failure("a text", QV_EFORMAT, "is no GGUF file",
+    expect_failure("a text", QV_EFORMAT,
+                   "config.json: is neither a checkpoint's folder nor a GGUF file",
                    load(temp_path("config.json"), NULL, &info, &err), &err);
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "config.h"
 #include "error.h"
@@ -86,6 +87,23 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     return QV_OK;
 }
 
+/* A file of another name may have been meant for the folder that it is in. */
+static qv_status
+check_file(const char *path, qv_error *err)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    const qv_status s = ends_in_gguf(path) ? QV_OK : qv_file_open(path, &fd, &size, err);
+    if (fd >= 0)
+        close(fd);
+    if (s || ends_in_gguf(path) || qv_gguf_is(path))
+        return s;
+    return qv_fail(err, QV_EFORMAT,
+                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that its "
+                   "config.json and weights are in",
+                   qv_path_tail(path));
+}
+
 qv_status
 qv_mmproj_find(const char *path, char **file, qv_error *err)
 {
@@ -95,8 +113,11 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
     if (stat(path, &st))
         return QV_OK;
     if (!S_ISDIR(st.st_mode)) {
-        *file = strdup(path);
-        return *file ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        const qv_status s = check_file(path, err);
+        *file = s ? NULL : strdup(path);
+        return s       ? s
+               : *file ? QV_OK
+                       : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
     }
     bool folder;
     qv_status s = look_for_safetensors(path, &folder, err);
@@ -477,7 +498,7 @@ static qv_status
 read_keys(struct reader *r)
 {
     qv_status s = find_family(r);
-    if (s)
+    if (s || !r->published || !r->family)
         return s;
     r->vision = json_object();
     r->m->names = json_object();

@@ -15,6 +15,7 @@
 #include "estimate.h"
 #include "qwenvit_job.h"
 #include "towers/leftover.h"
+#include "towers/mmproj.h"
 #include "tool.h"
 
 struct scene {
@@ -75,6 +76,27 @@ print_windows(const struct qv_config *c)
     printf("\n");
 }
 
+/* Of a GGUF file, how many tensors of which type. */
+static void
+print_types(const char *dir)
+{
+    char *path = NULL;
+    struct qv_gguf *file = NULL;
+    if (!qv_mmproj_find(dir, &path, NULL) && path && !qv_gguf_open(path, &file, NULL)) {
+        const size_t n = qv_gguf_count(file);
+        size_t counts[64] = { 0 }, told = 0;
+        for (size_t i = 0; i < n; i++)
+            counts[qv_gguf_at(file, i)->type->id % 64]++;
+        printf("  file       GGUF of %zu tensors:", n);
+        for (uint32_t id = 0; id < 64; id++)
+            if (counts[id])
+                printf("%s %zu %s", told++ ? "," : "", counts[id], qv_gguf_type_find(id)->name);
+        printf("\n");
+    }
+    qv_gguf_close(&file);
+    free(path);
+}
+
 /* What else there is: a tensor that the tower should have used shows a checkpoint of another kind. */
 static void
 print_leftover(const struct qv_leftover *l)
@@ -133,6 +155,7 @@ print_model(const struct scene *s)
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
+    print_types(s->dir);
     if (*m->note)
         printf("  not said   %s\n", m->note);
 }
