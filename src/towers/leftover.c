@@ -90,7 +90,7 @@ mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
     const struct qv_gguf_tensor *first = qv_gguf_at(in->gguf, 0);
     for (size_t id = 0; id < tower->n; id++)
         for (int i = 0; i < tower->tensors[id].n_parts; i++) {
-            struct qv_tensor_part part;
+            struct qv_tensor_part part = { 0 };
             const qv_status status = qv_part_find(in, config, &tower->tensors[id], i, &part, err);
             if (status)
                 return status;
