@@ -193,7 +193,10 @@ typedef struct qv_model_options {
     qv_dtype dtype; /* of weights and activations: QV_F32 or QV_BF16 */
     bool describe;  /* read and check configuration and tensor headers, load no weights: plans
                        can be made from such a model and asked for their cost, not run */
-    uint64_t reserved[8];
+    /* [3] each, of red, green and blue in 0..1, of images and clips, in place of what the checkpoint says
+     * (qv_preprocess.mean and std); NULL: as it says. Read during the call alone. */
+    const double *image_mean, *image_std;
+    uint64_t reserved[6];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -214,7 +217,11 @@ typedef struct qv_model_info {
     const char *lowering; /* static text: "patchify" */
     char lowering_reason[QV_REASON_BYTES];
     const char *folder; /* that it was loaded from, as that was given; belongs to the model */
-    uint64_t reserved[7];
+    /* Of a GGUF file; both belong to the model. What the file does not say and whence that was taken, a
+     * sentence; what it seems to say wrongly of means and deviations, with what would be right. "" where there
+     * is nothing to say. */
+    const char *note, *warning;
+    uint64_t reserved[5];
 } qv_model_info;
 
 /*
@@ -222,6 +229,9 @@ typedef struct qv_model_info {
  * model.safetensors or an index with shards; other parts of the model are ignored. f32, f16 and
  * bf16 tensors; names with and without "model."; patch embedding 5D [O,C,T,P,P], 2D [O,C*T*P*P]
  * (also named linear_proj) or channels-last [O,T,P,P,C]: the same bits for each.
+ * Or that of a GGUF file as llama.cpp's converter writes it ("mmproj"): dir is the file, or a folder with one
+ * and no safetensors. F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K, which are widened
+ * as they are read.
  * QV_EIO, QV_EFORMAT (names file, field and value), QV_EUNSUPPORTED (a family that is not done),
  * QV_ENOMEM. Peak memory while loading is the packed weights plus 64 MiB.
  */

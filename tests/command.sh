@@ -481,6 +481,36 @@ expect 2 'multiples of 2' "$qwenvit" verify --model "$model" --grid 1,3,4
 rmdir tmp || fail "a temporary checkpoint was left: $(ls tmp)"
 unset TMPDIR
 
+# a tower in a GGUF file: wherever a folder is taken
+gguf=$golden/../fuzz/corpus/gguf
+mkdir mmproj && cp "$gguf/qwen3" mmproj/mmproj-F32.gguf && cp "$gguf/qwen2" qwen2.gguf && : > mmproj/config.json
+tiny='--min-pixels 64 --max-pixels 256'
+expect 0 'not said   the file does not say bounds of pixels' "$qwenvit" info mmproj/mmproj-F32.gguf
+expect 0 'file       GGUF of 28 tensors: 28 F32' "$qwenvit" info mmproj
+expect 0 '"note":"the file does not say' "$qwenvit" info mmproj --json
+expect 0 'qwen2_vl vision tower' "$qwenvit" info qwen2.gguf
+expect 0 '' "$qwenvit" encode grey.ppm --model mmproj $tiny -o gguf1.safetensors
+expect 0 '' "$qwenvit" encode grey.ppm --model mmproj/mmproj-F32.gguf $tiny -o gguf2.safetensors
+printf 'grey.ppm\n' > gguf.txt
+expect 0 '1 done' "$qwenvit" cache --model mmproj --list gguf.txt --out gguf.cache $tiny
+expect 0 '1 were there' "$qwenvit" cache --model mmproj/mmproj-F32.gguf --list gguf.txt --out gguf.cache $tiny
+expect 3 'this cache has "model_type"' "$qwenvit" cache --model qwen2.gguf --list gguf.txt --out gguf.cache $tiny
+expect 0 '0 failed' "$qwenvit" verify --model mmproj --grid 1,4,4
+expect 0 '0 failed' "$qwenvit" verify --model mmproj --against-model mmproj/mmproj-F32.gguf --grid 1,4,4
+expect 0 'the model'"'"'s own bf16' "$qwenvit" verify --model "$model" --against-model synthetic --grid 1,4,4 --json
+grep -q '"name":"tokens","dtype":"f32","ok":true' out.txt || fail 'another model is not told in f32'
+! grep -q '"name":"tokens"[^}]*"worst":0' out.txt || fail 'another model is not told to be one'
+expect 3 'its depth is 3, that of mmproj is 1' "$qwenvit" verify --model mmproj --against-model "$model" --grid 1,4,4
+expect 0 'mean 0.25 0.5 0.75, std 1 1 2' "$qwenvit" info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2
+expect 2 '--image-mean is "1,2", must be three numbers' "$qwenvit" info mmproj --image-mean 1,2
+expect 2 'image_std[2] is 0; must be a number from' "$qwenvit" info mmproj --image-std 1,1,0
+cp mmproj/mmproj-F32.gguf mmproj/mmproj-F16.gguf
+expect 3 'has 2 GGUF files' "$qwenvit" encode grey.ppm --model mmproj -o g.safetensors
+head -c 1000 qwen2.gguf > cut.gguf
+printf 'a text, and no model' > text.gguf
+expect 3 'cut.gguf: the number of tensors is 24, but only' "$qwenvit" info cut.gguf
+expect 3 'text.gguf: is no GGUF file' "$qwenvit" encode grey.ppm --model text.gguf -o g.safetensors
+
 # bad input: exit 3, names the file, leaves nothing behind
 printf 'not a clip' > text.mp4
 : > empty.mp4

@@ -2,9 +2,11 @@
 """load, Model and Tokens."""
 
 import collections
+import math
 import os
 import re
 import sys
+import warnings
 
 from . import _check, _core, _sources, _stream
 from ._arrays import current_stream, error, integers, is_torch, no_gradient, numpy, shareable, to_numpy
@@ -22,16 +24,22 @@ def _user_cache(name):
 
 
 def load(
-    path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None
+    path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None,
+    image_mean=None, image_std=None,
 ):
-    """Loads the vision tower of a Hugging Face checkpoint folder.
+    """Loads the vision tower of a Hugging Face checkpoint folder, or of a GGUF file as llama.cpp's converter
+    makes it (mmproj), which path names or which is the one in a folder without safetensors.
 
     backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow). dtype: "f32", "bf16", or None for
     what suits the device. device: its index; or "cuda:1", "cuda", "cpu".., or a torch.device, which say the
     backend as well. threads: of a CPU; 0 for every core. stream: a CUDA stream
     (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
     kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
-    folder, as the command has it.
+    folder, as the command has it. image_mean, image_std: three numbers each, of images and clips, in place of
+    the checkpoint's.
+
+    info["note"] of the model says what a GGUF file leaves open and whence that was taken. One with means that
+    its family does not have warns (UserWarning), unless both are given.
 
     Raises Error: no such folder, a family that is not known, no such device; several threads of a CPU in a
     process forked off one that had them.
@@ -47,12 +55,26 @@ def load(
     lacking = _lacking(backend)
     if lacking and backend == "cuda":
         raise error("QV_ENODEVICE", lacking)
-    model = Model(_core.Model(folder, backend, index, _name(dtype), threads, stream, *files), stream)
+    norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
+    model = Model(_core.Model(folder, backend, index, _name(dtype), threads, stream, *files, *norms), stream)
+    if model.info["model_warning"]:
+        warnings.warn(model.info["model_warning"], stacklevel=2)
     if model.info["backend"] == "cpu" and threads != 1:
         _with_threads.add(os.getpid())
     if lacking:  # the core knows the first of them alone
         model.info["passed_over"] = f"cuda: {lacking}"
     return model
+
+
+def _three(values, name):
+    """A colour's numbers as a list; None is an empty one."""
+    try:
+        numbers = [] if values is None else [float(v) for v in values]
+    except (TypeError, ValueError):
+        numbers = [math.nan]
+    if numbers and (len(numbers) != 3 or not all(map(math.isfinite, numbers))) or values is not None and not numbers:
+        raise _check.wrong(name, values, "three finite numbers, of red, green and blue")
+    return numbers
 
 
 def _place(backend, device):

@@ -7,6 +7,7 @@ Cache alike; both have them as methods.
 """
 
 import contextlib
+import glob
 import json
 import os
 import struct
@@ -155,7 +156,11 @@ def _placeholders(of):
 
     names = ("image_token_id", "video_token_id")
     if isinstance(of, (str, os.PathLike)):
-        file = os.path.join(os.fsdecode(_check.path(of, "of")), "config.json")
+        folder = os.fsdecode(_check.path(of, "of"))
+        file = os.path.join(folder, "config.json")
+        if not os.path.exists(file) and (os.path.isfile(folder) or glob.glob(os.path.join(glob.escape(folder), "*.gguf"))):
+            raise error("QV_EINVAL", f"{folder}: a GGUF file of a vision tower has no ids of placeholders: give the "
+                                     "model, config, processor or tokenizer, or a folder with config.json")
         try:
             with open(file, encoding="utf-8") as f:
                 found = json.load(f)

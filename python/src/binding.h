@@ -103,7 +103,8 @@ class Model
   public:
     /* Paths are bytes, since they may not be UTF-8. */
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
-          int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder);
+          int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder,
+          const std::vector<double> &image_mean, const std::vector<double> &image_std);
     ~Model();
     void close();
     nb::dict info();
@@ -125,6 +126,7 @@ class Model
     void must_be_ours() const; /* throws after a fork */
 
     qv_model_info facts;
+    std::string note, warning; /* of the model; facts' own are gone with it */
 
   private:
     qv_context *context = nullptr;

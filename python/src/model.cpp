@@ -38,7 +38,8 @@ parse_dtype(const std::string &name, bool or_auto)
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
-             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_)
+             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_,
+             const std::vector<double> &image_mean, const std::vector<double> &image_std)
     : owner(getpid())
 {
     const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
@@ -53,6 +54,8 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     c.tune_file = tune_file.empty() ? nullptr : tune_file.c_str();
     c.kernel_folder = kernel_folder.empty() ? nullptr : kernel_folder.c_str();
     o.dtype = parse_dtype(dtype, true);
+    o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;
+    o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
     nb::gil_scoped_release released;
     check(qv_context_open(&c, &context, &err), err);
     const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
@@ -61,6 +64,8 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
         check(status, err);
     }
     qv_model_get_info(model, &facts);
+    note = facts.note;
+    warning = facts.warning;
     qv_context_get_info(context, &device_facts);
 }
 
@@ -195,6 +200,8 @@ Model::info()
     for (const auto &number : numbers)
         d[number.name] = number.value;
     d["digest"] = facts.digest;
+    d["note"] = note;
+    d["model_warning"] = warning;
     d["image"] = preprocess_dict(facts.image);
     d["video"] = preprocess_dict(facts.video);
     return d;
@@ -394,7 +401,8 @@ bind_model(nb::module_ &m)
     m.def("look_at_device", &look_at_device);
     nb::class_<Model>(m, "Model")
         .def(nb::init<nb::bytes, const std::string &, int, const std::string &, int, uintptr_t,
-                      nb::bytes, nb::bytes>())
+                      nb::bytes, nb::bytes, const std::vector<double> &,
+                      const std::vector<double> &>())
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),

@@ -51,6 +51,8 @@ struct qv_json_object {
     const char *file;
     const char *prefix; /* of its fields in error texts: "vision_config." */
     bool null_is_absent;
+    const json_t
+        *names; /* what a file that is no JSON calls keys, for error texts; NULL: the same */
 };
 
 /* NULL if there is no such key. */

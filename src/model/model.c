@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,27 @@ decide_patch_embed(qv_model *model, qv_error *err)
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
 }
 
+/* Puts the caller's means and deviations in place of the checkpoint's. Both together answer a warning of
+ * them. */
+static qv_status
+overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
+{
+    const double *const given[2] = { o->image_mean, o->image_std };
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; given[i] && j < 3; j++)
+            if (!(fabs(given[i][j]) <= 1e3) || (i && given[i][j] < 1e-6))
+                return qv_fail(err, QV_EINVAL, "%s[%d] is %g; must be a number from %g to 1000",
+                               i ? "image_std" : "image_mean", j, given[i][j], i ? 1e-6 : -1e3);
+        if (given[i]) {
+            memcpy(i ? c->image.std : c->image.mean, given[i], sizeof c->image.mean);
+            memcpy(i ? c->video.std : c->video.mean, given[i], sizeof c->video.mean);
+        }
+    }
+    if (given[0] && given[1])
+        c->warning[0] = 0;
+    return QV_OK;
+}
+
 qv_status
 qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options, qv_model **out,
               qv_error *err)
@@ -63,6 +85,8 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     model->describe = o->describe;
     qv_status status = model->folder ? qv_config_read(dir, &model->config, err)
                                      : qv_fail(err, QV_ENOMEM, "no memory for a model");
+    if (!status)
+        status = overrule(o, &model->config, err);
     int64_t multiple = ctx->caps.width_multiple;
     if (!status && multiple)
         model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
@@ -128,6 +152,8 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .image = c->image,
                             .video = c->video,
                             .folder = model->folder,
+                            .note = c->note,
+                            .warning = c->warning,
                             .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
     memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);

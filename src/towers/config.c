@@ -79,46 +79,37 @@ pair_or_self(const json_t *value)
     return json_equal(first, json_array_get(value, 1)) ? first : value;
 }
 
-/* What the vision config's integers are called, what transformers' attribute_map calls them as well,
- * where they go in struct qv_config, their bounds, and the default that every family shares (0: each
- * family has its own, or no such key). */
+/* What transformers' attribute_map calls the vision config's integers as well, where they go in struct
+ * qv_config, their bounds, and the default that every family shares (0: each family has its own, or no
+ * such key). */
 static const struct {
-    const char *key, *alias;
+    const char *alias;
     size_t offset;
     int64_t min, max, preset;
 } sizes[QV_SIZES] = {
 #define SIZE(field) offsetof(struct qv_config, field)
-    [QV_SIZE_DEPTH] = { "depth", "num_hidden_layers", SIZE(depth), 1, QV_MOST_DEPTH, 0 },
-    [QV_SIZE_HIDDEN] = { "hidden_size", NULL, SIZE(hidden), 1, 65536, 0 },
-    [QV_SIZE_HEADS] = { "num_heads", "num_attention_heads", SIZE(heads), 1, 1024, 0 },
-    [QV_SIZE_MLP_RATIO] = { "mlp_ratio", NULL, SIZE(intermediate), 1, 16, 0 },
-    [QV_SIZE_INTERMEDIATE] = { "intermediate_size", NULL, SIZE(intermediate), 1, 1 << 20, 0 },
-    [QV_SIZE_OUT_HIDDEN] = { "out_hidden_size", NULL, SIZE(out_hidden), 1, 1 << 20, 0 },
-    [QV_SIZE_MERGER_INTERMEDIATE] = { "intermediate_size", NULL, SIZE(merger_intermediate), 1,
-                                      1 << 20, 0 },
-    [QV_SIZE_IN_CHANNELS] = { "in_channels", NULL, SIZE(in_channels), 1, 16, 3 },
-    [QV_SIZE_PATCH] = { "patch_size", NULL, SIZE(patch), 1, 256, 0 },
-    [QV_SIZE_TEMPORAL] = { "temporal_patch_size", NULL, SIZE(temporal), 1, 8, 2 },
-    [QV_SIZE_MERGE] = { "spatial_merge_size", NULL, SIZE(merge), 1, 8, 2 },
-    [QV_SIZE_POSITIONS] = { "num_position_embeddings", NULL, SIZE(n_positions), 1, 1 << 20, 0 },
-    [QV_SIZE_IMAGE] = { "image_size", NULL, SIZE(image_size), 1, 1 << 14, 0 },
-    [QV_SIZE_WINDOW] = { "window_size", NULL, SIZE(window), 1, 1 << 20, 0 },
+    [QV_SIZE_DEPTH] = { "num_hidden_layers", SIZE(depth), 1, QV_MOST_DEPTH, 0 },
+    [QV_SIZE_HIDDEN] = { NULL, SIZE(hidden), 1, 65536, 0 },
+    [QV_SIZE_HEADS] = { "num_attention_heads", SIZE(heads), 1, 1024, 0 },
+    [QV_SIZE_MLP_RATIO] = { NULL, SIZE(intermediate), 1, 16, 0 },
+    [QV_SIZE_INTERMEDIATE] = { NULL, SIZE(intermediate), 1, 1 << 20, 0 },
+    [QV_SIZE_OUT_HIDDEN] = { NULL, SIZE(out_hidden), 1, 1 << 20, 0 },
+    [QV_SIZE_MERGER_INTERMEDIATE] = { NULL, SIZE(merger_intermediate), 1, 1 << 20, 0 },
+    [QV_SIZE_IN_CHANNELS] = { NULL, SIZE(in_channels), 1, 16, 3 },
+    [QV_SIZE_PATCH] = { NULL, SIZE(patch), 1, 256, 0 },
+    [QV_SIZE_TEMPORAL] = { NULL, SIZE(temporal), 1, 8, 2 },
+    [QV_SIZE_MERGE] = { NULL, SIZE(merge), 1, 8, 2 },
+    [QV_SIZE_POSITIONS] = { NULL, SIZE(n_positions), 1, 1 << 20, 0 },
+    [QV_SIZE_IMAGE] = { NULL, SIZE(image_size), 1, 1 << 14, 0 },
+    [QV_SIZE_WINDOW] = { NULL, SIZE(window), 1, 1 << 20, 0 },
 #undef SIZE
 };
-
-/* What the family's configs call a number. */
-static const char *
-key_of(const struct qv_family *family, enum qv_size size)
-{
-    const char *own = family->sizes->key[size];
-    return own ? own : sizes[size].key;
-}
 
 static qv_status
 read_size(const struct qv_json_object *vision, enum qv_size size, int64_t preset,
           struct qv_config *c, qv_error *err)
 {
-    const char *key = key_of(c->family, size), *alias = sizes[size].alias;
+    const char *key = qv_family_size_key(c->family, size), *alias = sizes[size].alias;
     const json_t *found = qv_json_get(vision, key);
     if (!found && alias) {
         found = qv_json_get(vision, alias);
@@ -158,7 +149,7 @@ static qv_status
 check_sizes(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
 {
     const char *file = qv_path_tail(vision->file), *in = vision->prefix;
-    const char *hidden = key_of(c->family, QV_SIZE_HIDDEN);
+    const char *hidden = qv_family_size_key(c->family, QV_SIZE_HIDDEN);
     const int64_t side = qv_config_position_side(c), cell = c->patch * c->merge;
     if (c->image_size && c->image_size < c->patch)
         return qv_fail(err, QV_EFORMAT,
@@ -384,28 +375,58 @@ fail_without_folder(const char *dir, qv_error *err)
                    qv_path_tail(dir), deep || slash ? "" : "ORG/", deep ? "ORG/NAME" : dir);
 }
 
-qv_status
-qv_config_read(const char *dir, struct qv_config *out, qv_error *err)
+static qv_status
+read_mmproj(const char *file, struct qv_config *c, qv_error *err)
+{
+    struct qv_mmproj m;
+    qv_status s = qv_mmproj_open(file, &m, err);
+    if (!s) {
+        const struct qv_json_object top = { m.config, file, "", false, m.names };
+        const struct qv_json_object image = { m.image, file, "", false, m.names };
+        const struct qv_json_object video = { m.video, file, "", false, m.names };
+        s = read_vision(&top, c, err);
+        if (!s)
+            s = qv_preprocess_take(&image, &video, c, err);
+    }
+    memcpy(c->note, m.note, sizeof c->note);
+    memcpy(c->warning, m.warning, sizeof c->warning);
+    qv_mmproj_close(&m);
+    return s;
+}
+
+static qv_status
+read_folder(const char *dir, struct qv_config *c, qv_error *err)
 {
     char *path = qv_path_join(dir, "config.json");
     if (!path)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
 
-    struct qv_config c = { 0 };
     json_t *root = NULL;
     struct stat there;
     qv_status s = qv_json_read(path, QV_JSON_MAX_CONFIG, &root, err);
     if (s == QV_EIO && stat(dir, &there))
         s = fail_without_folder(dir, err);
     if (!s) {
-        const struct qv_json_object top = { root, path, "", false };
-        s = read_vision(&top, &c, err);
+        const struct qv_json_object top = { .json = root, .file = path, .prefix = "" };
+        s = read_vision(&top, c, err);
     }
     if (!s)
-        s = qv_preprocess_read(dir, &c, err);
-    if (!s)
-        *out = c;
+        s = qv_preprocess_read(dir, c, err);
     json_decref(root);
     free(path);
+    return s;
+}
+
+qv_status
+qv_config_read(const char *dir, struct qv_config *out, qv_error *err)
+{
+    struct qv_config c = { 0 };
+    char *file = NULL;
+    qv_status s = qv_mmproj_find(dir, &file, err);
+    if (!s)
+        s = file ? read_mmproj(file, &c, err) : read_folder(dir, &c, err);
+    if (!s)
+        *out = c;
+    free(file);
     return s;
 }

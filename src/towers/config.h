@@ -4,6 +4,7 @@
 #define QV_TOWERS_CONFIG_H
 
 #include "family.h"
+#include "mmproj.h"
 
 enum { QV_MOST_DEPTH = 512 };
 
@@ -24,6 +25,9 @@ struct qv_config {
     double norm_eps, rope_theta;
     int act; /* enum qv_act of the MLP */
     qv_preprocess image, video;
+    /* Of a GGUF file: what it does not say, and whence that is; what it seems to say wrongly of means and
+     * deviations. "" where there is nothing to say. */
+    char note[QV_MMPROJ_TEXT], warning[QV_MMPROJ_TEXT];
 };
 
 static inline int64_t
@@ -57,7 +61,8 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  * Reads dir/config.json; for images the "image_processor" of dir/processor_config.json (where
  * transformers 5 writes both), else dir/preprocessor_config.json; for clips its "video_processor",
  * else dir/video_preprocessor_config.json, else dir/preprocessor_config.json. Keys left out, and
- * files that are not there, take transformers' class defaults; patch sizes the tower's. QV_EIO,
+ * files that are not there, take transformers' class defaults; patch sizes the tower's. Of a GGUF file, or
+ * a folder with one and no safetensors, the file's keys are read in place of these (mmproj.h). QV_EIO,
  * QV_EFORMAT naming file, field and value, QV_EUNSUPPORTED for a family that is known but not done,
  * or not known, and for preprocessing that is not.
  */

@@ -8,6 +8,29 @@ const struct qv_family *const qv_families[] = {
     &qv_family_qwen3_omni, &qv_family_qwen3_5,    &qv_family_glm4v,        NULL,
 };
 
+const char *
+qv_family_size_key(const struct qv_family *family, enum qv_size size)
+{
+    static const char *const keys[QV_SIZES] = {
+        [QV_SIZE_DEPTH] = "depth",
+        [QV_SIZE_HIDDEN] = "hidden_size",
+        [QV_SIZE_HEADS] = "num_heads",
+        [QV_SIZE_MLP_RATIO] = "mlp_ratio",
+        [QV_SIZE_INTERMEDIATE] = "intermediate_size",
+        [QV_SIZE_OUT_HIDDEN] = "out_hidden_size",
+        [QV_SIZE_MERGER_INTERMEDIATE] = "intermediate_size",
+        [QV_SIZE_IN_CHANNELS] = "in_channels",
+        [QV_SIZE_PATCH] = "patch_size",
+        [QV_SIZE_TEMPORAL] = "temporal_patch_size",
+        [QV_SIZE_MERGE] = "spatial_merge_size",
+        [QV_SIZE_POSITIONS] = "num_position_embeddings",
+        [QV_SIZE_IMAGE] = "image_size",
+        [QV_SIZE_WINDOW] = "window_size",
+    };
+    const char *own = family->sizes->key[size];
+    return own ? own : keys[size];
+}
+
 /* "qwen4_exp" and "qwen4_exp_vision" are the same family; the parts of an Omni model are named so. */
 const struct qv_family *
 qv_family_find(const char *model_type, const char **name)

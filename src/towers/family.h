@@ -57,7 +57,7 @@ struct qv_family_sizes {
     /* transformers' class defaults; 0: the default that every family shares, or, where there is none,
      * the family's configs have no such key */
     int64_t preset[QV_SIZES];
-    const char *key[QV_SIZES]; /* another key than the one that most families have */
+    const char *key[QV_SIZES]; /* another key than the one that most families have (families.c) */
 };
 
 struct qv_family {
@@ -103,6 +103,9 @@ qv_family_is_gated(const struct qv_family *family)
 {
     return family->names->fc1[1] != NULL;
 }
+
+/* What the family's vision configs call a number. */
+const char *qv_family_size_key(const struct qv_family *family, enum qv_size size);
 
 /* The family of a model_type, which may be the model's or the tower's; *name is the model's.
  * NULL: it is not known. */

@@ -80,22 +80,64 @@ see(void *user, const char *name)
     out->of_tower++;
 }
 
-qv_status
-qv_leftover_find(const char *dir, const struct qv_tower *tower, struct qv_leftover *out,
-                 qv_error *err)
+/* ---- of a GGUF file ---------------------------------------------------------------------------- */
+
+/* Marks each tensor of the file that a tower's tensor is made of. */
+static qv_status
+mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
+          const struct qv_tower *tower, bool *used, qv_error *err)
 {
-    struct qv_stored_tower in = { .dir = dir };
+    const struct qv_gguf_tensor *first = qv_gguf_at(in->gguf, 0);
+    for (size_t id = 0; id < tower->n; id++)
+        for (int i = 0; i < tower->tensors[id].n_parts; i++) {
+            struct qv_tensor_part part = { 0 };
+            const qv_status status = qv_part_find(in, config, &tower->tensors[id], i, &part, err);
+            if (status)
+                return status;
+            for (int p = 0; p < part.n_pieces; p++)
+                used[part.pieces[p].tensor - first] = true;
+        }
+    return QV_OK;
+}
+
+/* A vision tower's names there begin with "v." or "mm.", an audio tower's with "a." */
+static qv_status
+look_through(const struct qv_stored_tower *in, const struct qv_config *config,
+             const struct qv_tower *tower, struct qv_leftover *out, qv_error *err)
+{
+    const size_t n = qv_gguf_count(in->gguf);
+    bool *used = calloc(n + 1, sizeof *used);
+    if (!used)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", n);
+    const qv_status status = mark_used(in, config, tower, used, err);
+    for (size_t i = 0; i < n && !status; i++) {
+        const char *name = qv_gguf_at(in->gguf, i)->name;
+        const bool vision =
+            !strncmp(name, "v.", 2) || (!strncmp(name, "mm.", 3) && strncmp(name, "mm.a.", 5) != 0);
+        if (!used[i] && vision && out->of_tower < QV_LEFTOVER_NAMES)
+            snprintf(out->names[out->of_tower], sizeof out->names[0], "%.95s", name);
+        out->of_tower += !used[i] && vision;
+        out->of_others += !vision;
+    }
+    free(used);
+    return status;
+}
+
+qv_status
+qv_leftover_find(const char *dir, const struct qv_config *config, const struct qv_tower *tower,
+                 struct qv_leftover *out, qv_error *err)
+{
+    struct qv_stored_tower in;
     struct used used = { .out = out };
     *out = (struct qv_leftover){ 0 };
-    qv_status status = qv_checkpoint_open(dir, &in.checkpoint, err);
-    if (!status)
-        status = qv_part_find_prefix(&in, &tower->tensors[tower->patch_embed.weight], err);
+    qv_status status =
+        qv_stored_tower_open(dir, &tower->tensors[tower->patch_embed.weight], &in, err);
     out->prefix = in.prefix;
-    if (!status)
-        status = list_names(tower, &used, err);
-    if (!status)
+    if (!status && in.gguf)
+        status = look_through(&in, config, tower, out, err);
+    else if (!status && !(status = list_names(tower, &used, err)))
         qv_checkpoint_visit(in.checkpoint, see, &used);
     free(used.names);
-    qv_checkpoint_close(&in.checkpoint);
+    qv_stored_tower_close(&in);
     return status;
 }

@@ -15,7 +15,7 @@ struct qv_leftover {
 };
 
 /* Looks through a checkpoint that can be loaded. QV_EIO, QV_EFORMAT, QV_ENOMEM. */
-qv_status qv_leftover_find(const char *dir, const struct qv_tower *tower, struct qv_leftover *out,
-                           qv_error *err);
+qv_status qv_leftover_find(const char *dir, const struct qv_config *config,
+                           const struct qv_tower *tower, struct qv_leftover *out, qv_error *err);
 
 #endif

@@ -2,11 +2,14 @@
 #include "part.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
+#include "mmproj.h"
+#include "part_gguf.h"
 
 const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
                                           "vision_tower.", "",        NULL };
@@ -42,7 +45,7 @@ qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *pat
 {
     in->prefix = NULL;
     for (const char *const *p = qv_tower_prefixes; *p; p++) {
-        const struct qv_stored_tower below = { in->checkpoint, in->dir, *p };
+        const struct qv_stored_tower below = { in->checkpoint, NULL, in->dir, *p };
         struct qv_found found = { 0 };
         qv_status status = find_either_name(&below, patch_embed->names[0], &found, err);
         if (status)
@@ -60,6 +63,30 @@ qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *pat
                    "%s: no tensor %s%s (nor with another known prefix): this checkpoint holds no "
                    "Qwen-VL vision tower",
                    in->dir, qv_tower_prefixes[0], patch_embed->names[0]);
+}
+
+qv_status
+qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
+                     struct qv_stored_tower *out, qv_error *err)
+{
+    char *file = NULL;
+    *out = (struct qv_stored_tower){ .dir = path, .prefix = "" };
+    qv_status status = qv_mmproj_find(path, &file, err);
+    if (!status && file)
+        status = qv_gguf_open(file, &out->gguf, err);
+    else if (!status)
+        status = qv_checkpoint_open(path, &out->checkpoint, err);
+    if (!status && out->checkpoint)
+        status = qv_part_find_prefix(out, patch_embed, err);
+    free(file);
+    return status;
+}
+
+void
+qv_stored_tower_close(struct qv_stored_tower *in)
+{
+    qv_checkpoint_close(&in->checkpoint);
+    qv_gguf_close(&in->gguf);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -232,6 +259,8 @@ qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
              const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out, qv_error *err)
 {
     const char *name = spec->names[i];
+    if (in->gguf)
+        return qv_gguf_part_find(in->gguf, config, spec, i, out, err);
     *out = (struct qv_tensor_part){ .k = spec->k };
     qv_status status = find_either_name(in, name, &out->weight, err);
     const struct qv_safetensor *t = out->weight.tensor;
@@ -239,6 +268,9 @@ qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
         return status;
     if (!t)
         return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", in->dir, in->prefix, name);
+    out->path = qv_safetensors_path(out->weight.file);
+    out->name = t->name;
+    out->dtype_name = t->dtype_name;
     out->dtype = t->dtype;
     if (is_quantised(t, spec))
         return find_quantised(in, spec, name, out, err);
@@ -252,6 +284,8 @@ size_t
 qv_part_row_bytes(const struct qv_tensor_part *part)
 {
     const size_t values = (size_t)part->k * qv_dtype_bytes(part->dtype);
+    if (part->gguf)
+        return qv_gguf_part_row_bytes(part);
     if (!part->bits)
         return values;
     const struct quantised_row row = quantised_row(part);
@@ -267,19 +301,25 @@ qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     if (needed > room->bytes) /* whatever it was that let this through */
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
-                       qv_safetensors_path(part->weight.file), part->weight.tensor->name,
-                       (long long)rows, needed, room->bytes);
+                       part->path, part->name, (long long)rows, needed, room->bytes);
     if (part->bits) {
         *values = room->canonical;
         return read_quantised(part, row, rows, room->raw, room->canonical, err);
     }
     const size_t element = qv_dtype_bytes(part->dtype), row_bytes = (size_t)part->k * element;
-    qv_status status =
-        qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes,
-                            room->raw, (size_t)rows * row_bytes, err);
-    *values = part->stored_cols ? room->canonical : room->raw;
-    if (!status && part->stored_cols)
-        qv_conv3d_channels_last_to_first(room->raw, rows, part->stored_rows, part->stored_cols,
-                                         element, room->canonical);
+    qv_status status = QV_OK;
+    *values = room->raw;
+    if (part->gguf)
+        status = qv_gguf_part_read(part, row, rows, room, values, err);
+    else
+        status =
+            qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes,
+                                room->raw, (size_t)rows * row_bytes, err);
+    if (!status && part->stored_cols) {
+        void *from = *values, *to = from == room->raw ? room->canonical : room->raw;
+        qv_conv3d_channels_last_to_first(from, rows, part->stored_rows, part->stored_cols, element,
+                                         to);
+        *values = to;
+    }
     return status;
 }

@@ -1,30 +1,46 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A tensor in a checkpoint, as it is found in the wild: under several names and prefixes, the patch
- * embedding in several layouts, matrices quantised in groups as MLX writes them. Most tensors of a
- * tower are one such part.
+ * embedding in several layouts, matrices quantised in groups as MLX writes them, and in GGUF files under
+ * other names, cut into pieces and quantised in blocks. Most tensors of a tower are one such part.
  */
 #ifndef QV_TOWERS_PART_H
 #define QV_TOWERS_PART_H
 
+#include "files/gguf.h"
 #include "files/safetensors.h"
 #include "tower.h"
 
 /* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
 extern const char *const qv_tower_prefixes[];
 
-/* A tower as a checkpoint has it: its names are below a prefix. */
+/* A tower as a checkpoint has it: its names are below a prefix; or it is in a GGUF file. */
 struct qv_stored_tower {
     struct qv_checkpoint *checkpoint;
+    struct qv_gguf *gguf; /* or this one */
     const char *dir, *prefix;
 };
+
+/* Opens what a path means (mmproj.h): a folder, of which the prefix is found by where the patch embedding
+ * is, or a GGUF file. Close it also after a failure. */
+qv_status qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
+                               struct qv_stored_tower *out, qv_error *err);
+void qv_stored_tower_close(struct qv_stored_tower *in);
 
 struct qv_found {
     const struct qv_safetensor *tensor;
     const struct qv_safetensors *file;
 };
 
+/* Rows of a tensor of a GGUF file. */
+struct qv_gguf_piece {
+    const struct qv_gguf_tensor *tensor;
+    int64_t row, rows;
+};
+enum { QV_MOST_PIECES = 8 }; /* q, k and v apart; the frames of a patch embedding */
+
 struct qv_tensor_part {
+    const char *path, *name, *dtype_name; /* in the file, which has the first of several pieces */
     struct qv_found weight;
     qv_dtype dtype; /* of the values that are read */
     int64_t k;      /* values of a row */
@@ -37,6 +53,13 @@ struct qv_tensor_part {
     int bits;
     int64_t group;                  /* 32, 64 or 128 values, as MLX has them */
     struct qv_found scales, biases; /* [n, k/group] */
+    /* Of a GGUF file: pieces one behind the other; or, where there are frames, a piece each, which has of
+     * every row [channels, frames, p*p] its part [channels, p*p]. */
+    const struct qv_gguf *gguf;
+    struct qv_gguf_piece pieces[QV_MOST_PIECES];
+    int n_pieces;
+    int64_t piece_cols, frames, channels; /* frames 0: pieces are whole rows */
+    bool widens;                          /* some piece is of another dtype than is read */
 };
 
 /* Sets the prefix that a checkpoint uses, by where its patch embedding is. QV_EFORMAT: none, or

@@ -226,14 +226,14 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
     struct qv_json_object o = { 0 };
     qv_status s = read_optional(dir, "processor_config.json", &path, &root, err);
     if (!s) {
-        const struct qv_json_object top = { root, path, "", true };
+        const struct qv_json_object top = { root, path, "", true, NULL };
         s = qv_json_child(&top, places[which->clips].part, places[which->clips].prefix, &o, err);
     }
     for (const char *const *file = places[which->clips].files; !s && !o.json && *file; file++) {
         json_decref(root);
         free(path);
         s = read_optional(dir, *file, &path, &root, err);
-        o = (struct qv_json_object){ root, path, "", true };
+        o = (struct qv_json_object){ root, path, "", true, NULL };
     }
     *out = which->preset;
     if (!s)
@@ -243,17 +243,41 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
     return s;
 }
 
-qv_status
-qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
+static const struct processor *
+of_images(const struct qv_config *c)
 {
-    const bool glm = c->family->processor == QV_PROCESSOR_GLM4V;
-    qv_status s = read_processor(dir, glm ? &glm_images : &images, c, &c->image, err);
-    if (!s)
-        s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
-    if (!s && c->family->own_clip_sizes) {
-        const int64_t side = c->patch * c->merge;
+    return c->family->processor == QV_PROCESSOR_GLM4V ? &glm_images : &images;
+}
+
+static void
+set_own_clip_sizes(struct qv_config *c)
+{
+    const int64_t side = c->patch * c->merge;
+    if (c->family->own_clip_sizes) {
         c->video.min_pixels = 128 * side * side;
         c->video.max_pixels = 768 * side * side;
     }
+}
+
+qv_status
+qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
+{
+    qv_status s = read_processor(dir, of_images(c), c, &c->image, err);
+    if (!s)
+        s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
+    set_own_clip_sizes(c);
+    return s;
+}
+
+qv_status
+qv_preprocess_take(const struct qv_json_object *image, const struct qv_json_object *video,
+                   struct qv_config *c, qv_error *err)
+{
+    c->image = of_images(c)->preset;
+    c->video = clips[c->family->processor].preset;
+    qv_status s = read_numbers(image, c, of_images(c), &c->image, err);
+    if (!s)
+        s = read_numbers(video, c, &clips[c->family->processor], &c->video, err);
+    set_own_clip_sizes(c);
     return s;
 }

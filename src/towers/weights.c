@@ -104,8 +104,7 @@ bytes_of_row(const struct source *s)
 static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
-    const struct qv_tensor_spec *patch_embed = &l->tower->tensors[l->tower->patch_embed.weight];
-    qv_status status = qv_part_find_prefix(&l->stored, patch_embed, err);
+    qv_status status = QV_OK;
     for (size_t id = 0; id < n && !status; id++) {
         struct source *s = &l->sources[id];
         s->spec = l->tower->tensors[id];
@@ -160,7 +159,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
-    const qv_bf16 *h = src;
+    const uint16_t *h = src; /* bf16 or f16 */
     const float *f = src;
     float *y = dst;
     qv_bf16 *z = dst;
@@ -172,6 +171,12 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
     else if (from == QV_F32 && to == QV_BF16)
         for (int64_t i = 0; i < n; i++)
             z[i] = qv_f32_to_bf16(f[i]);
+    else if (from == QV_F16 && to == QV_F32)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = qv_f16_to_f32(h[i]);
+    else if (from == QV_F16 && to == QV_BF16)
+        for (int64_t i = 0; i < n; i++)
+            z[i] = qv_f32_to_bf16(qv_f16_to_f32(h[i]));
     else
         for (int64_t i = 0; i < n; i++)
             qv_store(dst, to, i, qv_load(src, from, i));
@@ -220,14 +225,13 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     place->stored[place->n_stored++] =
         (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
                          piece->row ? NULL : s->spec.names[piece->part],
-                         piece->row ? NULL : from->weight.tensor->dtype_name };
+                         piece->row ? NULL : from->dtype_name };
     if (values != to)
         convert(values, from->dtype, to, dtype, n);
     int64_t bad = first_not_finite(to, dtype, n);
     if (bad < n)
-        return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s",
-                       qv_safetensors_path(from->weight.file), from->weight.tensor->name,
-                       (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
+                       from->name, (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
     return QV_OK;
 }
 
@@ -452,15 +456,14 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
                 const char *dir, const struct qv_weights_loading *how, struct qv_weights *out,
                 qv_error *err)
 {
-    struct loader l = {
-        .dev = dev, .config = config, .tower = tower, .stored.dir = dir, .dtype = how->dtype
-    };
+    struct loader l = { .dev = dev, .config = config, .tower = tower, .dtype = how->dtype };
     struct qv_weights w = { .n = tower->n };
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
-    qv_status status = l.sources && w.buffers
-                           ? qv_checkpoint_open(dir, &l.stored.checkpoint, err)
-                           : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
+    qv_status status =
+        l.sources && w.buffers
+            ? qv_stored_tower_open(dir, &tower->tensors[tower->patch_embed.weight], &l.stored, err)
+            : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
         status = find_all(&l, w.n, err);
     if (!status)
@@ -479,7 +482,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
 #endif
     free_slices(&l);
     free(l.sources);
-    qv_checkpoint_close(&l.stored.checkpoint);
+    qv_stored_tower_close(&l.stored);
     if (status)
         qv_weights_free(dev, &w);
     else

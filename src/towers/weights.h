@@ -26,7 +26,7 @@ struct qv_weights_loading {
 };
 
 /*
- * Finds every tensor of the tower in the checkpoint folder `dir`, checks its shape and dtype, and
+ * Finds every tensor of the tower in the checkpoint folder or GGUF file `dir`, checks its shape and dtype, and
  * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A
  * value that is not finite, in the file or after conversion, is QV_EFORMAT.
  */

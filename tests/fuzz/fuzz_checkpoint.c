@@ -213,7 +213,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         qv_tower_close(&tower);
         c.mlp_padding = fuzz_byte(&how) % 4 * 8; /* Some devices want this padding. */
         FUZZ_CHECK(!fuzz_failed(qv_tower_open(&c, &tower, &err), &err));
-        fuzz_failed(qv_leftover_find(fuzz_folder, &tower, &leftover, &err), &err);
+        fuzz_failed(qv_leftover_find(fuzz_folder, &c, &tower, &leftover, &err), &err);
         load_both_ways(how, &c, &tower);
     }
     qv_tower_close(&tower);

@@ -9,11 +9,13 @@
 
 #include "cache.h"
 #include "error.h"
+#include "files/gguf.h"
 #include "files/json.h"
 #include "model/inspect.h"
 #include "estimate.h"
 #include "qwenvit_job.h"
 #include "towers/leftover.h"
+#include "towers/mmproj.h"
 #include "tool.h"
 
 struct scene {
@@ -41,9 +43,8 @@ size_text(double bytes, char text[24])
 static qv_status
 open_model(struct scene *s, const char *dir, qv_error *err)
 {
-    qv_model_options options = { .dtype = s->o->dtype, .describe = true };
     qv_model_free(&s->model);
-    qv_status status = qv_model_load(s->ctx, dir, &options, &s->model, err);
+    qv_status status = tool_load_model(s->o, s->ctx, dir, true, &s->model, err);
     if (!status)
         qv_model_get_info(s->model, &s->info);
     s->dir = dir;
@@ -73,6 +74,27 @@ print_windows(const struct qv_config *c)
         if (c->full_attention[i])
             printf(" %lld", (long long)i);
     printf("\n");
+}
+
+/* Of a GGUF file, how many tensors of which type. */
+static void
+print_types(const char *dir)
+{
+    char *path = NULL;
+    struct qv_gguf *file = NULL;
+    if (!qv_mmproj_find(dir, &path, NULL) && path && !qv_gguf_open(path, &file, NULL)) {
+        const size_t n = qv_gguf_count(file);
+        size_t counts[64] = { 0 }, told = 0;
+        for (size_t i = 0; i < n; i++)
+            counts[qv_gguf_at(file, i)->type->id % 64]++;
+        printf("  file       GGUF of %zu tensors:", n);
+        for (uint32_t id = 0; id < 64; id++)
+            if (counts[id])
+                printf("%s %zu %s", told++ ? "," : "", counts[id], qv_gguf_type_find(id)->name);
+        printf("\n");
+    }
+    qv_gguf_close(&file);
+    free(path);
 }
 
 /* What else there is: a tensor that the tower should have used shows a checkpoint of another kind. */
@@ -133,6 +155,9 @@ print_model(const struct scene *s)
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
     printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
+    print_types(s->dir);
+    if (*m->note)
+        printf("  not said   %s\n", m->note);
 }
 
 static json_t *
@@ -144,7 +169,7 @@ model_json(const struct scene *s)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:s, s:s}",
+        "s:s, s:i, s:I, s:s, s:s, s:o, s:o}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
@@ -155,7 +180,8 @@ model_json(const struct scene *s)
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
         "passed_over", s->context.passed_over, "device", s->context.device, "threads",
         s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "lowering", m->lowering,
-        "lowering_reason", m->lowering_reason);
+        "lowering_reason", m->lowering_reason, "note", tool_json_text(m->note), "warning",
+        tool_json_text(m->warning));
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -468,7 +494,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     if (status)
         return status;
     struct qv_leftover leftover;
-    status = qv_leftover_find(dir, &s->model->tower, &leftover, err);
+    status = qv_leftover_find(dir, &s->model->config, &s->model->tower, &leftover, err);
     if (status)
         return status;
     qv_error why = { 0 };
@@ -529,7 +555,7 @@ show(struct scene *s, const char *path)
     status.out = path;
     if (is_cache(path))
         return tool_cache_status(&status);
-    const bool model = tool_is_folder(path) || is_hub_name(path);
+    const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
     const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
     return failed ? tool_fail(failed, &err) : TOOL_DONE;
 }

@@ -32,6 +32,7 @@ enum kind {
     DTYPE,
     LIKE,
     TRIPLE,
+    THREE,
     PAIR,
     JSON,
     DEVICES,
@@ -53,8 +54,11 @@ struct option {
 #define AT(field) offsetof(struct tool_options, field)
 
 static const struct option options[] = {
-    { "--model", "DIR", "checkpoint folder, as Hugging Face stores it", TEXT, GROUP_MODEL,
-      AT(model), 0 },
+    { "--model", "DIR", "checkpoint folder, as Hugging Face stores it, or a GGUF file (mmproj)",
+      TEXT, GROUP_MODEL, AT(model), 0 },
+    { "--image-mean", "R,G,B", "of images and clips, in place of the checkpoint's", THREE,
+      GROUP_MODEL, AT(image_mean), 0 },
+    { "--image-std", "R,G,B", "the same of the deviations", THREE, GROUP_MODEL, AT(image_std), 0 },
     { "-o", "OUT", "where the result goes", TEXT, GROUP_OUTPUT, AT(output), 0 },
     { "--list", "FILE", "clips to encode, a path or a JSON object a line; -: standard input", TEXT,
       GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH | GROUP_INFO, AT(list), 0 },
@@ -143,6 +147,9 @@ static const struct option options[] = {
       GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
     { "--against", "FILE", "compare with layers that another program computed, in safetensors",
       TEXT, GROUP_VERIFY, AT(against), 0 },
+    { "--against-model", "DIR",
+      "say what another checkpoint's layers are off: a GGUF file's of this model", TEXT,
+      GROUP_VERIFY, AT(against_model), 0 },
     { "--against-backend", "NAME",
       "compare with qwenvit in f32 on this backend (default: on the same one)", TEXT, GROUP_VERIFY,
       AT(against_backend), 0 },
@@ -300,6 +307,20 @@ parse_shard(const char *text, int64_t out[2])
     return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
 }
 
+/* Three numbers and whether they were given. */
+static bool
+parse_three(const char *text, struct tool_three *out)
+{
+    char *end = NULL;
+    out->given = true;
+    for (int i = 0; i < 3; i++, text = end + 1) {
+        out->values[i] = strtod(text, &end);
+        if (end == text || !isfinite(out->values[i]) || *end != (i < 2 ? ',' : 0))
+            return false;
+    }
+    return true;
+}
+
 /* What a value of the option must be, for the error text; NULL if it was fine. */
 static const char *
 parse_value(const struct option *o, const char *text, struct tool_options *out)
@@ -319,6 +340,9 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
                    : "three integers, T,H,W";
+    case THREE:
+        return parse_three(text, (struct tool_three *)(void *)field) ? NULL
+                                                                     : "three numbers, R,G,B";
     case REAL:
     case SECONDS: {
         double v = strtod(text, &end);
@@ -452,59 +476,6 @@ tool_fail(qv_status status, const qv_error *err)
 {
     tool_complain("%s", err->text);
     return tool_exit_code(status);
-}
-
-/* $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL where there is no home. */
-static const char *
-in_user_cache(const char *name, char *path, size_t size)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (cache && *cache == '/')
-        n = snprintf(path, size, "%s/qwenvit/%s", cache, name);
-    else if (home && *home == '/')
-        n = snprintf(path, size, "%s/.cache/qwenvit/%s", home, name);
-    return n > 0 && (size_t)n < size ? path : NULL;
-}
-
-qv_status
-tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
-{
-    char file[4096], folder[4096];
-    const char *backends = getenv("QWENVIT_BACKENDS");
-    qv_context_options c = { .backend = o->backend,
-                             .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
-                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
-                             .tune_file = o->tune_file
-                                              ? o->tune_file
-                                              : in_user_cache("tune.json", file, sizeof file),
-                             .tune = o->tune,
-                             .tf32 = o->tf32,
-                             .naive = o->naive,
-                             .backends = backends && *backends ? backends : NULL,
-                             .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
-    if (o->tune && c.tune_file == file)
-        qv_make_folders(file);
-    qv_status status = qv_context_open(&c, out, err);
-    if (!status) {
-        qv_context_info info;
-        qv_context_get_info(*out, &info);
-        if (*info.warning)
-            tool_complain("%s", info.warning);
-    }
-    return status;
-}
-
-void
-tool_close_context(qv_context **ctx, const qv_context_info *opened)
-{
-    qv_context_info now;
-    if (*ctx) {
-        qv_context_get_info(*ctx, &now);
-        if (strcmp(now.warning, opened->warning))
-            tool_complain("%s", now.warning);
-    }
-    qv_context_close(ctx);
 }
 
 bool

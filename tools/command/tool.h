@@ -19,6 +19,18 @@ enum tool_exit {
 
 enum { TOOL_MOST_DEVICES = 64 };
 
+/* An option's three numbers. */
+struct tool_three {
+    bool given;
+    double values[3];
+};
+/* As the library wants them: NULL where they were not given. */
+static inline const double *
+tool_three(const struct tool_three *three)
+{
+    return three->given ? three->values : NULL;
+}
+
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* options of all subcommands */
@@ -34,6 +46,7 @@ struct tool_options {
     bool tune;
     /* files */
     const char *model, *output, *config, *drawing, *list;
+    struct tool_three image_mean, image_std;
     qv_dtype output_dtype;
     int64_t chunk_rows;
     /* clips */
@@ -50,7 +63,8 @@ struct tool_options {
     const char *from; /* a folder with a few to copy instead */
     bool no_limit;
     bool alone;
-    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend;
+    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
+        *against_model;
     /* cache */
     const char *out, *cache_get;
     qv_dtype tokens;
@@ -135,6 +149,10 @@ int tool_exit_code(qv_status status);
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
+
+/* The model of `dir`, in the dtype and with the means of the options; says its warning. */
+qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
+                          bool describe, qv_model **out, qv_error *err);
 
 /* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
 struct tool_progress {

@@ -215,8 +215,14 @@ check_layouts(const struct verify_job *job, const struct qv_config *config, qv_d
               struct verify_table *out, qv_error *err)
 {
     struct verify_tensor weight = { 0 };
-    qv_status status =
-        verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
+    bool gguf = false;
+    qv_status status = verify_is_gguf(job->dir, &gguf, err);
+    if (!status && gguf) {
+        verify_say(job, "other layouts left out: a GGUF file has one");
+        return QV_OK;
+    }
+    if (!status)
+        status = verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
     verify_say(job, "from other layouts");
     for (int i = 0; i < VERIFY_LAYOUTS && !status; i++) {
         struct verify_layers again = { 0 };
@@ -262,12 +268,12 @@ verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding
     qv_model *model = NULL;
     bool inexact = false;
     verify_say(job, "the truth: f32");
-    qv_status status = verify_load(ctx, job->dir, QV_F32, rounding, &model, &inexact, err);
+    qv_status status = verify_load(job, ctx, QV_F32, rounding, &model, &inexact, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, &out->exact, err);
     if (!status && with_ideal && inexact && rounding == VERIFY_AS_STORED) {
         qv_model_free(&model);
-        status = verify_load(ctx, job->dir, QV_F32, VERIFY_ROUND_WEIGHTS, &model, NULL, err);
+        status = verify_load(job, ctx, QV_F32, VERIFY_ROUND_WEIGHTS, &model, NULL, err);
     }
     if (!status && with_ideal)
         status = run_ideal(job, model, input, out, err);
@@ -291,7 +297,7 @@ verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dt
         status = verify_truth(job, job->ctx, VERIFY_ROUND_WEIGHTS, input, true, truth, err);
     verify_say(job, qv_dtype_name(dtype));
     if (!status)
-        status = verify_load(job->ctx, job->dir, dtype, VERIFY_AS_STORED, &model, &inexact, err);
+        status = verify_load(job, job->ctx, dtype, VERIFY_AS_STORED, &model, &inexact, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, &seen, err);
     if (!status)
@@ -333,7 +339,7 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
 {
     struct qv_config config;
     struct verify_truth truth = { 0 };
-    qv_status status = qv_config_read(job->dir, &config, err);
+    qv_status status = verify_config(job, &config, err);
     if (!status && verify_wants(job, QV_F32))
         status = verify_dtype(job, &config, QV_F32, input, &truth, out, err);
     if (!status && verify_wants(job, QV_BF16))
@@ -353,7 +359,7 @@ verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding r
 {
     qv_model *model = NULL;
     verify_say(job, qv_dtype_name(dtype));
-    qv_status status = verify_load(job->ctx, job->dir, dtype, rounding, &model, NULL, err);
+    qv_status status = verify_load(job, job->ctx, dtype, rounding, &model, NULL, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, out, err);
     qv_model_free(&model);

@@ -14,8 +14,10 @@
 #include "command/tool.h"
 #include "dtype.h"
 #include "error.h"
+#include "files/gguf.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "towers/mmproj.h"
 #include "towers/part.h"
 #include "verify.h"
 
@@ -105,9 +107,63 @@ layout_of(const struct qv_config *c, const struct qv_safetensor *t)
     return first ? VERIFY_5D : VERIFY_CHANNELS_LAST;
 }
 
-qv_status
-verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
-                   struct verify_tensor *out, qv_error *err)
+/* A tensor of a GGUF file as f32. Of the patch embedding there is one a frame: [o, c, kh, kw] here becomes
+ * every `frames`-th piece of [o, c, frames, kh, kw]. */
+static qv_status
+read_gguf_frame(const struct qv_gguf *file, const char *name, int64_t frame, int64_t frames,
+                int64_t piece, struct verify_tensor *out, qv_error *err)
+{
+    const struct qv_gguf_tensor *t = qv_gguf_find(file, name);
+    int64_t n = 1;
+    for (int i = 0; t && i < t->n_dims; i++)
+        n *= t->shape[i];
+    if (!t || n * frames != out->values || !qv_gguf_type_can_be_read(t->type))
+        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s of %lld values", qv_gguf_path(file), name,
+                       (long long)(out->values / frames));
+    void *stored = malloc(t->bytes);
+    float *values = malloc((size_t)n * sizeof *values);
+    qv_status status = stored && values ? qv_gguf_read(file, t, 0, stored, t->bytes, err)
+                                        : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", name);
+    if (!status)
+        qv_gguf_widen(t->type, stored, n, values);
+    for (int64_t i = 0; i < n && !status; i++)
+        ((float *)out->data)[(i / piece * frames + frame) * piece + i % piece] = values[i];
+    snprintf(out->name, sizeof out->name, "%s", name);
+    snprintf(out->dtype_name, sizeof out->dtype_name, "%s", t->type->name);
+    free(stored);
+    free(values);
+    return status;
+}
+
+static qv_status
+read_gguf(const char *path, const struct qv_config *c, const char *name, struct verify_tensor *out,
+          qv_error *err)
+{
+    const bool weight = !strcmp(name, "patch_embed.proj.weight"),
+               bias = !strcmp(name, "patch_embed.proj.bias");
+    const char *in_file = weight ? "v.patch_embd.weight"
+                          : bias ? "v.patch_embd.bias"
+                                 : "v.position_embd.weight";
+    const int64_t frames = weight ? c->temporal : 1;
+    struct qv_gguf *file = NULL;
+    *out = (struct verify_tensor){ .dtype = QV_F32, .stored = VERIFY_5D };
+    out->values = c->hidden * (weight ? qv_config_row_dim(c) : bias ? 1 : c->n_positions);
+    out->data = malloc((size_t)out->values * sizeof(float));
+    qv_status status = out->data ? qv_gguf_open(path, &file, err)
+                                 : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", in_file);
+    for (int64_t f = 0; f < frames && !status; f++) {
+        char frame[48];
+        snprintf(frame, sizeof frame, f ? "%s.%d" : "%s", in_file, (int)f);
+        status = read_gguf_frame(file, frame, f, frames, weight ? c->patch * c->patch : c->hidden,
+                                 out, err);
+    }
+    qv_gguf_close(&file);
+    return status;
+}
+
+static qv_status
+read_folder(const char *dir, const struct qv_config *config, const char *name,
+            struct verify_tensor *out, qv_error *err)
 {
     struct qv_checkpoint *ckpt = NULL;
     const struct qv_safetensor *t = NULL;
@@ -136,10 +192,35 @@ verify_read_tensor(const char *dir, const struct qv_config *config, const char *
             status = move_tensor(config, true, out, err);
     }
     qv_checkpoint_close(&ckpt);
+    return status;
+}
+
+qv_status
+verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
+                   struct verify_tensor *out, qv_error *err)
+{
+    char *file = NULL;
+    *out = (struct verify_tensor){ 0 };
+    qv_status status = qv_mmproj_find(dir, &file, err);
+    if (!status && file)
+        status = read_gguf(file, config, name, out, err);
+    else if (!status)
+        status = read_folder(dir, config, name, out, err);
+    free(file);
     if (status) {
         free(out->data);
         out->data = NULL;
     }
+    return status;
+}
+
+qv_status
+verify_is_gguf(const char *dir, bool *is, qv_error *err)
+{
+    char *file = NULL;
+    const qv_status status = qv_mmproj_find(dir, &file, err);
+    *is = file != NULL;
+    free(file);
     return status;
 }
 
@@ -285,7 +366,11 @@ verify_load_layout(const struct verify_job *job, const struct qv_config *config,
     if (!status)
         status = write_index(&copy, single, weight->name, err);
     if (!status)
-        status = qv_model_load(job->ctx, copy.dir, &(qv_model_options){ .dtype = dtype }, out, err);
+        status = qv_model_load(job->ctx, copy.dir,
+                               &(qv_model_options){ .dtype = dtype,
+                                                    .image_mean = job->image_mean,
+                                                    .image_std = job->image_std },
+                               out, err);
     if (copy.dir[0])
         tool_remove_folder(copy.dir);
     return status;

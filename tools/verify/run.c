@@ -325,18 +325,35 @@ watch_positions(struct watched *w, qv_model *model, qv_error *err)
 }
 
 qv_status
-verify_load(qv_context *ctx, const char *dir, qv_dtype dtype, enum verify_rounding rounding,
-            qv_model **out, bool *inexact, qv_error *err)
+verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err)
 {
-    qv_model_options options = { .dtype = dtype };
+    const qv_status status = qv_config_read(job->dir, out, err);
+    if (!status && job->image_mean) {
+        memcpy(out->image.mean, job->image_mean, sizeof out->image.mean);
+        memcpy(out->video.mean, job->image_mean, sizeof out->video.mean);
+    }
+    if (!status && job->image_std) {
+        memcpy(out->image.std, job->image_std, sizeof out->image.std);
+        memcpy(out->video.std, job->image_std, sizeof out->video.std);
+    }
+    return status;
+}
+
+qv_status
+verify_load(const struct verify_job *job, qv_context *ctx, qv_dtype dtype,
+            enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err)
+{
+    const qv_model_options options = { .dtype = dtype,
+                                       .image_mean = job->image_mean,
+                                       .image_std = job->image_std };
     if (dtype != QV_F32)
-        return qv_model_load(ctx, dir, &options, out, err);
+        return qv_model_load(ctx, job->dir, &options, out, err);
     struct watched w = { .table = *ctx->dev->backend,
                          .base = ctx->dev->backend,
                          .rounding = rounding };
     w.table.pack = pack_watched;
     ctx->dev->backend = &w.table;
-    qv_status status = qv_model_load(ctx, dir, &options, out, err);
+    qv_status status = qv_model_load(ctx, job->dir, &options, out, err);
     ctx->dev->backend = w.base;
     if (!status)
         status = watch_positions(&w, *out, err);

@@ -160,6 +160,10 @@ say_compared(struct report *r)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit's layers with those in %.100s, which another program computed",
                  qv_path_tail(o->against));
+    else if (o->against_model)
+        snprintf(r->compared, sizeof r->compared,
+                 "the layers of %.100s with this model's in f32, told and not judged",
+                 qv_path_tail(o->against_model));
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
@@ -179,6 +183,7 @@ static const struct {
     { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
     { "repeat", "repeat: another fresh plan, equal to the bit" },
     { "layouts", "layouts: the patch weight stored otherwise, equal to the bit" },
+    { "against-model", "against-model: each layer of the other model held to this one's in f32" },
     { "against", "against: each layer held to the other's, in bf16 with bars from rounding" },
 };
 
@@ -311,11 +316,12 @@ static int
 check_usage(const struct tool_options *o)
 {
     const char *wrong =
-        o->n_arguments                     ? "takes no files; a clip goes with --clip"
-        : !o->model                        ? "--model DIR is required"
-        : o->against && o->verify_clip     ? "--against has pixels of its own: no --clip"
-        : o->against && o->against_backend ? "--against and --against-backend exclude each other"
-                                           : NULL;
+        o->n_arguments                 ? "takes no files; a clip goes with --clip"
+        : !o->model                    ? "--model DIR is required"
+        : o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
+        : (o->against != NULL) + (o->against_backend != NULL) + (o->against_model != NULL) > 1
+            ? "--against, --against-backend and --against-model exclude each other"
+            : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;
@@ -325,6 +331,16 @@ static void
 say(const char *what)
 {
     fprintf(stderr, "verify: %s\n", what);
+}
+
+/* Of wrong means, unless options overrule them. What cannot be read is said where it is loaded. */
+static void
+warn(const char *path, const struct verify_job *job)
+{
+    struct qv_config config;
+    if (!(job->image_mean && job->image_std) && !qv_config_read(path, &config, NULL) &&
+        *config.warning)
+        tool_complain("%s", config.warning);
 }
 
 static qv_status
@@ -346,13 +362,21 @@ against_backend(const struct verify_job *job, struct report *r, qv_error *err)
 static qv_status
 verify(const struct tool_options *o, struct report *r, qv_error *err)
 {
-    struct verify_job job = { .dir = o->model, .dtype = o->dtype, .say = o->quiet ? NULL : say };
+    struct verify_job job = { .dir = o->model,
+                              .image_mean = tool_three(&o->image_mean),
+                              .image_std = tool_three(&o->image_std),
+                              .dtype = o->dtype,
+                              .say = o->quiet ? NULL : say };
     double began = qv_seconds();
     qv_status status = tool_open_context(o, &job.ctx, err);
     if (!status)
         qv_context_get_info(job.ctx, &r->context);
     if (!status)
-        status = qv_config_read(o->model, &r->config, err);
+        status = verify_config(&job, &r->config, err);
+    if (!status)
+        warn(o->model, &job);
+    if (!status && o->against_model)
+        warn(o->against_model, &job);
     if (!status && o->against) {
         snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
         status = verify_against_file(&job, o->against, &r->input, &r->table, err);
@@ -362,7 +386,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
                      : make_pixels(o, &r->config, &r->input, r->pixels, sizeof r->pixels, err);
         if (!status)
             status = o->against_backend ? against_backend(&job, r, err)
-                                        : verify_model(&job, &r->input, &r->table, err);
+                     : o->against_model
+                         ? verify_against_model(&job, o->against_model, &r->input, &r->table, err)
+                         : verify_model(&job, &r->input, &r->table, err);
     }
     say_compared(r);
     tool_close_context(&job.ctx, &r->context);

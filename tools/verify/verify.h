@@ -61,8 +61,9 @@ void verify_input_free(struct verify_input *input);
 struct verify_job {
     qv_context *ctx;
     const char *dir;
-    qv_dtype dtype;                /* QV_DTYPE_AUTO: f32 and bf16 */
-    void (*say)(const char *what); /* progress; may be NULL */
+    const double *image_mean, *image_std; /* in place of the checkpoint's; NULL: as it says */
+    qv_dtype dtype;                       /* QV_DTYPE_AUTO: f32 and bf16 */
+    void (*say)(const char *what);        /* progress; may be NULL */
 };
 
 /* Checks the model against itself: definition, pulled, rounding, repeat, layouts. The input is one
@@ -77,6 +78,12 @@ qv_status verify_against_backend(const struct verify_job *job, qv_context *other
  * in *input. */
 qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
+
+/* Each layer of the model in another folder or GGUF file, in f32 and bf16, held to this one's in f32: told,
+ * with what this one's own bf16 is off, and not judged. QV_EFORMAT: the towers' sizes differ. */
+qv_status verify_against_model(const struct verify_job *job, const char *other,
+                               const struct verify_input *input, struct verify_table *out,
+                               qv_error *err);
 
 /* ---- parts that the checks share ------------------------------------------------------------- */
 
@@ -115,7 +122,7 @@ enum verify_rounding {
                            * model */
 };
 /* *inexact (may be NULL): whether rounding changes any weight that is stored. */
-qv_status verify_load(qv_context *ctx, const char *dir, qv_dtype dtype,
+qv_status verify_load(const struct verify_job *job, qv_context *ctx, qv_dtype dtype,
                       enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err);
 
 /* The sums of a comparison: call begin, then row for every row, then end. */
@@ -158,6 +165,9 @@ qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_la
 qv_status verify_same_layer(const struct verify_layers *in, const char *name,
                             const struct verify_layer *like, const float **rows, qv_error *err);
 
+/* What the job's model says of itself. */
+qv_status verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err);
+
 void verify_say(const struct verify_job *job, const char *what);
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);
 /* Turns the status of a bf16 tower into QV_OK, with a message, if the device has no bf16 GEMMs
@@ -198,6 +208,9 @@ struct verify_tensor {
 };
 qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
                              struct verify_tensor *out, qv_error *err);
+
+/* Whether a model is a GGUF file, which knows one layout. */
+qv_status verify_is_gguf(const char *dir, bool *is, qv_error *err);
 
 /* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
  * of links. */

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+
+#include "mmproj.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "error.h"
+
+/* ---- which file -------------------------------------------------------------------------------- */
+
+/* GGUF files of a folder: those with "mmproj" in their names, else all. */
+struct listing {
+    char *first, names[160];
+    int n;
+    bool mmproj; /* those counted have it */
+};
+
+static bool
+ends_in_gguf(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 5 && !strcasecmp(name + n - 5, ".gguf");
+}
+
+static bool
+says_mmproj(const char *name)
+{
+    for (; *name; name++)
+        if (!strncasecmp(name, "mmproj", 6))
+            return true;
+    return false;
+}
+
+static qv_status
+list_file(struct listing *l, const char *name, qv_error *err)
+{
+    const bool mmproj = says_mmproj(name);
+    if (!ends_in_gguf(name) || (l->mmproj && !mmproj))
+        return QV_OK;
+    if (mmproj && !l->mmproj) {
+        free(l->first);
+        *l = (struct listing){ .mmproj = true };
+    }
+    if (!l->n && !(l->first = strdup(name)))
+        return qv_fail(err, QV_ENOMEM, "out of memory for a file's name");
+    const size_t at = strlen(l->names);
+    if (at + 1 < sizeof l->names)
+        snprintf(l->names + at, sizeof l->names - at, "%s%.60s", l->n ? ", " : "", name);
+    l->n++;
+    return QV_OK;
+}
+
+static qv_status
+list_folder(const char *dir, struct listing *l, qv_error *err)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(dir), strerror(errno));
+    qv_status s = QV_OK;
+    for (const struct dirent *e; !s && (e = readdir(d)) != NULL;)
+        s = list_file(l, e->d_name, err);
+    closedir(d);
+    return s;
+}
+
+static qv_status
+look_for_safetensors(const char *dir, bool *has, qv_error *err)
+{
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
+    *has = false;
+    for (int i = 0; i < 2 && !*has; i++) {
+        char *path = qv_path_join(dir, names[i]);
+        if (!path)
+            return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        *has = qv_path_exists(path);
+        free(path);
+    }
+    return QV_OK;
+}
+
+/* A file of another name may have been meant for the folder that it is in. */
+static qv_status
+check_file(const char *path, qv_error *err)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    const qv_status s = ends_in_gguf(path) ? QV_OK : qv_file_open(path, &fd, &size, err);
+    if (fd >= 0)
+        close(fd);
+    if (s || ends_in_gguf(path) || qv_gguf_is(path))
+        return s;
+    return qv_fail(err, QV_EFORMAT,
+                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that its "
+                   "config.json and weights are in",
+                   qv_path_tail(path));
+}
+
+qv_status
+qv_mmproj_find(const char *path, char **file, qv_error *err)
+{
+    struct listing l = { 0 };
+    struct stat st;
+    *file = NULL;
+    if (stat(path, &st))
+        return QV_OK;
+    if (!S_ISDIR(st.st_mode)) {
+        const qv_status s = check_file(path, err);
+        *file = s ? NULL : strdup(path);
+        return s       ? s
+               : *file ? QV_OK
+                       : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    }
+    bool folder;
+    qv_status s = look_for_safetensors(path, &folder, err);
+    if (s || folder)
+        return s;
+    s = list_folder(path, &l, err);
+    if (!s && l.n > 1)
+        s = qv_fail(err, QV_EFORMAT, "%s: has %d GGUF files, %s: name one of them as the model",
+                    qv_path_tail(path), l.n, l.names);
+    else if (!s && l.n && !(*file = qv_path_join(path, l.first)))
+        s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    free(l.first);
+    return s;
+}
+
+/* ---- families ---------------------------------------------------------------------------------- */
+
+#define VISION "clip.vision."
+
+/* What the published checkpoints of a family say of pixels, which no GGUF file does. */
+struct published {
+    const char *model_type;
+    int64_t image[2], video[2]; /* least and most pixels */
+    bool halves;                /* means and deviations are 1/2, not CLIP's */
+};
+
+static const struct published families[] = {
+    { "qwen2_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
+    { "qwen2_5_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
+    { "qwen2_5_omni", { 3136, 12845056 }, { 3136, 12845056 }, false },
+    { "qwen3_vl", { 65536, 16777216 }, { 4096, 25165824 }, true },
+    { "qwen3_5", { 65536, 16777216 }, { 4096, 25165824 }, true },
+    { "qwen3_omni_moe", { 3136, 12845056 }, { 3136, 12845056 }, true },
+    { "glm4v", { 12544, 9633792 }, { 12544, 47040000 }, false },
+};
+
+static const struct {
+    const char *projector, *model_type;
+} projectors[] = {
+    { "qwen2vl_merger", "qwen2_vl" },
+    { "qwen2.5vl_merger", "qwen2_5_vl" },
+    { "qwen2.5o", "qwen2_5_omni" },
+    { "qwen3vl_merger", "qwen3_vl" },
+    { "glm4v", "glm4v" },
+};
+
+struct reader {
+    struct qv_mmproj *m;
+    struct qv_json_object keys; /* the file's */
+    const struct qv_family *family;
+    const struct published *published;
+    json_t *vision;
+    bool lost; /* no memory for a value */
+    qv_error *err;
+};
+
+static bool
+is_true(const struct reader *r, const char *key)
+{
+    return json_is_true(qv_json_get(&r->keys, key));
+}
+
+/* What of several blocks has DeepStack; the converter writes one boolean a block. */
+static bool
+has_deepstack(const struct reader *r)
+{
+    const json_t *list = qv_json_get(&r->keys, VISION "is_deepstack_layers");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_is_true(json_array_get(list, i)))
+            return true;
+    return false;
+}
+
+/* The projector's name is that of Qwen3-VL for its kin too: Qwen3.5's has no DeepStack, and Qwen3-Omni's
+ * file has an audio tower as well. */
+static const char *
+kin_of_qwen3(const struct reader *r)
+{
+    return is_true(r, "clip.has_audio_encoder") ? "qwen3_omni_moe"
+           : has_deepstack(r)                   ? "qwen3_vl"
+                                                : "qwen3_5";
+}
+
+static qv_status
+find_family(struct reader *r)
+{
+    static const char *const places[] = { VISION "projector_type", "clip.projector_type" };
+    const char *projector = NULL, *model_type = NULL, *where = NULL, *architecture = NULL;
+    qv_status s = qv_json_string(&r->keys, "general.architecture", &architecture, r->err);
+    if (!s && (!architecture || strcmp(architecture, "clip") != 0))
+        return qv_json_unsupported(
+            &r->keys, "general.architecture", qv_json_get(&r->keys, "general.architecture"),
+            "a vision tower's is \"clip\": its file is the one that is called "
+            "mmproj, beside the language model's",
+            r->err);
+    for (int i = 0; i < 2 && !s && !projector; i++) {
+        where = places[i];
+        s = qv_json_string(&r->keys, where, &projector, r->err);
+    }
+    for (size_t i = 0; projector && i < sizeof projectors / sizeof *projectors; i++)
+        if (!strcmp(projector, projectors[i].projector))
+            model_type = projectors[i].model_type;
+    if (s)
+        return s;
+    if (model_type && !strcmp(model_type, "qwen3_vl"))
+        model_type = kin_of_qwen3(r);
+    for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
+        if (!strcmp(model_type, families[i].model_type))
+            r->published = &families[i];
+    if (r->published)
+        r->family = qv_family_find(r->published->model_type, &model_type);
+    if (!r->published || !r->family)
+        return qv_json_unsupported(&r->keys, where, qv_json_get(&r->keys, where),
+                                   "known are qwen2vl_merger, qwen2.5vl_merger, qwen2.5o, "
+                                   "qwen3vl_merger and glm4v",
+                                   r->err);
+    return QV_OK;
+}
+
+/* ---- the tower's numbers ----------------------------------------------------------------------- */
+
+/* The value becomes `key` in place of the file's `name`. NULL: the file has none. */
+static void
+set(struct reader *r, const char *key, const char *name, json_t *value)
+{
+    r->lost |= value && json_object_set_new(r->vision, key, value);
+    r->lost |= json_object_set_new(r->m->names, key, json_string(name)) != 0;
+}
+
+static void
+copy(struct reader *r, const char *key, const char *name)
+{
+    set(r, key, name, json_incref((json_t *)(uintptr_t)qv_json_get(&r->keys, name)));
+}
+
+static int64_t
+integer(const struct reader *r, const char *name)
+{
+    return json_integer_value(qv_json_get(&r->keys, name));
+}
+
+static void
+copy_sizes(struct reader *r)
+{
+    static const char *const keys[QV_SIZES] = {
+        [QV_SIZE_DEPTH] = VISION "block_count",
+        [QV_SIZE_HIDDEN] = VISION "embedding_length",
+        [QV_SIZE_HEADS] = VISION "attention.head_count",
+        [QV_SIZE_OUT_HIDDEN] = VISION "projection_dim",
+        [QV_SIZE_MERGER_INTERMEDIATE] = VISION "feed_forward_length",
+        [QV_SIZE_PATCH] = VISION "patch_size",
+        [QV_SIZE_MERGE] = VISION "spatial_merge_size",
+        [QV_SIZE_IMAGE] = VISION "image_size",
+        [QV_SIZE_WINDOW] = VISION "window_size",
+    };
+    for (int size = 0; size < QV_SIZES; size++)
+        if (keys[size] && r->family->sizes->preset[size])
+            copy(r, qv_family_size_key(r->family, (enum qv_size)size), keys[size]);
+    if (!r->family->sizes->preset[QV_SIZE_MERGE])
+        copy(r, "spatial_merge_size", keys[QV_SIZE_MERGE]);
+}
+
+/* Transformers has a default for each of these; a GGUF file without one is no tower's. */
+static qv_status
+check_required(const struct reader *r)
+{
+    static const char *const required[] = {
+        VISION "block_count",    VISION "embedding_length", VISION "attention.head_count",
+        VISION "projection_dim", VISION "patch_size",       VISION "image_size"
+    };
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (!qv_json_get(&r->keys, required[i]))
+            return qv_json_wrong(&r->keys, required[i], NULL, "a vision tower's file must have it",
+                                 r->err);
+    return QV_OK;
+}
+
+/* The MLP's width is that of block 0's weights: the converter writes the language model's for Qwen2-VL, and
+ * an old one writes 0. */
+static qv_status
+set_intermediate(struct reader *r)
+{
+    static const char name[] = "v.blk.0.ffn_up.weight";
+    const int64_t hidden = integer(r, VISION "embedding_length");
+    const bool ratio = r->family->sizes->preset[QV_SIZE_MLP_RATIO] != 0;
+    const enum qv_size size = ratio ? QV_SIZE_MLP_RATIO : QV_SIZE_INTERMEDIATE;
+    const char *key = qv_family_size_key(r->family, size);
+    const struct qv_gguf_tensor *t = qv_gguf_find(r->m->file, name);
+    if (!t || t->n_dims != 2)
+        return qv_fail(r->err, QV_EFORMAT, "%s: %s %s", qv_path_tail(r->keys.file),
+                       t ? "no matrix is" : "no", name);
+    const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
+    if (ratio && (hidden < 1 || width % hidden))
+        return qv_fail(r->err, QV_EFORMAT,
+                       "%s: tensor %s is [%lld,%lld]; one must be a multiple of " VISION
+                       "embedding_length, %lld",
+                       qv_path_tail(r->keys.file), name, (long long)t->shape[0],
+                       (long long)t->shape[1], (long long)hidden);
+    set(r, key, name, json_integer(ratio ? width / hidden : width));
+    return QV_OK;
+}
+
+/* image_size is the side of an image that has as many patches as there are learned positions. */
+static qv_status
+set_positions(struct reader *r)
+{
+    const int64_t image = integer(r, VISION "image_size"), patch = integer(r, VISION "patch_size");
+    if (image < 1 || image > 1 << 14 || patch < 1 || image % patch)
+        return qv_json_wrong(&r->keys, VISION "image_size",
+                             qv_json_get(&r->keys, VISION "image_size"),
+                             "it must be a multiple of " VISION "patch_size, at most 16384",
+                             r->err);
+    set(r, "num_position_embeddings", VISION "image_size",
+        json_integer((image / patch) * (image / patch)));
+    return QV_OK;
+}
+
+/* Every n_wa_pattern-th block looks at all of a frame. */
+static qv_status
+set_full_attention(struct reader *r)
+{
+    static const char key[] = VISION "n_wa_pattern";
+    int64_t n = 0, depth = integer(r, VISION "block_count");
+    const qv_status s =
+        qv_json_check_int(&r->keys, key, qv_json_get(&r->keys, key), 1, QV_MOST_DEPTH, &n, r->err);
+    json_t *list = s ? NULL : json_array();
+    for (int64_t i = n - 1; list && i < depth && i < QV_MOST_DEPTH; i += n)
+        r->lost |= json_array_append_new(list, json_integer(i)) != 0;
+    r->lost |= !s && !list;
+    set(r, "fullatt_block_indexes", key, list);
+    return s;
+}
+
+static qv_status
+set_deepstack(struct reader *r)
+{
+    static const char key[] = VISION "is_deepstack_layers";
+    const json_t *found = qv_json_get(&r->keys, key);
+    const int64_t depth = integer(r, VISION "block_count");
+    if (found && (int64_t)json_array_size(found) != depth)
+        return qv_json_wrong(&r->keys, key, found, "it must be a boolean for each of the blocks",
+                             r->err);
+    json_t *list = json_array();
+    r->lost |= !list;
+    for (size_t i = 0; list && i < json_array_size(found); i++)
+        if (json_is_true(json_array_get(found, i)))
+            r->lost |= json_array_append_new(list, json_integer((json_int_t)i)) != 0;
+    set(r, "deepstack_visual_indexes", key, list);
+    return QV_OK;
+}
+
+/* The family says which activation there is; the file may not say another. */
+static qv_status
+check_act(const struct reader *r)
+{
+    static const char *const keys[2] = { "clip.use_silu", "clip.use_gelu" };
+    const bool gated = qv_family_is_gated(r->family);
+    const char *other = keys[gated];
+    if (!is_true(r, other))
+        return QV_OK;
+    return qv_json_unsupported(&r->keys, other, qv_json_get(&r->keys, other),
+                               gated ? "this projector's blocks have SiLU"
+                                     : "this projector's blocks have GELU",
+                               r->err);
+}
+
+static qv_status
+read_tower(struct reader *r)
+{
+    qv_status s = check_required(r);
+    if (s)
+        return s;
+    copy_sizes(r);
+    if (r->family->norm_eps_key)
+        copy(r, r->family->norm_eps_key, VISION "attention.layer_norm_epsilon");
+    s = check_act(r);
+    if (!s && !r->family->names->downsample)
+        s = set_intermediate(r);
+    if (!s && r->family->sizes->preset[QV_SIZE_POSITIONS])
+        s = set_positions(r);
+    if (!s && r->family->windows)
+        s = set_full_attention(r);
+    if (!s && r->family->n_deepstack >= 0)
+        s = set_deepstack(r);
+    return s;
+}
+
+/* ---- preprocessing ----------------------------------------------------------------------------- */
+
+static const double norms[2][2][3] = {
+    { { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 } },
+    { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
+};
+
+/* Whether three values of the file are these, of which it has f32. */
+static bool
+is_f32_of(const json_t *list, const double *values)
+{
+    bool equal = json_array_size(list) == 3;
+    for (size_t i = 0; i < 3 && equal; i++)
+        equal = (float)json_number_value(json_array_get(list, i)) == (float)values[i];
+    return equal;
+}
+
+/* A converter that sees no preprocessor_config.json writes CLIP's means and deviations. */
+static void
+warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
+{
+    const double(*w)[3] = norms[r->published->halves];
+    char means[QV_QUOTE_SIZE];
+    if ((!mean || is_f32_of(mean, w[0])) && (!std || is_f32_of(std, w[1])))
+        return;
+    snprintf(r->m->warning, sizeof r->m->warning,
+             "%s: " VISION
+             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
+             "tokens will be others than transformers'. Give --image-mean %g,%g,%g --image-std "
+             "%g,%g,%g (image_mean and image_std in C and Python) to overrule "
+             "the file",
+             qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
+             w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
+}
+
+/* Means and deviations as config files have them: more digits than f32 has. A file without is taken for one
+ * of the family's. */
+static json_t *
+norm(const struct reader *r, const char *key, int which)
+{
+    json_t *found = (json_t *)(uintptr_t)qv_json_get(&r->keys, key);
+    for (int i = 0; i < 2; i++) {
+        const double *v = norms[i][which];
+        if (found ? is_f32_of(found, v) : i == r->published->halves)
+            return json_pack("[f,f,f]", v[0], v[1], v[2]);
+    }
+    return json_incref(found);
+}
+
+static json_t *
+processor(struct reader *r, const int64_t pixels[2], bool is_image)
+{
+    static const char *const keys[2] = { VISION "image_min_pixels", VISION "image_max_pixels" };
+    static const char *const of_norms[2][2] = { { "image_mean", VISION "image_mean" },
+                                                { "image_std", VISION "image_std" } };
+    json_int_t bounds[2] = { pixels[0], pixels[1] };
+    for (int i = 0; i < 2 && is_image; i++)
+        bounds[i] = integer(r, keys[i]) > 0 ? integer(r, keys[i]) : bounds[i];
+    json_t *o =
+        json_pack("{s:{s:I, s:I}}", "size", "shortest_edge", bounds[0], "longest_edge", bounds[1]);
+    r->lost |= !o;
+    for (int i = 0; i < 2 && o; i++) {
+        r->lost |= json_object_set_new(o, of_norms[i][0], norm(r, of_norms[i][1], i)) != 0;
+        r->lost |=
+            json_object_set_new(r->m->names, of_norms[i][0], json_string(of_norms[i][1])) != 0;
+    }
+    return o;
+}
+
+static void
+read_processors(struct reader *r)
+{
+    const json_t *mean = qv_json_get(&r->keys, VISION "image_mean"),
+                 *std = qv_json_get(&r->keys, VISION "image_std");
+    const bool bounds = qv_json_get(&r->keys, VISION "image_max_pixels") != NULL;
+    r->m->image = processor(r, r->published->image, true);
+    r->m->video = processor(r, r->published->video, false);
+    snprintf(
+        r->m->note, sizeof r->m->note,
+        "the file does not say %s, frames a second%s: these are as in published checkpoints of %s",
+        bounds ? "bounds of clips' pixels"
+        : mean ? "bounds of pixels"
+               : "means, bounds of pixels",
+        r->family->windows ? ", the window's size" : "", r->published->model_type);
+    warn_of_means(r, mean, std);
+}
+
+/* ---- all ---------------------------------------------------------------------------------------- */
+
+static qv_status
+read_keys(struct reader *r)
+{
+    qv_status s = find_family(r);
+    if (s || !r->published || !r->family)
+        return s;
+    r->vision = json_object();
+    r->m->names = json_object();
+    r->m->config =
+        json_pack("{s:s, s:O}", "model_type", r->published->model_type, "vision_config", r->vision);
+    r->lost = !r->vision || !r->m->names || !r->m->config;
+    s = r->lost ? QV_OK : read_tower(r);
+    if (!s && !r->lost)
+        read_processors(r);
+    json_decref(r->vision);
+    return s         ? s
+           : r->lost ? qv_fail(r->err, QV_ENOMEM, "%s: out of memory for its keys",
+                               qv_path_tail(r->keys.file))
+                     : QV_OK;
+}
+
+qv_status
+qv_mmproj_open(const char *file, struct qv_mmproj *out, qv_error *err)
+{
+    *out = (struct qv_mmproj){ 0 };
+    const qv_status s = qv_gguf_open(file, &out->file, err);
+    if (s)
+        return s;
+    struct reader r = { .m = out,
+                        .keys = { .json = qv_gguf_keys(out->file), .file = file, .prefix = "" },
+                        .err = err };
+    return read_keys(&r);
+}
+
+void
+qv_mmproj_close(struct qv_mmproj *m)
+{
+    qv_gguf_close(&m->file);
+    json_decref(m->config);
+    json_decref(m->names);
+    json_decref(m->image);
+    json_decref(m->video);
+    m->config = m->names = m->image = m->video = NULL;
+}

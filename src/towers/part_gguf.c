@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/* A tensor of a tower in a GGUF file: its name there, the tensors that it is cut into, and its values. */
+#include "part_gguf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+
+/* ---- names ------------------------------------------------------------------------------------- */
+
+/* Names of families -> names in GGUF files, without ".weight" and ".bias"; # is a number. Several are one
+ * behind the other in the family's tensor. */
+static const struct {
+    const char *name, *in_file[QV_MOST_PIECES];
+} names[] = {
+    { "patch_embed.proj", { "v.patch_embd" } },
+    { "post_conv_layernorm", { "v.norm_embd" } },
+    { "pos_embed", { "v.position_embd" } },
+    { "embeddings.position_embedding", { "v.position_embd" } },
+    { "blocks.#.norm1", { "v.blk.#.ln1" } },
+    { "blocks.#.norm2", { "v.blk.#.ln2" } },
+    { "blocks.#.attn.qkv", { "v.blk.#.attn_q", "v.blk.#.attn_k", "v.blk.#.attn_v" } },
+    { "blocks.#.attn.q", { "v.blk.#.attn_q" } },
+    { "blocks.#.attn.k", { "v.blk.#.attn_k" } },
+    { "blocks.#.attn.v", { "v.blk.#.attn_v" } },
+    { "blocks.#.attn.proj", { "v.blk.#.attn_out" } },
+    { "blocks.#.mlp.gate_proj", { "v.blk.#.ffn_gate" } },
+    { "blocks.#.mlp.up_proj", { "v.blk.#.ffn_up" } },
+    { "blocks.#.mlp.fc1", { "v.blk.#.ffn_up" } },
+    { "blocks.#.mlp.linear_fc1", { "v.blk.#.ffn_up" } },
+    { "blocks.#.mlp.down_proj", { "v.blk.#.ffn_down" } },
+    { "blocks.#.mlp.fc2", { "v.blk.#.ffn_down" } },
+    { "blocks.#.mlp.linear_fc2", { "v.blk.#.ffn_down" } },
+    { "merger.ln_q", { "v.post_ln" } },
+    { "merger.norm", { "v.post_ln" } },
+    { "post_layernorm", { "v.post_ln" } },
+    { "merger.mlp.0", { "mm.0" } },
+    { "merger.linear_fc1", { "mm.0" } },
+    { "merger.mlp.2", { "mm.2" } },
+    { "merger.linear_fc2", { "mm.2" } },
+    { "downsample", { "mm.patch_merger" } },
+    { "merger.proj", { "mm.model.fc" } },
+    { "merger.post_projection_norm", { "mm.post_norm" } },
+    { "merger.gate_proj", { "mm.gate" } },
+    { "merger.up_proj", { "mm.up" } },
+    { "merger.down_proj", { "mm.down" } },
+    { "deepstack_merger_list.#.norm", { "v.deepstack.#.norm" } },
+    { "deepstack_merger_list.#.linear_fc1", { "v.deepstack.#.fc1" } },
+    { "deepstack_merger_list.#.linear_fc2", { "v.deepstack.#.fc2" } },
+    { "merger_list.#.ln_q", { "v.deepstack.#.norm" } },
+    { "merger_list.#.mlp.0", { "v.deepstack.#.fc1" } },
+    { "merger_list.#.mlp.2", { "v.deepstack.#.fc2" } },
+};
+
+/* A family's name taken apart: "blocks.3.attn.qkv.weight" is "blocks.#.attn.qkv", 3, ".weight". */
+struct taken {
+    char stem[96], suffix[8];
+    int64_t number;
+};
+
+static struct taken
+take_apart(const char *name)
+{
+    struct taken t = { .number = -1 };
+    const char *dot = strrchr(name, '.'), *digits = strpbrk(name, "0123456789");
+    size_t n = 0;
+    snprintf(t.suffix, sizeof t.suffix, "%.7s", dot);
+    /* of "merger.mlp.0" the number is part of the name; of "linear_fc1" too */
+    const bool numbered = digits && digits > name && digits[-1] == '.' &&
+                          (!strncmp(name, "blocks.", 7) || strstr(name, "_list."));
+    for (const char *p = name; p < dot && n + 1 < sizeof t.stem;) {
+        if (numbered && p == digits) {
+            char *end;
+            t.number = strtoll(digits, &end, 10);
+            t.stem[n++] = '#';
+            p = end;
+        } else {
+            t.stem[n++] = *p++;
+        }
+    }
+    return t;
+}
+
+static void
+put_together(const char *in_file, const struct taken *t, char name[QV_GGUF_NAME])
+{
+    const char *at = strchr(in_file, '#');
+    if (at)
+        snprintf(name, QV_GGUF_NAME, "%.*s%lld%s%s", (int)(at - in_file), in_file,
+                 (long long)t->number, at + 1, t->suffix);
+    else
+        snprintf(name, QV_GGUF_NAME, "%s%s", in_file, t->suffix);
+}
+
+/* Files of before 2025 have ffn_up and ffn_down exchanged: then what should make the hidden size of the
+ * MLP's width takes the hidden size. */
+static bool
+is_swapped(const struct qv_gguf *file, const struct qv_config *c, int64_t block)
+{
+    char name[QV_GGUF_NAME];
+    snprintf(name, sizeof name, "v.blk.%lld.ffn_down.weight", (long long)block);
+    const struct qv_gguf_tensor *t = qv_gguf_find(file, name);
+    return t && t->n_dims == 2 && t->shape[1] == c->hidden && t->shape[0] == c->intermediate &&
+           c->hidden != c->intermediate;
+}
+
+static const char *
+unless_swapped(const struct qv_gguf *file, const struct qv_config *c, const struct taken *t,
+               const char *in_file)
+{
+    static const char up[] = "v.blk.#.ffn_up", down[] = "v.blk.#.ffn_down";
+    const bool is_up = !strcmp(in_file, up), is_down = !strcmp(in_file, down);
+    if ((!is_up && !is_down) || !is_swapped(file, c, t->number))
+        return in_file;
+    return is_up ? down : up;
+}
+
+/* ---- finding ----------------------------------------------------------------------------------- */
+
+struct search {
+    const struct qv_gguf *file;
+    const struct qv_config *config;
+    const struct qv_tensor_spec *spec;
+    struct qv_tensor_part *part;
+    qv_error *err;
+};
+
+static qv_status
+wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows, int64_t cols)
+{
+    char found[128];
+    return qv_fail(s->err, QV_EFORMAT,
+                   "%s: tensor %s has shape [%s], the file's keys ask for [%lld,%lld]",
+                   qv_path_tail(qv_gguf_path(s->file)), t->name,
+                   qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
+                   (long long)rows, (long long)cols);
+}
+
+/* Adds rows first .. first + rows of a tensor of `all` rows to the part. */
+static qv_status
+add_piece(const struct search *s, const char *name, int64_t first, int64_t rows, int64_t all)
+{
+    const struct qv_gguf_tensor *t = qv_gguf_find(s->file, name);
+    struct qv_tensor_part *part = s->part;
+    const bool conv = s->spec->conv3d || s->spec->conv2d;
+    const bool vector = s->spec->form == QV_TENSOR_VECTOR || s->spec->form == QV_TENSOR_BIAS;
+    if (!t)
+        return qv_fail(s->err, QV_EFORMAT, "%s: no tensor %s", qv_path_tail(qv_gguf_path(s->file)),
+                       name);
+    int64_t values = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        values *= t->shape[i]; /* the file was checked for this */
+    if (t->shape[0] != all || values != all * part->piece_cols ||
+        (!conv && t->n_dims != (vector ? 1 : 2)))
+        return wrong_shape(s, t, all, part->piece_cols);
+    if (!qv_gguf_type_can_be_read(t->type) || part->piece_cols % t->type->values)
+        return qv_fail(
+            s->err, QV_EUNSUPPORTED, "%s: tensor %s is %s; %s", qv_path_tail(qv_gguf_path(s->file)),
+            t->name, t->type->name,
+            qv_gguf_type_can_be_read(t->type)
+                ? "of this type only matrices can be loaded"
+                : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K can be");
+    const bool same = !part->n_pieces || part->dtype == t->type->dtype;
+    part->dtype = same && !t->type->widen ? t->type->dtype : QV_F32;
+    part->pieces[part->n_pieces++] = (struct qv_gguf_piece){ t, first, rows };
+    return QV_OK;
+}
+
+/* v.patch_embd.weight, v.patch_embd.weight.1: a frame each. */
+static qv_status
+find_frames(const struct search *s, const char *name)
+{
+    const int64_t n = s->config->temporal;
+    qv_status status = QV_OK;
+    s->part->frames = n;
+    s->part->channels = s->config->in_channels;
+    s->part->piece_cols = s->spec->k / n;
+    for (int64_t i = 0; i < n && !status; i++) {
+        char frame[QV_GGUF_NAME + 4];
+        snprintf(frame, sizeof frame, i ? "%s.%d" : "%s", name, (int)i);
+        status = add_piece(s, frame, 0, s->spec->n, s->spec->n);
+    }
+    return status;
+}
+
+/* q, k, v as three or in one: `which` of three of the family's, or all of them, -1. */
+static qv_status
+find_fused(const struct search *s, const struct taken *t, int which)
+{
+    const int64_t rows = s->spec->n, all = which < 0 ? rows : 3 * rows;
+    char name[QV_GGUF_NAME];
+    put_together("v.blk.#.attn_qkv", t, name);
+    return add_piece(s, name, which < 0 ? 0 : which * rows, rows, all);
+}
+
+static bool
+has_fused(const struct search *s, const struct taken *t)
+{
+    char name[QV_GGUF_NAME];
+    put_together("v.blk.#.attn_qkv", t, name);
+    return qv_gguf_find(s->file, name) != NULL;
+}
+
+static int
+which_of_qkv(const char *stem)
+{
+    static const char *const stems[] = { "blocks.#.attn.qkv", "blocks.#.attn.q", "blocks.#.attn.k",
+                                         "blocks.#.attn.v" };
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(stem, stems[i]))
+            return i - 1;
+    return -2;
+}
+
+static qv_status
+find_pieces(const struct search *s, const struct taken *t, const char *const *in_file)
+{
+    const int qkv = which_of_qkv(t->stem);
+    if (qkv > -2 && has_fused(s, t))
+        return find_fused(s, t, qkv);
+    int n = 0;
+    while (n < QV_MOST_PIECES && in_file[n])
+        n++;
+    qv_status status = QV_OK;
+    for (int i = 0; i < n && !status; i++) {
+        char name[QV_GGUF_NAME];
+        put_together(unless_swapped(s->file, s->config, t, in_file[i]), t, name);
+        status = s->spec->conv3d ? find_frames(s, name)
+                                 : add_piece(s, name, 0, s->spec->n / n, s->spec->n / n);
+    }
+    return status;
+}
+
+/* Whether a checkpoint's prefix or the file's own calls it so does not matter here: what is "merger.norm"
+ * in one family is below "" in another. */
+qv_status
+qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
+                  const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
+                  qv_error *err)
+{
+    const struct search s = { file, config, spec, out, err };
+    struct taken t = take_apart(spec->names[i]);
+    *out = (struct qv_tensor_part){ .k = spec->k, .piece_cols = spec->k, .gguf = file };
+    if (strstr(t.stem, "_list.#") && t.number < config->n_deepstack)
+        t.number = config->deepstack[t.number];
+    qv_status status = QV_OK;
+    size_t at = 0;
+    while (at < sizeof names / sizeof *names && strcmp(t.stem, names[at].name) != 0)
+        at++;
+    if (at == sizeof names / sizeof *names)
+        return qv_fail(err, QV_EUNSUPPORTED, "%s: GGUF files have no name for the tensor %s",
+                       qv_path_tail(qv_gguf_path(file)), spec->names[i]);
+    status = find_pieces(&s, &t, names[at].in_file);
+    if (status)
+        return status;
+    for (int p = 0; p < out->n_pieces; p++)
+        out->widens |= out->pieces[p].tensor->type->dtype != out->dtype;
+    out->path = qv_gguf_path(file);
+    out->name = out->pieces[0].tensor->name;
+    out->dtype_name = out->pieces[0].tensor->type->name;
+    if (spec->conv2d) {
+        out->stored_cols = config->merge * config->merge;
+        out->stored_rows = spec->k / out->stored_cols;
+    }
+    return QV_OK;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+/* Bytes of a row of a piece in the file. */
+static size_t
+stored_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece)
+{
+    const struct qv_gguf_type *type = piece->tensor->type;
+    return (size_t)(part->piece_cols / type->values) * (size_t)type->bytes;
+}
+
+/* In the room's first block the file's bytes and behind them a row of values, in the second all values. */
+size_t
+qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
+{
+    size_t most = 0;
+    for (int i = 0; i < part->n_pieces; i++) {
+        const size_t stored = stored_row(part, &part->pieces[i]);
+        most = stored > most ? stored : most;
+    }
+    return most + (size_t)part->k * qv_dtype_bytes(part->dtype);
+}
+
+/* One row's values in the part's dtype. */
+static void
+widen_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece, const void *stored,
+          void *out)
+{
+    const struct qv_gguf_type *type = piece->tensor->type;
+    if (type->dtype == part->dtype)
+        memcpy(out, stored, stored_row(part, piece));
+    else
+        qv_gguf_widen(type, stored, part->piece_cols, out);
+}
+
+/* Spreads a frame's row [channels, p*p] over one of [channels, frames, p*p]. */
+static void
+spread(const struct qv_tensor_part *part, int64_t channels, int frame, const char *row, char *out)
+{
+    const size_t bytes = (size_t)(part->piece_cols / channels) * qv_dtype_bytes(part->dtype);
+    for (int64_t c = 0; c < channels; c++)
+        memcpy(out + (size_t)(c * part->frames + frame) * bytes, row + (size_t)c * bytes, bytes);
+}
+
+static qv_status
+read_rows(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece, int64_t row,
+          int64_t rows, char *raw, qv_error *err)
+{
+    const size_t bytes = stored_row(part, piece);
+    return qv_gguf_read(part->gguf, piece->tensor, (uint64_t)(piece->row + row) * bytes, raw,
+                        (uint64_t)rows * bytes, err);
+}
+
+static qv_status
+read_frames(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+            const struct qv_part_room *room, qv_error *err)
+{
+    const int64_t channels = part->channels;
+    const size_t out_bytes = (size_t)part->k * qv_dtype_bytes(part->dtype);
+    qv_status status = QV_OK;
+    for (int f = 0; f < part->n_pieces && !status; f++) {
+        const struct qv_gguf_piece *piece = &part->pieces[f];
+        const size_t bytes = stored_row(part, piece);
+        char *raw = room->raw, *scratch = raw + (size_t)rows * bytes, *out = room->canonical;
+        status = read_rows(part, piece, row, rows, raw, err);
+        for (int64_t i = 0; i < rows && !status; i++) {
+            widen_row(part, piece, raw + (size_t)i * bytes, scratch);
+            spread(part, channels, f, scratch, out + (size_t)i * out_bytes);
+        }
+    }
+    return status;
+}
+
+qv_status
+qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+                  const struct qv_part_room *room, void **values, qv_error *err)
+{
+    const size_t out_bytes = (size_t)part->k * qv_dtype_bytes(part->dtype);
+    char *raw = room->raw, *out = room->canonical;
+    qv_status status = QV_OK;
+    int64_t first = 0; /* of the piece, in the part */
+    *values = out;
+    if (part->frames)
+        return read_frames(part, row, rows, room, err);
+    for (int p = 0; p < part->n_pieces && !status; first += part->pieces[p++].rows) {
+        const struct qv_gguf_piece *piece = &part->pieces[p];
+        const int64_t from = row > first ? row : first;
+        const int64_t to = row + rows < first + piece->rows ? row + rows : first + piece->rows;
+        const size_t bytes = stored_row(part, piece), before = (size_t)(from - row) * out_bytes;
+        if (from >= to)
+            continue;
+        status =
+            read_rows(part, piece, from - first, to - from, part->widens ? raw : raw + before, err);
+        for (int64_t i = 0; part->widens && i < to - from && !status; i++)
+            widen_row(part, piece, raw + (size_t)i * bytes, out + before + (size_t)i * out_bytes);
+    }
+    if (!part->widens)
+        *values = raw;
+    return status;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* The device and the model that options name, and what there is to say of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "files/atomic_file.h"
+#include "tool.h"
+
+/* $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL where there is no home. */
+static const char *
+in_user_cache(const char *name, char *path, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (cache && *cache == '/')
+        n = snprintf(path, size, "%s/qwenvit/%s", cache, name);
+    else if (home && *home == '/')
+        n = snprintf(path, size, "%s/.cache/qwenvit/%s", home, name);
+    return n > 0 && (size_t)n < size ? path : NULL;
+}
+
+qv_status
+tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
+{
+    char file[4096], folder[4096];
+    const char *backends = getenv("QWENVIT_BACKENDS");
+    qv_context_options c = { .backend = o->backend,
+                             .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
+                             .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
+                             .tune_file = o->tune_file
+                                              ? o->tune_file
+                                              : in_user_cache("tune.json", file, sizeof file),
+                             .tune = o->tune,
+                             .tf32 = o->tf32,
+                             .naive = o->naive,
+                             .backends = backends && *backends ? backends : NULL,
+                             .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
+    if (o->tune && c.tune_file == file)
+        qv_make_folders(file);
+    qv_status status = qv_context_open(&c, out, err);
+    if (!status) {
+        qv_context_info info;
+        qv_context_get_info(*out, &info);
+        if (*info.warning)
+            tool_complain("%s", info.warning);
+    }
+    return status;
+}
+
+void
+tool_close_context(qv_context **ctx, const qv_context_info *opened)
+{
+    qv_context_info now;
+    if (*ctx) {
+        qv_context_get_info(*ctx, &now);
+        if (strcmp(now.warning, opened->warning))
+            tool_complain("%s", now.warning);
+    }
+    qv_context_close(ctx);
+}
+
+qv_status
+tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
+                qv_model **out, qv_error *err)
+{
+    static char said[640]; /* of several devices' models once */
+    const qv_model_options options = { .dtype = o->dtype,
+                                       .describe = describe,
+                                       .image_mean = tool_three(&o->image_mean),
+                                       .image_std = tool_three(&o->image_std) };
+    const qv_status status = qv_model_load(ctx, dir, &options, out, err);
+    if (!status) {
+        qv_model_info info;
+        qv_model_get_info(*out, &info);
+        if (*info.warning && strncmp(said, info.warning, sizeof said - 1) != 0) {
+            snprintf(said, sizeof said, "%s", info.warning);
+            tool_complain("%s", info.warning);
+        }
+    }
+    return status;
+}

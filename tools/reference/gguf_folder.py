@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""A tower's GGUF file -> a checkpoint folder of the values that the `gguf` package makes of it, in F32."""
+
+import argparse
+import json
+import os
+import shutil
+import struct
+
+import numpy
+from gguf import GGUFReader, dequantize
+
+# of a block, names of config.json's families -> of the file
+BLOCK = [("norm1", "ln1"), ("norm2", "ln2"), ("attn.proj", "attn_out"), ("mlp.gate_proj", "ffn_gate"),
+         ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("mlp.fc1", "ffn_up"), ("mlp.fc2", "ffn_down"),
+         ("mlp.linear_fc1", "ffn_up"), ("mlp.linear_fc2", "ffn_down"), ("attn.q", "attn_q"), ("attn.k", "attn_k"),
+         ("attn.v", "attn_v")]  # fmt: skip
+OTHER = {"patch_embed.proj": "v.patch_embd", "post_conv_layernorm": "v.norm_embd", "pos_embed": "v.position_embd",
+         "embeddings.position_embedding": "v.position_embd", "post_layernorm": "v.post_ln", "merger.ln_q": "v.post_ln",
+         "merger.norm": "v.post_ln", "merger.mlp.0": "mm.0", "merger.mlp.2": "mm.2", "merger.linear_fc1": "mm.0",
+         "merger.linear_fc2": "mm.2", "downsample": "mm.patch_merger", "merger.proj": "mm.model.fc",
+         "merger.post_projection_norm": "mm.post_norm", "merger.gate_proj": "mm.gate", "merger.up_proj": "mm.up",
+         "merger.down_proj": "mm.down"}  # fmt: skip
+DEEPSTACK = {"norm": "norm", "ln_q": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2", "mlp.0": "fc1", "mlp.2": "fc2"}
+
+
+def headers(folder):
+    """name: shape, of every tensor of a folder's safetensors files."""
+    shapes = {}
+    for file in sorted(os.listdir(folder)):
+        if file.endswith(".safetensors"):
+            with open(os.path.join(folder, file), "rb") as f:
+                header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            shapes.update((name, t["shape"]) for name, t in header.items() if name != "__metadata__")
+    return shapes
+
+
+def value(name, shape, tensors, deepstack):
+    stem, suffix = name.rsplit(".", 1)
+    parts = stem.split(".")
+    if parts[0] == "blocks":
+        below, block = ".".join(parts[2:]), f"v.blk.{parts[1]}."
+        if below == "attn.qkv" and f"{block}attn_qkv.{suffix}" not in tensors:
+            return numpy.concatenate([tensors[f"{block}attn_{one}.{suffix}"] for one in "qkv"])
+        return tensors[f"{block}{dict([*BLOCK, ('attn.qkv', 'attn_qkv')])[below]}.{suffix}"]
+    if parts[0].endswith("merger_list"):
+        return tensors[f"v.deepstack.{deepstack[int(parts[1])]}.{DEEPSTACK['.'.join(parts[2:])]}.{suffix}"]
+    found = tensors[f"{OTHER[stem]}.{suffix}"]
+    if len(shape) == 5:
+        found = numpy.stack([found, tensors[f"{OTHER[stem]}.{suffix}.1"]], axis=2)
+    return found
+
+
+def write(path, tensors):
+    header, at = {}, 0
+    for name, t in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for t in tensors.values():
+            f.write(numpy.ascontiguousarray(t, "<f4").data)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("folder", help="the checkpoint that it was made of: its names, shapes and configs")
+    parser.add_argument("out")
+    args = parser.parse_args()
+    tensors = {}
+    for t in GGUFReader(args.file).tensors:
+        shape = [int(n) for n in reversed(t.shape)]
+        tensors[t.name] = dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(shape)
+    with open(os.path.join(args.folder, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    config = config.get("thinker_config", config)
+    deepstack = config["vision_config"].get("deepstack_visual_indexes", [])
+    out = {}
+    for name, shape in headers(args.folder).items():
+        if "visual." in name:
+            below = name.split("visual.", 1)[1]
+            out[name] = value(below, shape, tensors, sorted(deepstack)).reshape(shape)
+    os.makedirs(args.out, exist_ok=True)
+    for file in os.listdir(args.folder):
+        if file.endswith(".json") and "index" not in file:
+            shutil.copy(os.path.join(args.folder, file), args.out)
+    write(os.path.join(args.out, "model.safetensors"), out)
+
+
+if __name__ == "__main__":
+    main()
