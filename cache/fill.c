@@ -237,7 +237,10 @@ qv_cache_fill_there(const qv_cache_fill *f)
 void
 qv_cache_fill_get_counts(const qv_cache_fill *f, qv_cache_fill_counts *out)
 {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&f->lock; /* a callback may ask while sinks count */
+    pthread_mutex_lock(lock);
     *out = f->counts;
+    pthread_mutex_unlock(lock);
 }
 
 static qv_status

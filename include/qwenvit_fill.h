@@ -116,6 +116,7 @@ QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models,
  * anything is computed. Only qv_cache_fill_get_counts and qv_cache_fill_close may follow. */
 QV_API qv_status qv_cache_fill_end(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
+/* Any thread and any callback of the fill may ask, also during a run. */
 QV_API void qv_cache_fill_get_counts(const qv_cache_fill *fill, qv_cache_fill_counts *out);
 QV_API void qv_cache_fill_close(qv_cache_fill **fill);
 
