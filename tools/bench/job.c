@@ -127,6 +127,7 @@ close_all(struct job_bench *j)
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
     qv_decoder_stop(&j->decoder);
+    job_free_bare(j);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->one.tokens);
@@ -165,6 +166,8 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
                                          "starved_s", p->starved_s, "full_s", p->full_s, "sink_s",
                                          p->sink_s, "source_frames", (json_int_t)p->source_frames,
                                          "decoded_frames", (json_int_t)p->decoded_frames));
+    if (way == BENCH_JOB_DECODE)
+        json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DEVICE)
         json_object_set_new(e, "over_one_by_one", json_real(ms / all_ms[BENCH_JOB_ONE]));
     return e;
@@ -202,6 +205,8 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
+    if (way == BENCH_JOB_DECODE)
+        snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
     if (way == BENCH_JOB_DEVICE)
         snprintf(note, sizeof note, "%.3f of one by one", ms[BENCH_JOB_DEVICE] / ms[BENCH_JOB_ONE]);
     if (way == BENCH_JOB_DEVICES)

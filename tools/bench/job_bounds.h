@@ -7,6 +7,7 @@
 
 enum bench_job_way {
     BENCH_JOB_DECODE,
+    BENCH_JOB_BARE,
     BENCH_JOB_ONE,
     BENCH_JOB_DEVICE,
     BENCH_JOB_DEVICES,
