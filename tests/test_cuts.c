@@ -138,7 +138,8 @@ hash_of(const uint8_t *rgb, size_t bytes)
 
 struct sampled {
     qv_clip_info info;
-    int64_t n_read;    /* packets, since it was opened */
+    int64_t n_opening; /* packets that were read to open it, */
+    int64_t n_read;    /* and since then */
     int64_t n_given;   /* packets to decoders, */
     int64_t n_counted; /* without those that frames were counted by */
     int64_t n_damaged;
@@ -146,13 +147,15 @@ struct sampled {
     uint64_t hash[MOST_FRAMES];
 };
 
-/* Reads frames[n] of a clip and no others, in its own size. n 0: all, the long way. */
+/* Reads frames[n] of a clip and no others, in its own size. n 0: all, the long way. An index that another reader made
+ * is used; else one is made. */
 static void
-read_frames(const char *name, const int64_t *frames, int64_t n, int threads, struct sampled *f)
+read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm_index **index,
+            struct sampled *f)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &f->n_read };
+    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &f->n_read, .index = *index };
     qvm_reader reader;
     qv_error err = { QV_OK, "" };
     const int fd = open(name, O_RDONLY);
@@ -163,7 +166,13 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, str
     uint8_t *rgb = malloc(bytes);
     assert_non_null(rgb);
     f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
+    f->n_opening = f->n_read;
     f->n_read = 0;
+    if (!*index && !status) {
+        *index = qvm_index_make(&reader);
+        assert_true(*index &&
+                    qvm_index_is_whole(*index, (int64_t)qvm_index_bytes((*index)->n_entries)));
+    }
     if (!status && n)
         status = qvm_reader_start(&reader, frames, n, &err);
     const int64_t all = f->info.source_frames < MOST_FRAMES ? f->info.source_frames : MOST_FRAMES;
@@ -195,12 +204,20 @@ choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
 }
 
 static void
-check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads)
+check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads,
+               qvm_index *index)
 {
     static struct sampled some;
     int64_t frames[MOST_FRAMES] = { 0 };
     n = choose(frames, whole->info.source_frames, n, evenly);
-    read_frames(name, frames, n, threads, &some);
+    const bool given = index;
+    memset(&some, 0, sizeof some);
+    read_frames(name, frames, n, threads, &index, &some);
+    assert_memory_equal(&some.info, &whole->info, sizeof some.info);
+    if (!given)
+        free(index);
+    else if (some.n_counted || some.n_opening > whole->n_opening)
+        fail_msg("%s: an index, but %d packets to open it", name, (int)some.n_opening);
     assert_int_equal(some.n_damaged <= whole->n_damaged, 1);
     for (int64_t i = 0; i < n; i++)
         if (some.hash[i] != whole->hash[frames[i]])
@@ -225,13 +242,17 @@ samplings_are_of_the_whole(void **state)
             continue;
         clip_write(name);
         if (!read_cut(name, 0, 0, 1, &readable, &err) && !readable.info.is_image) {
-            read_frames(name, NULL, 0, 1, &whole);
+            const int64_t *all = &whole.info.source_frames;
+            qvm_index *index = NULL;
+            memset(&whole, 0, sizeof whole);
+            read_frames(name, NULL, 0, 1, &index, &whole);
             for (int64_t n = 1; n <= 3; n++)
-                check_sampling(name, &whole, n, true, 1);
-            check_sampling(name, &whole, 8, true, 2);
-            check_sampling(name, &whole, 8, false, 1);
-            check_sampling(name, &whole, whole.info.source_frames / 2, true, 2);
-            check_sampling(name, &whole, whole.info.source_frames, true, 1);
+                check_sampling(name, &whole, n, true, 1, n % 2 ? NULL : index);
+            check_sampling(name, &whole, 8, true, 2, NULL);
+            check_sampling(name, &whole, 8, false, 1, index);
+            check_sampling(name, &whole, *all / 2, true, 2, index);
+            check_sampling(name, &whole, *all, true, 1, NULL);
+            free(index);
         }
         unlink(name);
     }
@@ -281,7 +302,9 @@ decodes_what_is_needed(void **state)
         clip_write(clips[i].name);
         if (clips[i].n > 1)
             choose(frames, clips[i].of, clips[i].n, true);
-        read_frames(clips[i].name, frames, clips[i].n, 1, &f);
+        qvm_index *index = NULL;
+        read_frames(clips[i].name, frames, clips[i].n, 1, &index, &f);
+        free(index);
         unlink(clips[i].name);
         if (f.n_given < clips[i].least || f.n_given > clips[i].most)
             fail_msg("%s: %d packets", clips[i].name, (int)f.n_given);
