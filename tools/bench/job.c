@@ -158,14 +158,15 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
     if (way == BENCH_JOB_DEVICES)
         json_object_set_new(e, "times_one", json_real(all_ms[BENCH_JOB_DEVICE] / ms));
     if (p->devices)
-        json_object_update_new(e,
-                               json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}",
-                                         "limit", p->limit, "chunks", (json_int_t)p->chunks, "fill",
-                                         (double)p->rows / ((double)p->capacity_rows + 1e-9),
-                                         "decode_s", p->decode_s, "device_s", p->device_s,
-                                         "starved_s", p->starved_s, "full_s", p->full_s, "sink_s",
-                                         p->sink_s, "source_frames", (json_int_t)p->source_frames,
-                                         "decoded_frames", (json_int_t)p->decoded_frames));
+        json_object_update_new(
+            e,
+            json_pack("{s:s, s:f, s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:I, s:I}",
+                      "limit", p->limit, "chunks", (json_int_t)p->chunks, "fill",
+                      (double)p->rows / ((double)p->capacity_rows + 1e-9), "decoders", p->decoders,
+                      "decode_s", p->decode_s, "room_s", p->room_s, "device_s", p->device_s,
+                      "starved_s", p->starved_s, "full_s", p->full_s, "sinks", p->sinks, "sink_s",
+                      p->sink_s, "source_frames", (json_int_t)p->source_frames, "decoded_frames",
+                      (json_int_t)p->decoded_frames));
     if (way == BENCH_JOB_DECODE)
         json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DEVICE)

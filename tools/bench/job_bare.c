@@ -7,7 +7,9 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cores.h"
@@ -106,18 +108,33 @@ fail(const char *path, int code, qv_error *err)
     return qv_fail(err, QV_EFORMAT, "%s: a bare loop of FFmpeg fails: %s", path, av_err2str(code));
 }
 
-static qv_status
-open_loop(struct loop *l, const char *path, int threads, qv_error *err)
+/* The file, or where the clip lies in it; free(). NULL: no memory. */
+static char *
+name_input(const char *path, const qv_row_own *own)
 {
+    char *name = NULL;
+    if (!own->offset && !own->bytes)
+        return strdup(path);
+    const long long end = own->bytes ? (long long)(own->offset + own->bytes) : 0;
+    const int n =
+        asprintf(&name, "subfile,,start,%lld,end,%lld,,:%s", (long long)own->offset, end, path);
+    return n < 0 ? NULL : name;
+}
+
+static qv_status
+open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, qv_error *err)
+{
+    char *input = name_input(path, own);
     const qv_clip_info *info = &l->clip->info;
     l->converter.colour = l->clip->colour;
     l->converter.on_white = l->clip->on_white;
     l->packet = av_packet_alloc();
     l->frame = av_frame_alloc();
     l->rgb = malloc((size_t)info->n_frames * (size_t)info->height * (size_t)info->width * 3);
-    int e = l->packet && l->frame && l->rgb ? 0 : AVERROR(ENOMEM);
+    int e = input && l->packet && l->frame && l->rgb ? 0 : AVERROR(ENOMEM);
     if (e >= 0)
-        e = avformat_open_input(&l->format, path, NULL, NULL);
+        e = avformat_open_input(&l->format, input, NULL, NULL);
+    free(input);
     if (e >= 0)
         e = avformat_find_stream_info(l->format, NULL);
     if (e >= 0 && l->clip->stream >= (int)l->format->nb_streams)
@@ -225,7 +242,7 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
     struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
-    qv_status s = open_loop(&l, entry->path, job_decoding_threads(j, i), err);
+    qv_status s = open_loop(&l, entry->path, entry->own, job_decoding_threads(j, i), err);
     while (!s && l.n_done < l.clip->info.n_frames && av_read_frame(l.format, l.packet) >= 0) {
         if (l.packet->stream_index == l.clip->stream)
             s = give_needed(&l, err);
