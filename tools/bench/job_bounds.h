@@ -26,7 +26,7 @@ extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 
 /* The stages that a way is made of: the slowest of them, and (for few cores) all together. */
 struct bench_job_bounds {
-    double slowest_ms, sum_ms; /* 0: it has none */
+    double slowest_ms, sum_ms; /* 0: it has none, or not all of them were timed */
     enum bench_job_way slowest;
 };
 struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],
