@@ -24,8 +24,6 @@ struct job_bare {
     qvm_times times; /* what is needed of its packets */
     bool by_time;    /* else all are needed, and frames are counted */
     int stream;
-    qvm_colour colour;
-    bool on_white;
 };
 
 /* ---- before the clock runs ------------------------------------------------------------------- */
@@ -36,21 +34,35 @@ ignore(void *user)
     (void)user;
 }
 
+/* Our own reader of an entry of the list, in this process. */
+struct entry_reader {
+    atomic_bool stop;
+    qvm_watch watch;
+    int fd;
+    qvm_reader reader;
+};
+
 static qv_status
-look_into(struct job_bench *j, struct job_bare *b, const char *path, const qv_clip_options *o,
-          qvm_reader *r, qv_error *err)
+open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_clip_info *info,
+            qv_error *err)
 {
-    qv_status s = qvm_choose(path, b->info.is_image ? &j->m.image : &j->m.video, o, &b->info,
-                             &b->frames, err);
-    if (!s)
-        s = qvm_reader_start(r, b->frames, b->info.n_frames, err);
-    b->stream = r->source.stream->index;
-    b->colour = r->converter.colour;
-    b->on_white = r->converter.on_white;
-    b->by_time = r->by_time;
-    b->times = r->times;
-    r->times = (qvm_times){ 0 };
-    return s;
+    const struct tool_entry *entry = &j->list.at[i];
+    const qv_clip_options o = qv_row_options(entry->own, &j->o.clip);
+    *e = (struct entry_reader){ .fd = open(entry->path, O_RDONLY | O_CLOEXEC) };
+    atomic_init(&e->stop, false);
+    e->watch = (qvm_watch){
+        .stop = &e->stop, .alive = ignore, .like = o.like, .offset = o.offset, .length = o.length
+    };
+    return e->fd < 0 ? qv_fail(err, QV_EIO, "%s: cannot be opened", entry->path)
+                     : qvm_reader_open(&e->reader, e->fd, 1, &e->watch, info, err);
+}
+
+static void
+close_reader(struct entry_reader *e)
+{
+    qvm_reader_close(&e->reader);
+    if (e->fd >= 0)
+        close(e->fd);
 }
 
 static qv_status
@@ -58,20 +70,22 @@ prepare(struct job_bench *j, size_t i, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
     const qv_clip_options o = qv_row_options(entry->own, &j->o.clip);
-    atomic_bool stop;
-    atomic_init(&stop, false);
-    const qvm_watch watch = {
-        .stop = &stop, .alive = ignore, .like = o.like, .offset = o.offset, .length = o.length
-    };
-    qvm_reader reader = { 0 };
-    const int fd = open(entry->path, O_RDONLY | O_CLOEXEC);
-    qv_status s = fd < 0 ? qv_fail(err, QV_EIO, "%s: cannot be opened", entry->path)
-                         : qvm_reader_open(&reader, fd, 1, &watch, &j->bare[i].info, err);
+    struct job_bare *b = &j->bare[i];
+    struct entry_reader e;
+    qv_status s = open_reader(&e, j, i, &b->info, err);
+    const bool is_image = b->info.is_image;
     if (!s)
-        s = look_into(j, &j->bare[i], entry->path, &o, &reader, err);
-    qvm_reader_close(&reader);
-    if (fd >= 0)
-        close(fd);
+        s = qvm_choose(entry->path, is_image ? &j->m.image : &j->m.video, &o, &b->info, &b->frames,
+                       err);
+    if (!s && !is_image)
+        s = qvm_reader_start(&e.reader, b->frames, b->info.n_frames, err);
+    if (!s && !is_image) {
+        b->stream = e.reader.source.stream->index;
+        b->by_time = e.reader.by_time;
+        b->times = e.reader.times;
+        e.reader.times = (qvm_times){ 0 };
+    }
+    close_reader(&e);
     return s;
 }
 
@@ -126,8 +140,7 @@ open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, 
 {
     char *input = name_input(path, own);
     const qv_clip_info *info = &l->clip->info;
-    l->converter.colour = l->clip->colour;
-    l->converter.on_white = l->clip->on_white;
+    l->converter.colour = QVM_CLIP;
     l->packet = av_packet_alloc();
     l->frame = av_frame_alloc();
     l->rgb = malloc((size_t)info->n_frames * (size_t)info->height * (size_t)info->width * 3);
@@ -181,8 +194,7 @@ resize(struct loop *l, qvm_image image, uint8_t *dst, qv_error *err)
         return s;
     }
     if (!l->resampler)
-        s = qvm_resampler_create(image.height, image.width, height, width,
-                                 l->clip->colour == QVM_CLIP ? QVM_TORCH_FLOAT : QVM_PIL,
+        s = qvm_resampler_create(image.height, image.width, height, width, QVM_TORCH_FLOAT,
                                  &l->resampler, err);
     if (!s)
         qvm_resampler_run(l->resampler, image.rgb, image.stride, dst);
@@ -237,9 +249,29 @@ give_needed(struct loop *l, qv_error *err)
     return give(l, l->packet, err);
 }
 
+/* An image has no loop: our reader reads it, in this process. */
 static qv_status
-decode_clip(struct job_bench *j, size_t i, qv_error *err)
+read_image(struct job_bench *j, size_t i, qv_error *err)
 {
+    struct entry_reader e;
+    qv_clip_info found;
+    const qv_clip_info *info = &j->bare[i].info;
+    uint8_t *rgb = malloc((size_t)info->height * (size_t)info->width * 3);
+    qv_status s = open_reader(&e, j, i, &found, err);
+    if (!s && !rgb)
+        s = qv_fail(err, QV_ENOMEM, "no memory for an image");
+    if (!s)
+        s = qvm_reader_read(&e.reader, 0, (int)info->height, (int)info->width, rgb, err);
+    close_reader(&e);
+    free(rgb);
+    return s;
+}
+
+static qv_status
+decode_entry(struct job_bench *j, size_t i, qv_error *err)
+{
+    if (j->bare[i].info.is_image)
+        return read_image(j, i, err);
     const struct tool_entry *entry = &j->list.at[i];
     struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
     qv_status s = open_loop(&l, entry->path, entry->own, job_decoding_threads(j, i), err);
@@ -268,5 +300,5 @@ job_time_bare(void *user, double *ms, qv_error *err)
         s = j->bare ? job_by_crew(j, prepare, j->list.n, cores, ms, err)
                     : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
     }
-    return s ? s : job_by_crew(j, decode_clip, j->list.n, cores, ms, err);
+    return s ? s : job_by_crew(j, decode_entry, j->list.n, cores, ms, err);
 }
