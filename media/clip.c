@@ -23,7 +23,8 @@ struct qv_clip {
     char *path;
     qv_clip_info info;
     int64_t *indices; /* [info.n_frames], ascending, may repeat */
-    bool is_file;     /* whose identity is in info; else bytes in memory */
+    bool is_file;     /* else bytes in memory */
+    qvm_identity file;
     struct qvm_far far;
     uint8_t *shared;
     qvm_request start; /* how the shared memory is laid out */
@@ -113,6 +114,13 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     clip->is_file = true;
     clip->info.file_bytes = info.st_size;
     clip->info.file_mtime_ns = mtime_ns(&info);
+    clip->file = (qvm_identity){ .device = (uint64_t)info.st_dev,
+                                 .inode = (uint64_t)info.st_ino,
+                                 .bytes = clip->info.file_bytes,
+                                 .mtime_ns = clip->info.file_mtime_ns,
+                                 .offset = o->offset,
+                                 .length = o->length,
+                                 .like = (int32_t)o->like };
     return QV_OK;
 }
 
@@ -150,22 +158,66 @@ take_facts(qv_clip_info *info, const qv_clip_info *said)
     info->remark = said->remark;
 }
 
+/* What another cut found in the file; NULL: no other cut did. */
+static void *
+find_index(const qv_clip *clip, int64_t *bytes)
+{
+    qv_decoder *decoder = clip->far.decoder;
+    pthread_mutex_lock(&decoder->kept_lock);
+    void *index = qvm_kept_copy(&decoder->kept, &clip->file, bytes);
+    pthread_mutex_unlock(&decoder->kept_lock);
+    return index;
+}
+
+/* Receives the index behind the facts, and keeps it for other cuts of the file. */
+static qv_status
+keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
+{
+    qv_decoder *decoder = clip->far.decoder;
+    void *index = malloc((size_t)bytes);
+    if (!index)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->path,
+                       (long long)bytes);
+    qv_status status = qvm_far_receive(&clip->far, index, (size_t)bytes, err);
+    if (!status)
+        status = check_unchanged(clip, err);
+    if (status) {
+        free(index);
+        return status;
+    }
+    pthread_mutex_lock(&decoder->kept_lock);
+    qvm_kept_put(&decoder->kept, &clip->file, index, bytes);
+    pthread_mutex_unlock(&decoder->kept_lock);
+    return QV_OK;
+}
+
 static qv_status
 ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
 {
-    const qvm_request open = { .kind = QVM_OPEN,
-                               .threads = o->threads,
-                               .like = (int32_t)o->like,
-                               .first_frame = o->first_frame,
-                               .offset = o->offset,
-                               .length = o->length };
+    qvm_request open = { .kind = QVM_OPEN,
+                         .threads = o->threads,
+                         .like = (int32_t)o->like,
+                         .first_frame = o->first_frame,
+                         .offset = o->offset,
+                         .length = o->length };
     qvm_event event;
     qv_status status = qvm_far_next(&clip->far, &event, err); /* it is ready */
     clip->far.asked = !status;
-    if (!status)
-        status = qvm_far_tell(&clip->far, &open, err);
+    if (status)
+        return status;
+    const bool shares = clip->is_file && clip->far.decoder == o->decoder && o->decoder &&
+                        (o->start_s > 0 || o->end_s > 0);
+    void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
+    clip->far.gives_index = shares && !index;
+    open.wants_index = clip->far.gives_index;
+    status = qvm_far_tell(&clip->far, &open, err);
+    if (!status && index)
+        status = qvm_far_send(&clip->far, index, (size_t)open.index_bytes, err);
+    free(index);
     if (!status)
         status = qvm_far_next(&clip->far, &event, err);
+    if (!status && event.index_bytes)
+        status = keep_index(clip, event.index_bytes, err);
     if (!status)
         take_facts(&clip->info, &event.facts);
     return status;

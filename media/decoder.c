@@ -18,6 +18,9 @@
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "media.h"
 
@@ -268,6 +271,20 @@ obey(struct spare *spare, const qvm_order *order, const int fds[QVM_SESSION_FDS]
     return -1;
 }
 
+/* A clip's first decoder only looks at it: the frames that it frees are those of the next one, and no pages come
+ * anew for them. */
+static void
+keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    enum {
+        FRAME_BYTES = 16 << 20
+    }; /* larger ones go back to the system, whatever lies behind them */
+    mallopt(M_MMAP_THRESHOLD, FRAME_BYTES);
+    mallopt(M_TRIM_THRESHOLD, 16 * FRAME_BYTES);
+#endif
+}
+
 int
 main(int argc, char **argv)
 {
@@ -283,6 +300,7 @@ main(int argc, char **argv)
               stderr);
         return 2;
     }
+    keep_freed_memory();
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();

@@ -149,9 +149,9 @@ until(const struct qvm_far *far)
 /* A far end that has gone is no error yet: what it sent last is still to be read, and says why. One
  * that is there and takes nothing is, as is any other failure, or both ends would wait for ever. */
 qv_status
-qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err)
+qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err)
 {
-    const int code = qvm_send_until(far->socket, request, sizeof *request, until(far));
+    const int code = qvm_send_until(far->socket, bytes, n, until(far));
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
@@ -159,11 +159,16 @@ qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err)
     return lose_it(far, code, err);
 }
 
-/* The next event, whole. */
-static qv_status
-receive_event(struct qvm_far *far, qvm_event *event, qv_error *err)
+qv_status
+qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err)
 {
-    const int code = qvm_receive_until(far->socket, event, sizeof *event, until(far));
+    return qvm_far_send(far, request, sizeof *request, err);
+}
+
+qv_status
+qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err)
+{
+    const int code = qvm_receive_until(far->socket, bytes, n, until(far));
     if (code == ETIMEDOUT || code == ECONNRESET)
         return explain_end(far, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
     return code ? lose_it(far, code, err) : QV_OK;
@@ -212,7 +217,8 @@ static bool
 accept_event(struct qvm_far *far, qvm_event *e)
 {
     if (e->damaged < 0 || e->damaged > MAX_DAMAGED || e->decoded < 0 || e->decoded > MAX_DECODED ||
-        !is_between(e->busy_s, 0, MAX_BUSY_S))
+        !is_between(e->busy_s, 0, MAX_BUSY_S) || e->index_bytes < 0 ||
+        e->index_bytes > (e->kind == QVM_FACTS && far->gives_index ? QVM_MOST_INDEX : 0))
         return false;
     make_printable(e->why, sizeof e->why);
     memcpy(far->why, e->why, sizeof far->why);
@@ -252,7 +258,7 @@ qv_status
 qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err)
 {
     do {
-        qv_status status = receive_event(far, event, err);
+        qv_status status = qvm_far_receive(far, event, sizeof *event, err);
         if (status)
             return status;
         if (!accept_event(far, event)) {

@@ -18,6 +18,7 @@ struct qvm_far {
     int socket;        /* to it; -1: none */
     bool asked;        /* it may have read the file, and is whoever made that */
     bool gives_frames; /* it may say that a frame is there */
+    bool gives_index;  /* it may send an index behind the facts */
     /* what it said last */
     bool has_plan; /* what will be decoded */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
@@ -32,6 +33,9 @@ void qvm_far_close(struct qvm_far *far);
 
 /* Sends a request. */
 qv_status qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err);
+/* Sends, or waits for, n bytes that belong to the request before, or to the event. */
+qv_status qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err);
+qv_status qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err);
 /* Waits for an event that is more than a sign of life. The error says why there is none: how it ended, or
  * what it failed with. */
 qv_status qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err);

@@ -182,6 +182,7 @@ int64_t qvm_times_next(const qvm_times *times, int64_t i);
 
 /* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
  * of a stream, of colours and of resizing. */
+struct qvm_index;
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called once a packet */
@@ -189,6 +190,8 @@ typedef struct qvm_watch {
     qv_like like;
     bool first_frame;       /* as an image */
     int64_t offset, length; /* where in the file it lies; length 0: to the end */
+    const struct qvm_index
+        *index; /* what another reader found in the file; NULL: it is found out */
 } qvm_watch;
 
 typedef struct qvm_source {
@@ -360,6 +363,8 @@ typedef struct qvm_reader {
     bool single;       /* damage was seen: decoding with one thread */
     bool at_end;
     qvm_times times;
+    int64_t n_packets;      /* of the file, that are shown */
+    struct qvm_count count; /* its frames */
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
     const char *why; /* it is not so */
     int64_t n_given; /* packets, to decoders that are closed */
@@ -384,6 +389,33 @@ int64_t qvm_reader_decoded(const qvm_reader *reader);
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
+/* ---- index.c: what a reader found out by reading all packets, for the next one of the file ---- */
+
+typedef struct qvm_index_entry {
+    int64_t pts;
+    int8_t layer;
+    uint8_t flags;
+} qvm_index_entry;
+
+/* As bytes that go from a far end to its clip, and from there to other far ends of the same file. */
+typedef struct qvm_index {
+    int64_t n_entries, n_packets, n_frames, errors;
+    int32_t top_layer;
+    uint8_t parameters, descending;
+    char unsure[64];      /* why times are not to be relied on; "": they are */
+    qvm_index_entry at[]; /* [n_entries], in the order of the file */
+} qvm_index;
+
+#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes: of 4,194,301 packets */
+
+size_t qvm_index_bytes(int64_t n_entries);
+/* Whether so many bytes are one that can be read, whatever it says. */
+bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
+/* Of a reader that is open; the caller's, to free(). NULL for lack of memory. */
+qvm_index *qvm_index_make(const qvm_reader *reader);
+/* Fills what is empty. The index outlives it. False for lack of memory. */
+bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
+
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
 
 /*
@@ -400,8 +432,9 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like, first_frame;              /* OPEN */
+    int32_t threads, like, first_frame, wants_index; /* OPEN */
     int64_t offset, length;                          /* OPEN */
+    int64_t index_bytes;                             /* OPEN: of an index that follows the request */
     int32_t height, width, n_slots;                  /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
 } qvm_request;
@@ -424,7 +457,8 @@ typedef struct qvm_event {
     int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
     double busy_s;
     char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
-    qv_clip_info facts;                               /* FACTS */
+    int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */
+    qv_clip_info facts;  /* FACTS */
     char text[sizeof((qv_error *)0)->text];
 } qvm_event;
 
@@ -452,6 +486,35 @@ void qvm_serve(const qvm_session *session);
 bool qvm_send(int socket, const void *message, size_t n);
 bool qvm_receive(int socket, void *message, size_t n);
 
+/* ---- kept.c: indexes of files, for cuts that are still to come -------------------------------- */
+
+/* A clip in a file, as long as nobody writes to that. */
+typedef struct qvm_identity {
+    uint64_t device, inode;
+    int64_t bytes, mtime_ns;
+    int64_t offset, length; /* of the clip in it */
+    int32_t like;           /* which decides on the stream */
+} qvm_identity;
+
+enum { QVM_MOST_KEPT = 16 };
+
+/* Begins as zeros, and has a lock elsewhere. */
+struct qvm_kept {
+    struct qvm_kept_index {
+        qvm_identity file;
+        void *data;
+        int64_t bytes;
+    } at[QVM_MOST_KEPT]; /* [n], the one that was used last first */
+    int n;
+    int64_t bytes; /* of all, QVM_MOST_INDEX at most */
+};
+
+/* A copy of what is kept of this file, to free(); NULL: nothing is. */
+void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *bytes);
+/* Takes what malloc() gave, of QVM_MOST_INDEX bytes at most. What was not used for the longest time makes room. */
+void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
+void qvm_kept_free(struct qvm_kept *kept);
+
 /* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
 
 struct qv_decoder {
@@ -463,6 +526,8 @@ struct qv_decoder {
     /* under the lock */
     bool used;
     char lost[96]; /* why it is not asked any more; empty: it is */
+    pthread_mutex_t kept_lock;
+    struct qvm_kept kept; /* under that lock */
 };
 
 /* Memory in a file without a name, of no size yet; -1 with errno. */

@@ -203,7 +203,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     }
     d->owner = getpid();
     d->patience_s = PATIENCE_S;
-    pthread_mutex_init(&d->lock, NULL); /* allocates nothing */
+    pthread_mutex_init(&d->lock, NULL); /* these allocate nothing */
+    pthread_mutex_init(&d->kept_lock, NULL);
     *out = d;
     return QV_OK;
 }
@@ -227,6 +228,8 @@ qv_decoder_stop(qv_decoder **decoder)
     }
     close(d->socket);
     pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->kept_lock);
+    qvm_kept_free(&d->kept);
     free(d);
     *decoder = NULL;
 }

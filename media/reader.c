@@ -120,10 +120,17 @@ find_remark(const qvm_reader *r)
                                                                                  : QV_REMARK_NONE;
 }
 
-/* Reads all packets of a clip, and goes back to the first. */
+/* Reads all packets of a clip, unless another reader did, and goes back to the first. */
 static qv_status
 read_packets(qvm_reader *r, int64_t *n, qv_error *err)
 {
+    const qvm_index *known = r->watch->index;
+    if (known) {
+        *n = known->n_packets;
+        return qvm_index_take(known, &r->source, &r->times)
+                   ? QV_OK
+                   : qv_fail(err, QV_ENOMEM, "no memory for times");
+    }
     qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
     if (status || (r->times.can_rewind && qvm_source_rewind(&r->source, r->times.at[0].pts)))
         return status;
@@ -198,8 +205,11 @@ read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
 static qv_status
 settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
 {
+    const qvm_index *known = r->watch->index;
     struct qvm_count count = { .frames = n_packets };
-    if (!r->times.are_frames) {
+    if (known) {
+        count = (struct qvm_count){ .frames = known->n_frames, .errors = known->errors };
+    } else if (!r->times.are_frames) {
         qv_status status = qvm_count_decoded(r->fd, r->threads, r->watch, &count, err);
         if (status)
             return status;
@@ -211,6 +221,8 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
         qvm_times_doubt(&r->times, "its first frame has another time than its packets");
     r->n_given = count.decoded;
+    r->n_packets = n_packets;
+    r->count = count;
     *n_frames = count.frames < 1 ? 1 : count.frames;
     return QV_OK;
 }

@@ -3,10 +3,11 @@
  * The far end of a clip: decodes into shared memory what the clip asks for. One thread decodes, one
  * listens, so that a clip that goes away is heard of in the middle of a frame.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,6 +15,9 @@
 #include "media.h"
 
 #define ALIVE_S 1.0 /* between signs of life while a frame takes long */
+#ifndef MAP_POPULATE
+#define MAP_POPULATE 0 /* where pages come one by one, as they are written */
+#endif
 
 struct server {
     const qvm_session *session;
@@ -21,16 +25,29 @@ struct server {
     uint8_t *shared;
     double said_s; /* when the last event was sent */
     double busy_s;
-    int64_t last; /* frame that was asked for */
+    int64_t last;        /* frame that was asked for */
+    int64_t index_bytes; /* of what follows the facts */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under the lock */
     qvm_request open, start; /* `kind` is -1 before they came */
     int64_t n_freed;
+    qvm_index *index; /* that came with `open`; NULL: none did */
 };
 
 /* ---- listening ------------------------------------------------------------------------------- */
+
+/* Receives what follows a request. False: nothing more can be understood. */
+static bool
+receive_index(const struct server *s, int64_t bytes, qvm_index **index)
+{
+    *index = NULL;
+    if (!bytes)
+        return true;
+    *index = bytes > 0 && bytes <= QVM_MOST_INDEX ? malloc((size_t)bytes) : NULL;
+    return *index && qvm_receive(s->session->socket, *index, (size_t)bytes);
+}
 
 static void *
 listen_to_clip(void *user)
@@ -38,7 +55,15 @@ listen_to_clip(void *user)
     struct server *s = user;
     qvm_request request;
     while (qvm_receive(s->session->socket, &request, sizeof request)) {
+        qvm_index *index = NULL;
+        const bool whole =
+            request.kind != QVM_OPEN || receive_index(s, request.index_bytes, &index);
+        if (!whole || (index && s->index)) { /* it comes once */
+            free(index);
+            break;
+        }
         pthread_mutex_lock(&s->lock);
+        s->index = index ? index : s->index;
         if (request.kind == QVM_OPEN)
             s->open = request;
         else if (request.kind == QVM_START)
@@ -92,6 +117,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
     if (kind == QVM_PLAN)
         event.needed = qvm_reader_needed(&s->reader, s->last);
     snprintf(event.why, sizeof event.why, "%s", s->reader.why ? s->reader.why : "");
+    event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
     event.busy_s = s->busy_s;
     if (facts)
         event.facts = *facts;
@@ -116,8 +142,9 @@ say_alive(void *user)
 static qv_status
 map_shared(struct server *s, qv_error *err)
 {
-    void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE, MAP_SHARED,
-                    s->session->shared, 0);
+    /* all slots are written: to have their pages at once is quicker than a fault for each */
+    void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_POPULATE, s->session->shared, 0);
     if (at == MAP_FAILED)
         return qv_fail(err, QV_ENOMEM, "%lld bytes of shared memory cannot be mapped: %s",
                        (long long)s->start.memory, strerror(errno));
@@ -147,6 +174,18 @@ decode_frames(struct server *s, qv_error *err)
     return QV_OK;
 }
 
+/* With the index, where that is wanted and there is memory for it. */
+static void
+say_facts(struct server *s, const qv_clip_info *facts)
+{
+    qvm_index *index = s->open.wants_index ? qvm_index_make(&s->reader) : NULL;
+    const size_t bytes = index ? qvm_index_bytes(index->n_entries) : 0;
+    s->index_bytes = bytes <= (size_t)QVM_MOST_INDEX ? (int64_t)bytes : 0;
+    say(s, QVM_FACTS, facts, NULL);
+    qvm_send(s->session->socket, index, (size_t)s->index_bytes);
+    free(index);
+}
+
 static qv_status
 decode(struct server *s, qv_error *err)
 {
@@ -158,13 +197,15 @@ decode(struct server *s, qv_error *err)
     watch.first_frame = s->open.first_frame;
     watch.offset = s->open.offset;
     watch.length = s->open.length;
+    if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
+        watch.index = s->index;
     const double began_s = qv_seconds();
     qv_status status =
         qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
     s->busy_s = qv_seconds() - began_s;
     if (status)
         return status;
-    say(s, QVM_FACTS, &facts, NULL);
+    say_facts(s, &facts);
     if (!wait_for_request(s, &s->start))
         return QV_OK;
     status = map_shared(s, err);
@@ -199,5 +240,6 @@ qvm_serve(const qvm_session *session)
     }
     pthread_cond_destroy(&s.changed);
     pthread_mutex_destroy(&s.lock);
+    free(s.index);
     close(session->socket);
 }

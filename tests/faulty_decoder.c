@@ -247,6 +247,8 @@ lie(void)
         send_decoded(-1);
     if (is("decoded above"))
         send_decoded(INT64_MAX);
+    if (is("index"))
+        qvm_send(FIRST_FD, &(qvm_event){ .kind = QVM_ALIVE, .index_bytes = 64 }, sizeof(qvm_event));
 }
 
 static qv_status

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ffmpeg_write.h"
+#include "h264_writer.h"
 
 static void
 need(bool ok, const char *what)
@@ -64,6 +65,8 @@ typedef struct recipe {
     int streams;           /* that all get every packet; 0: one */
     int64_t (*when)(int frame);
     void (*packet)(AVPacket *packet, int number);
+    bool
+        packed; /* B-pictures lie in the packet of what they precede (MPEG-4, as DivX 5 wrote it) */
     void (*edit)(clip_bytes *file);
     clip_bytes (*make)(void); /* instead of all of this */
 } recipe;
@@ -205,23 +208,78 @@ end_file(AVFormatContext *mux)
     return bytes;
 }
 
+/* Where `what` begins, `after` bytes or more from the start. */
+static uint8_t *
+find(const clip_bytes *file, const void *what, size_t n, size_t after)
+{
+    for (size_t at = after; at + n <= file->n; at++)
+        if (!memcmp(file->data + at, what, n))
+            return file->data + at;
+    need(false, "the bytes to change are not there");
+    return NULL;
+}
+
 static void
-write_packets(const recipe *r, AVFormatContext *mux, AVCodecContext *encoder, int *number)
+write_packet(const recipe *r, AVFormatContext *mux, const AVCodecContext *encoder, AVPacket *packet)
+{
+    packet->duration = 1;
+    for (unsigned i = 0; i < mux->nb_streams; i++) {
+        AVPacket *copy = av_packet_clone(packet);
+        av_packet_rescale_ts(copy, encoder->time_base, mux->streams[i]->time_base);
+        copy->stream_index = (int)i;
+        need(av_write_frame(mux, copy) >= 0, r->name);
+        av_packet_free(&copy);
+    }
+    av_packet_unref(packet);
+}
+
+static void
+put_behind(AVPacket *packet, const void *bytes, int n)
+{
+    const int at = packet->size;
+    need(av_grow_packet(packet, n) >= 0, "no memory for a packet");
+    memcpy(packet->data + at, bytes, (size_t)n);
+}
+
+/* A B-picture goes into the packet before it, and a picture that is not coded takes its place; the first packet says
+ * whose work that is. `held` is the packet before this one, which is not written yet. */
+static void
+pack(AVPacket *held, AVPacket *packet)
+{
+    static const uint8_t divx[] = "\0\0\1\xb2"
+                                  "DivX503b1393p",
+                         vop[] = { 0, 0, 1, 0xb6 };
+    static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x9f }; /* a P-VOP, vop_coded 0 */
+    const clip_bytes bytes = { packet->data, (size_t)packet->size };
+    if (!held->data) {
+        const int n = (int)sizeof divx - 1;
+        put_behind(packet, divx, n);
+        memmove(packet->data + n, packet->data, (size_t)packet->size - (size_t)n);
+        memcpy(packet->data, divx, (size_t)n);
+    } else if (find(&bytes, vop, sizeof vop, 0)[4] >> 6 == 2) {
+        put_behind(held, packet->data, packet->size);
+        memcpy(packet->data, not_coded, sizeof not_coded);
+        av_shrink_packet(packet, sizeof not_coded);
+    }
+}
+
+static void
+write_packets(const recipe *r, AVFormatContext *mux, AVCodecContext *encoder, AVPacket *held,
+              int *number)
 {
     AVPacket *packet = av_packet_alloc();
     while (avcodec_receive_packet(encoder, packet) == 0) {
         if (r->packet)
             r->packet(packet, *number);
         ++*number;
-        packet->duration = 1;
-        for (unsigned i = 0; i < mux->nb_streams; i++) {
-            AVPacket *copy = av_packet_clone(packet);
-            av_packet_rescale_ts(copy, encoder->time_base, mux->streams[i]->time_base);
-            copy->stream_index = (int)i;
-            need(av_write_frame(mux, copy) >= 0, r->name);
-            av_packet_free(&copy);
+        if (r->packed) {
+            pack(held, packet);
+            if (held->data)
+                write_packet(r, mux, encoder, held);
+            av_packet_move_ref(held, packet);
+        } else {
+            write_packet(r, mux, encoder, packet);
         }
-        av_packet_unref(packet);
     }
     av_packet_free(&packet);
 }
@@ -244,6 +302,7 @@ static clip_bytes
 encode(const recipe *r)
 {
     AVFormatContext *mux = open_muxer(r->name, r->muxer);
+    AVPacket *held = av_packet_alloc();
     int n_looks = 1, number = 0;
     while (n_looks < 4 && r->looks[n_looks].width)
         n_looks++;
@@ -259,12 +318,15 @@ encode(const recipe *r)
             AVFrame *frame = draw(r, encoder, i);
             need(avcodec_send_frame(encoder, frame) >= 0, r->name);
             av_frame_free(&frame);
-            write_packets(r, mux, encoder, &number);
+            write_packets(r, mux, encoder, held, &number);
         }
         avcodec_send_frame(encoder, NULL);
-        write_packets(r, mux, encoder, &number);
+        write_packets(r, mux, encoder, held, &number);
+        if (held->data)
+            write_packet(r, mux, encoder, held);
         avcodec_free_context(&encoder);
     }
+    av_packet_free(&held);
     return end_file(mux);
 }
 
@@ -295,17 +357,6 @@ put32_le(uint8_t *p, uint32_t value)
 {
     for (int i = 0; i < 4; i++)
         p[i] = (uint8_t)(value >> 8 * i);
-}
-
-/* Where `what` begins, `after` bytes or more from the start. */
-static uint8_t *
-find(const clip_bytes *file, const void *what, size_t n, size_t after)
-{
-    for (size_t at = after; at + n <= file->n; at++)
-        if (!memcmp(file->data + at, what, n))
-            return file->data + at;
-    need(false, "the bytes to change are not there");
-    return NULL;
 }
 
 static uint8_t *
@@ -891,6 +942,95 @@ claim_key(AVPacket *packet, int number)
         packet->flags |= AV_PKT_FLAG_KEY;
 }
 
+/* ---- fields ------------------------------------------------------------------------------------ */
+
+/* How a clip of frames and fields is: coded in the order 0 3 1 2 6 4 5 9 7 8, of which every third is referred to. */
+struct fields {
+    const char *name;
+    bool all;        /* no frames among them */
+    bool half;       /* of some pairs one field is referred to */
+    bool each_alone; /* a field is a packet */
+};
+
+static void
+write_coded(AVFormatContext *mux, clip_bytes picture, int64_t pts, int64_t dts, bool key)
+{
+    AVPacket *packet = av_packet_alloc();
+    need(packet && av_new_packet(packet, (int)picture.n) >= 0, "no memory for a packet");
+    memcpy(packet->data, picture.data, picture.n);
+    packet->pts = pts;
+    packet->dts = dts;
+    packet->duration = 1;
+    packet->flags = key ? AV_PKT_FLAG_KEY : 0;
+    av_packet_rescale_ts(packet, (AVRational){ 1, 2 * CLIP_FPS }, mux->streams[0]->time_base);
+    need(av_write_frame(mux, packet) >= 0, mux->url);
+    av_packet_free(&packet);
+}
+
+static AVFormatContext *
+open_h264(const char *name)
+{
+    AVFormatContext *mux = open_muxer(name, NULL);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    AVCodecParameters *par = stream->codecpar;
+    par->codec_type = AVMEDIA_TYPE_VIDEO;
+    par->codec_id = AV_CODEC_ID_H264;
+    par->width = par->height = H264_SIDE;
+    par->format = AV_PIX_FMT_YUV420P;
+    par->video_delay = 1;
+    par->extradata = av_mallocz(H264_MOST_BYTES + AV_INPUT_BUFFER_PADDING_SIZE);
+    need(par->extradata, "no memory for parameter sets");
+    par->extradata_size = (int)h264_write_parameters(par->extradata);
+    stream->time_base = (AVRational){ 1, 2 * CLIP_FPS };
+    stream->avg_frame_rate = (AVRational){ CLIP_FPS, 1 };
+    begin_file(mux, NULL);
+    return mux;
+}
+
+static clip_bytes
+make_fields(const struct fields *f)
+{
+    static const int order[10] = { 0, 3, 1, 2, 6, 4, 5, 9, 7, 8 };
+    AVFormatContext *mux = open_h264(f->name);
+    int frame_num = 0;
+    for (int i = 0; i < 40; i++) {
+        uint8_t bytes[3 * H264_MOST_BYTES];
+        const int place = order[i % 10], pts = 2 * (i / 10 * 10 + place + 2);
+        const bool referred = place % 3 == 0, pair = f->all || i % 3 != 1;
+        h264_picture p = { .shows = i, .place = place, .is_field = pair };
+        p.idr = place == 0;
+        p.referred = referred;
+        p.frame_num = p.idr ? 0 : frame_num % 16;
+        size_t n = p.idr ? h264_write_parameters(bytes) : 0;
+        n += h264_write_picture(bytes + n, &p);
+        if (pair && f->each_alone) {
+            write_coded(mux, (clip_bytes){ bytes, n }, pts, 2 * i, p.idr);
+            n = 0;
+        }
+        if (pair) {
+            p.is_bottom = true;
+            p.referred = referred != (f->half && i % 10 == 5);
+            n += h264_write_picture(bytes + n, &p);
+        }
+        write_coded(mux, (clip_bytes){ bytes, n }, pts + (pair && f->each_alone),
+                    2 * i + (pair && f->each_alone), p.idr);
+        frame_num = referred ? p.frame_num + 1 : frame_num;
+    }
+    return end_file(mux);
+}
+
+#define FIELDS(function, file, ...)                                                                \
+    static clip_bytes function(void)                                                               \
+    {                                                                                              \
+        return make_fields(&(struct fields){ .name = file, __VA_ARGS__ });                         \
+    }
+FIELDS(make_paff_mkv, "paff.mkv", .all = false)
+FIELDS(make_paff_ts, "paff.ts", .all = false)
+FIELDS(make_paff_mp4, "paff.mp4", .all = false)
+FIELDS(make_paff_all, "paff-all.mkv", .all = true)
+FIELDS(make_paff_half, "paff-half.mkv", .half = true)
+FIELDS(make_paff_alone, "paff-alone.mkv", .each_alone = true)
+
 static const recipe recipes[] = {
 
     /* T16 */
@@ -990,6 +1130,24 @@ static const recipe recipes[] = {
       .frames = 40,
       .encoder = "libx264",
       .encoder_options = "threads=1:g=20:x264-params=tff=1\\:bframes=2" },
+    { .name = "packed.avi", .frames = 40, .encoder_options = "bf=1", .packed = true },
+    { .name = "packed.mkv", .frames = 40, .encoder_options = "bf=1", .packed = true },
+    { .name = "x264-edit.mp4",
+      .frames = 40,
+      .encoder = "libx264",
+      .encoder_options = "threads=1:g=10",
+      .edit = start_at_5 },
+    { .name = "x264-negative.mp4",
+      .frames = 40,
+      .encoder = "libx264",
+      .encoder_options = "threads=1:g=10",
+      .when = when_negative },
+    { .name = "paff.mkv", .make = make_paff_mkv },
+    { .name = "paff.mp4", .make = make_paff_mp4 },
+    { .name = "paff.ts", .make = make_paff_ts },
+    { .name = "paff-all.mkv", .make = make_paff_all },
+    { .name = "paff-half.mkv", .make = make_paff_half },
+    { .name = "paff-alone.mkv", .make = make_paff_alone },
     { .name = "x265-layers.mkv",
       .frames = 60,
       .encoder = "libx265",

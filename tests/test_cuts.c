@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "../media/media.h"
+#include "h264_writer.h"
 #include "make_clips.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
@@ -137,7 +138,8 @@ hash_of(const uint8_t *rgb, size_t bytes)
 
 struct sampled {
     qv_clip_info info;
-    int64_t n_read;    /* packets, since it was opened */
+    int64_t n_opening; /* packets that were read to open it, */
+    int64_t n_read;    /* and since then */
     int64_t n_given;   /* packets to decoders, */
     int64_t n_counted; /* without those that frames were counted by */
     int64_t n_damaged;
@@ -145,13 +147,15 @@ struct sampled {
     uint64_t hash[MOST_FRAMES];
 };
 
-/* Reads frames[n] of a clip and no others, in its own size. n 0: all, the long way. */
+/* Reads frames[n] of a clip and no others, in its own size. n 0: all, the long way. An index that another reader made
+ * is used; else one is made. */
 static void
-read_frames(const char *name, const int64_t *frames, int64_t n, int threads, struct sampled *f)
+read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm_index **index,
+            struct sampled *f)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &f->n_read };
+    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &f->n_read, .index = *index };
     qvm_reader reader;
     qv_error err = { QV_OK, "" };
     const int fd = open(name, O_RDONLY);
@@ -162,7 +166,13 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, str
     uint8_t *rgb = malloc(bytes);
     assert_non_null(rgb);
     f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
+    f->n_opening = f->n_read;
     f->n_read = 0;
+    if (!*index && !status) {
+        *index = qvm_index_make(&reader);
+        assert_true(*index &&
+                    qvm_index_is_whole(*index, (int64_t)qvm_index_bytes((*index)->n_entries)));
+    }
     if (!status && n)
         status = qvm_reader_start(&reader, frames, n, &err);
     const int64_t all = f->info.source_frames < MOST_FRAMES ? f->info.source_frames : MOST_FRAMES;
@@ -187,18 +197,27 @@ choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
     int64_t k = 0;
     for (int64_t i = 0; i < n && i < of; i++) {
         const double part = n > 1 ? (double)i / (double)(n - 1) : 0.5;
-        frames[k++] = (int64_t)((double)(of - 1) * (evenly ? part : part * part * part));
+        frames[k++] = evenly && n > 1 ? (of - 1) * i / (n - 1)
+                                      : (int64_t)((double)(of - 1) * part * part * part);
     }
     return k;
 }
 
 static void
-check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads)
+check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads,
+               qvm_index *index)
 {
     static struct sampled some;
     int64_t frames[MOST_FRAMES] = { 0 };
     n = choose(frames, whole->info.source_frames, n, evenly);
-    read_frames(name, frames, n, threads, &some);
+    const bool given = index;
+    memset(&some, 0, sizeof some);
+    read_frames(name, frames, n, threads, &index, &some);
+    assert_memory_equal(&some.info, &whole->info, sizeof some.info);
+    if (!given)
+        free(index);
+    else if (some.n_counted || some.n_opening > whole->n_opening)
+        fail_msg("%s: an index, but %d packets to open it", name, (int)some.n_opening);
     assert_int_equal(some.n_damaged <= whole->n_damaged, 1);
     for (int64_t i = 0; i < n; i++)
         if (some.hash[i] != whole->hash[frames[i]])
@@ -223,12 +242,17 @@ samplings_are_of_the_whole(void **state)
             continue;
         clip_write(name);
         if (!read_cut(name, 0, 0, 1, &readable, &err) && !readable.info.is_image) {
-            read_frames(name, NULL, 0, 1, &whole);
+            const int64_t *all = &whole.info.source_frames;
+            qvm_index *index = NULL;
+            memset(&whole, 0, sizeof whole);
+            read_frames(name, NULL, 0, 1, &index, &whole);
             for (int64_t n = 1; n <= 3; n++)
-                check_sampling(name, &whole, n, true, 1);
-            check_sampling(name, &whole, 8, true, 2);
-            check_sampling(name, &whole, 8, false, 1);
-            check_sampling(name, &whole, whole.info.source_frames / 2, true, 2);
+                check_sampling(name, &whole, n, true, 1, n % 2 ? NULL : index);
+            check_sampling(name, &whole, 8, true, 2, NULL);
+            check_sampling(name, &whole, 8, false, 1, index);
+            check_sampling(name, &whole, *all / 2, true, 2, index);
+            check_sampling(name, &whole, *all, true, 1, NULL);
+            free(index);
         }
         unlink(name);
     }
@@ -241,26 +265,34 @@ decodes_what_is_needed(void **state)
     (void)state;
     static const struct {
         const char *name;
-        int64_t n;             /* frames asked for; 1: frame 293 */
+        int64_t n, of;         /* so many frames of so many; n 1: frame 293 */
         int64_t least, most;   /* packets for these */
         bool is_counted_whole; /* by decoding all */
     } clips[] = {
         /* of a group of 5 those up to the fourth, and what the first frame took */
-        { "long.mp4", 1, 1, 8, false },
-        { "long.mkv", 1, 1, 8, true },
-        { "long.avi", 1, 1, 8, false },
-        { "long-reordered.mp4", 1, 1, 8, false },
-        { "no-keys.mkv", 1, 290, 302, true },
-        { "false-keys.mp4", 1, 290, 302, false },
-        { "x264-pyramid.mkv", 3, 3, 12, false },
-        { "x264-pyramid.ts", 3, 3, 12, false },
-        { "x264-refresh.mkv", 3, 10, 30, false }, /* it has one start */
-        { "x264-fields.mkv", 3, 3, 16, false },
-        { "x265-layers.mkv", 3, 3, 30, false },
-        { "x265-leading.ts", 3, 3, 24, false },
-        { "vp9-hidden.webm", 3, 31, 60, false }, /* hidden frames are parts of a packet */
-        { "av1.mkv", 3, 31, 60, false },
-        { "whole.ts", 3, 10, 40, true }, /* MPEG-2, in groups that may be open */
+        { "long.mp4", 1, 300, 1, 8, false },
+        { "long.mkv", 1, 300, 1, 8, true },
+        { "long.avi", 1, 300, 1, 8, false },
+        { "long-reordered.mp4", 1, 300, 1, 8, false },
+        { "no-keys.mkv", 1, 300, 290, 302, true },
+        { "false-keys.mp4", 1, 300, 290, 302, false },
+        { "x264-pyramid.mkv", 3, 60, 3, 12, false },
+        { "x264-pyramid.ts", 3, 60, 3, 12, false },
+        { "x264-refresh.mkv", 3, 60, 10, 30, false }, /* it has one start */
+        { "x264-fields.mkv", 3, 40, 3, 16, false },
+        { "paff.mkv", 3, 40, 3, 16, true }, /* pairs of fields in a packet, among frames */
+        { "paff.mp4", 3, 40, 3, 16, false },
+        { "paff-all.mkv", 3, 40, 3, 16, true },
+        { "paff-half.mkv", 3, 37, 30, 100, true },  /* FFmpeg has no such pairs */
+        { "paff-alone.mkv", 3, 40, 30, 100, true }, /* packets are not frames */
+        { "packed.avi", 3, 40, 40, 60, false },     /* without times */
+        { "packed.mkv", 3, 40, 40, 60, true },      /* with those of other frames */
+        { "x264-edit.mp4", 3, 35, 34, 60, true },
+        { "x265-layers.mkv", 3, 60, 3, 30, false },
+        { "x265-leading.ts", 3, 60, 3, 24, false },
+        { "vp9-hidden.webm", 3, 60, 31, 60, false }, /* hidden frames are parts of a packet */
+        { "av1.mkv", 3, 60, 31, 60, false },
+        { "whole.ts", 3, 40, 10, 40, true }, /* MPEG-2, in groups that may be open */
     };
     for (size_t i = 0; i < LENGTH(clips); i++) {
         static struct sampled f;
@@ -269,16 +301,51 @@ decodes_what_is_needed(void **state)
             continue;
         clip_write(clips[i].name);
         if (clips[i].n > 1)
-            choose(frames, 60, clips[i].n, true);
-        if (!strcmp(clips[i].name, "x264-fields.mkv") || !strcmp(clips[i].name, "whole.ts"))
-            choose(frames, 40, clips[i].n, true);
-        read_frames(clips[i].name, frames, clips[i].n, 1, &f);
+            choose(frames, clips[i].of, clips[i].n, true);
+        qvm_index *index = NULL;
+        read_frames(clips[i].name, frames, clips[i].n, 1, &index, &f);
+        free(index);
         unlink(clips[i].name);
         if (f.n_given < clips[i].least || f.n_given > clips[i].most)
             fail_msg("%s: %d packets", clips[i].name, (int)f.n_given);
         if (clips[i].is_counted_whole != (f.n_counted > 0))
             fail_msg("%s: %d packets to count", clips[i].name, (int)f.n_counted);
     }
+}
+
+/* Of two fields in a packet both have to be referred to by nobody (7.4.1), which of FFmpeg's decoder, that has no
+ * pairs of two kinds, no clip shows. */
+static void
+fields_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        bool first, second, spare;
+    } pairs[] = { { false, false, true },
+                  { true, false, false },
+                  { false, true, false },
+                  { true, true, false } };
+    const AVCodecParameters par = { .codec_id = AV_CODEC_ID_H264 };
+    for (size_t i = 0; i < LENGTH(pairs); i++) {
+        uint8_t bytes[3 * H264_MOST_BYTES];
+        h264_picture field = { .shows = 1, .is_field = true, .referred = pairs[i].first };
+        size_t n = h264_write_picture(bytes, &field);
+        field.is_bottom = true;
+        field.referred = pairs[i].second;
+        n += h264_write_picture(bytes + n, &field);
+        const AVPacket packet = { .data = bytes, .size = (int)n };
+        const qvm_packet p = qvm_look_at_packet(&par, &packet);
+        assert_int_equal(p.spare, pairs[i].spare);
+        assert_false(p.start || p.parameters);
+        assert_int_equal(p.shown, 2);
+    }
+    uint8_t bytes[3 * H264_MOST_BYTES];
+    const h264_picture key = { .idr = true, .referred = true };
+    size_t n = h264_write_parameters(bytes);
+    n += h264_write_picture(bytes + n, &key);
+    const AVPacket packet = { .data = bytes, .size = (int)n, .flags = AV_PKT_FLAG_KEY };
+    const qvm_packet p = qvm_look_at_packet(&par, &packet);
+    assert_true(p.start && p.parameters && !p.spare && p.shown == 1);
 }
 
 /* Some decoders make other frames of damaged data with several threads, at times: which no outcome shows
@@ -467,11 +534,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_are_of_the_whole),  cmocka_unit_test(decoders_differ_in_threads),
-        cmocka_unit_test(complaints_are_counted), cmocka_unit_test(samplings_are_of_the_whole),
-        cmocka_unit_test(decodes_what_is_needed), cmocka_unit_test(bounds_are_timestamps),
-        cmocka_unit_test(sampling_is_of_the_cut), cmocka_unit_test(words_say_what_is_wrong),
-        cmocka_unit_test(ends_behind_the_end),
+        cmocka_unit_test(cuts_are_of_the_whole),   cmocka_unit_test(decoders_differ_in_threads),
+        cmocka_unit_test(complaints_are_counted),  cmocka_unit_test(samplings_are_of_the_whole),
+        cmocka_unit_test(decodes_what_is_needed),  cmocka_unit_test(fields_are_told),
+        cmocka_unit_test(bounds_are_timestamps),   cmocka_unit_test(sampling_is_of_the_cut),
+        cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(ends_behind_the_end),
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }

@@ -83,6 +83,7 @@ test_faults(void **state)
         { "plan again", QV_EFORMAT, 2, "what cannot be" },
         { "decoded below", QV_EFORMAT, 2, "what cannot be" },
         { "decoded above", QV_EFORMAT, 2, "what cannot be" },
+        { "index", QV_EFORMAT, 2, "what cannot be" },
         { "escape codes", QV_EFORMAT, 2, "????" },
         { "too many frames", QV_OK, N_FRAMES, "" }, /* Only as many as were requested are used. */
         { "bool", QV_EFORMAT, 0, "what cannot be" },
@@ -466,6 +467,82 @@ test_fork(void **state)
     qv_decoder_stop(&decoder);
 }
 
+/* ---- several cuts of one file ---------------------------------------------------------------- */
+
+/* How many frames the whole file has, as a cut from there on says. */
+static int64_t
+count_frames(const char *path, double start_s, qv_decoder *decoder)
+{
+    const qv_clip_options o = { .decoder = decoder, .start_s = start_s };
+    qv_clip *clip = NULL;
+    qv_clip_info info;
+    qv_error err;
+    if (qv_clip_open(path, NULL, NULL, &o, &clip, &err))
+        fail_msg("%s", err.text);
+    qv_clip_get_info(clip, &info);
+    qv_clip_close(&clip);
+    return info.source_frames;
+}
+
+/* What the first cut found serves the others, which a number that is changed in between shows; but no other file, nor
+ * the same one once it was written to, and no clip that is not cut. */
+static void
+test_cuts_share(void **state)
+{
+    (void)state;
+    qv_decoder *decoder = start("none");
+    struct qvm_kept *kept = &decoder->kept;
+    const int64_t all = count_frames(CLIP, 0.5, decoder);
+    assert_int_equal(kept->n, 1);
+    qvm_index *index = kept->at[0].data;
+    assert_true(qvm_index_is_whole(index, kept->at[0].bytes));
+    assert_int_equal(index->n_frames, all);
+    index->n_frames = all - 7;
+    assert_int_equal(count_frames(CLIP, 1, decoder), all - 7);
+    assert_int_equal(count_frames(CLIP, 0, decoder), all);
+    assert_int_equal(kept->n, 1);
+    index->n_entries++; /* that is no index */
+    assert_int_equal(count_frames(CLIP, 1, decoder), all);
+    index->n_entries--;
+    assert_int_equal(link(CLIP, "same.mp4"), 0); /* another name of it */
+    assert_int_equal(count_frames("same.mp4", 1, decoder), all - 7);
+    unlink("same.mp4");
+    FILE *file = fopen(CLIP, "ab");
+    assert_non_null(file);
+    assert_int_equal(fwrite("\0\0\0\x8"
+                            "free",
+                            8, 1, file),
+                     1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(count_frames(CLIP, 1, decoder), all);
+    assert_int_equal(kept->n, 2);
+    qv_decoder_stop(&decoder);
+}
+
+static void
+test_kept_is_bounded(void **state)
+{
+    (void)state;
+    struct qvm_kept kept = { .n = 0 };
+    int64_t bytes;
+    for (int i = 0; i < QVM_MOST_KEPT + 4; i++) {
+        const qvm_identity file = { .inode = (uint64_t)i }, first = { .inode = 0 };
+        qvm_kept_put(&kept, &file, calloc(1, 100), 100);
+        free(qvm_kept_copy(&kept, &first, &bytes)); /* it is used again and again */
+        assert_int_equal(bytes, 100);
+    }
+    assert_true(kept.n == QVM_MOST_KEPT && kept.bytes == 100 * QVM_MOST_KEPT);
+    const qvm_identity second = { .inode = 1 }, last = { .inode = QVM_MOST_KEPT + 3 };
+    assert_null(qvm_kept_copy(&kept, &second, &bytes));
+    free(qvm_kept_copy(&kept, &last, &bytes));
+    assert_int_equal(bytes, 100);
+    const qvm_identity large = { .bytes = 1 };
+    qvm_kept_put(&kept, &large, malloc(1), QVM_MOST_INDEX); /* as far as it is told */
+    assert_true(kept.n == 1 && kept.bytes == QVM_MOST_INDEX);
+    qvm_kept_free(&kept);
+    assert_true(kept.n == 0 && kept.bytes == 0);
+}
+
 static int
 make_files(void **state)
 {
@@ -496,6 +573,7 @@ main(void)
         cmocka_unit_test(test_close_hung), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_stopped),    cmocka_unit_test(test_orders),
         cmocka_unit_test(test_orphan),     cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_cuts_share), cmocka_unit_test(test_kept_is_bounded),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);
 }

@@ -8,7 +8,7 @@ python=${PYTHON:-python3}
 set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/channels-')
 if [ $# -gt 0 ]; then
     "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
-    for image in lowering roofline profile towers embed fill job; do rm -f docs/$image-*.png; done
+    for image in lowering roofline profile towers embed fill stages job; do rm -f docs/$image-*.png; done
     "$python" tools/plot.py all "$@" --out docs
     for file in docs/measurements/channels-*.jsonl; do # an image of their own
         "$python" tools/plot.py lowering "$file" --dtype bf16 \

@@ -8,6 +8,7 @@
     plot.py towers   FILE.jsonl.. -o OUT.png    towers beside transformers and compiled torch
     plot.py embed    FILE.jsonl.. -o OUT.png    patch embedding, as GEMM and as Conv3d
     plot.py fill     FILE.jsonl.. -o OUT.png    how full the chunks of a list are
+    plot.py stages   FILE.jsonl.. -o OUT.png    a job beside its stages alone: what works, what waits
     plot.py all      FILE.jsonl.. --out DIR     all of these, for each machine and dtype
     plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
@@ -407,6 +408,69 @@ def fill(records, path):
 
 # ---- a job -------------------------------------------------------------------------------------
 
+def stage_shares(r):
+    """(stage, [(seconds of a job's record, what of)]): what each stage's threads do on average."""
+    all_s = r["elapsed_s"]
+    parts = [("decoders", [(r["decode_s"] / r["decoders"], "works"),
+                           (r["room_s"] / r["decoders"], "waits for the next stage")]),
+             ("device" if r["devices"] == 1 else "devices",
+              [(r["device_s"] / r["devices"], "works"),
+               (r["full_s"] / r["devices"], "waits for the next stage")]),
+             ("sinks", [(r["sink_s"] / r["sinks"], "works")])]
+    for _, shares in parts:
+        shares.append((max(0, all_s - sum(s for s, _ in shares)), "waits for the stage before"))
+    return parts
+
+
+def stages(records, path):
+    """A job whose tokens are discarded, beside each of its stages alone."""
+    cases = {}
+    for r in records:
+        if r["bench"] == "job":
+            cases.setdefault(r["case"], {})[r["way"]] = r
+    cases = {c: ways for c, ways in cases.items()
+             if "decode" in ways and "elapsed_s" in ways.get("discard", {})}
+    if not cases:
+        return False
+    kinds = {"alone": ("#bbbbbb", ""), "works": look("encode"),
+             "waits for the next stage": look("transformers"),
+             "waits for the stage before": ("#eeeeee", "")}
+    bars = []  # (label, [(seconds, kind)]); None: a gap with the case's name
+    for case, ways in cases.items():
+        bars.append((case, None))
+        alone = {"bare": "FFmpeg in a bare loop", "decode": "decoding alone",
+                 "devices" if "devices" in ways else "device": "device alone"}
+        bars += [(label, [(ways[way]["median_ms"] / 1e3, "alone")])
+                 for way, label in alone.items() if way in ways]
+        bars += [(f"job: {stage}", shares) for stage, shares in stage_shares(ways["discard"])]
+    bar = 0.27
+    inner = bar * len(bars)
+    height = inner + 1.45
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.2, 0.9 / height, 0.77, inner / height])
+    for i, (label, shares) in enumerate(bars):
+        if shares is None:
+            axes.text(0, i, label, va="center", fontsize=10, fontweight="bold")
+            continue
+        at = 0.0
+        for seconds, kind in shares:
+            axes.barh(i, seconds, left=at, height=0.76, color=kinds[kind][0],
+                      hatch=kinds[kind][1], edgecolor="#333333", linewidth=0.4)
+            at += seconds
+    axes.set_yticks(range(len(bars)), [label if shares else "" for label, shares in bars])
+    axes.set_ylim(len(bars) - 0.45, -0.55)
+    axes.set_xlabel("seconds; of a job's stage, on average over its threads")
+    axes.tick_params(axis="y", length=0)
+    figure.legend(handles=[Patch(facecolor=c, hatch=h, edgecolor="#333333", label=w)
+                           for w, (c, h) in kinds.items()],
+                  loc="lower left", ncols=4, bbox_to_anchor=(0.02, 0.0))
+    figure.text(0.02, 1 - 0.1 / height, heading(list(list(cases.values())[0].values()),
+                                                "A job beside its stages alone"),
+                va="top", fontsize=11, linespacing=1.4)
+    save(figure, path)
+    return True
+
+
 def job(path, out):
     """What the decoders, devices and sinks of `qwenvit encode --trace FILE` did when."""
     wanted = "trace events are wanted, as `qwenvit encode --list .. --trace FILE` writes them"
@@ -447,7 +511,7 @@ def job(path, out):
 # ---- the command -------------------------------------------------------------------------------
 
 DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile, "towers": towers,
-        "embed": embed, "fill": fill}
+        "embed": embed, "fill": fill, "stages": stages}
 
 
 def settings(records, machine="", dtype=""):

@@ -216,14 +216,15 @@ def job_table(records):
         devices = ways.get("devices")  # where there are several, "device" is one of them
         rows.append([case, dtype, machine_text(ways.values()), str(some["cores"]),
                      f"{some['token_bytes'] / 1e9:.2f}",
-                     *(ms(ways.get(way)) for way in ("decode", "device")),
+                     ms(ways.get("decode")), field(ways.get("decode"), "over_bare"),
+                     ms(ways.get("device")),
                      field(ways.get("device"), "over_one_by_one"), ms(devices),
                      field(devices, "times_one"), ms(ways.get("files")), ms(ways.get("parts")),
                      ms(ways.get("discard")), *bound("discard"), ms(ways.get("encode")),
                      *bound("encode"), ms(ways.get("cache")), *bound("cache")])
     head = ["work", "dtype", "machine", "cores", "GB of tokens", "decoding alone ms",
-            "one device alone ms", "over one by one", "all devices alone ms", "times one", "files alone ms",
-            "parts alone ms"]
+            "over a bare loop", "one device alone ms", "over one by one", "all devices alone ms",
+            "times one", "files alone ms", "parts alone ms"]
     for way in ("discarded", "a file a clip", "a cache"):
         head += [f"job, {way} ms", "over the slowest", "over their sum"]
     return rows and table(*drop_empty(head, rows))

@@ -101,8 +101,10 @@ PAGE = [
      "Clips to tokens, against each stage alone in the same run: the job whose tokens are "
      "discarded over decoding and device, the one that writes a file a clip over these and writing "
      "such files, the one that writes a cache over these and writing such parts. One device alone, "
-     "which packs clips into full chunks, is also set over the same clips one by one.",
-     "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, None),
+     "which packs clips into full chunks, is also set over the same clips one by one; decoding alone "
+     "over a loop over FFmpeg in one process, which leaves out the same packets and converts and "
+     "resizes by the same code.",
+     "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
     ("Start",
      "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "
      "the first time with an empty cache folder.",

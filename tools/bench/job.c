@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
+#include <string.h>
 
 #include "cores.h"
 #include "error.h"
@@ -127,6 +128,7 @@ close_all(struct job_bench *j)
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
     qv_decoder_stop(&j->decoder);
+    job_free_bare(j);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->one.tokens);
@@ -154,18 +156,21 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
     if (bounds->sum_ms > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "over_slowest", ms / bounds->slowest_ms,
                                             "over_sum", ms / bounds->sum_ms));
-    if (way == BENCH_JOB_DEVICES)
+    if (way == BENCH_JOB_DEVICES && all_ms[BENCH_JOB_DEVICE] > 0)
         json_object_set_new(e, "times_one", json_real(all_ms[BENCH_JOB_DEVICE] / ms));
     if (p->devices)
-        json_object_update_new(e,
-                               json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I}",
-                                         "limit", p->limit, "chunks", (json_int_t)p->chunks, "fill",
-                                         (double)p->rows / ((double)p->capacity_rows + 1e-9),
-                                         "decode_s", p->decode_s, "device_s", p->device_s,
-                                         "starved_s", p->starved_s, "full_s", p->full_s, "sink_s",
-                                         p->sink_s, "source_frames", (json_int_t)p->source_frames,
-                                         "decoded_frames", (json_int_t)p->decoded_frames));
-    if (way == BENCH_JOB_DEVICE)
+        json_object_update_new(
+            e,
+            json_pack("{s:s, s:f, s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:I, s:I}",
+                      "limit", p->limit, "elapsed_s", p->elapsed_s, "chunks", (json_int_t)p->chunks,
+                      "fill", (double)p->rows / ((double)p->capacity_rows + 1e-9), "decoders",
+                      p->decoders, "decode_s", p->decode_s, "room_s", p->room_s, "device_s",
+                      p->device_s, "starved_s", p->starved_s, "full_s", p->full_s, "sinks",
+                      p->sinks, "sink_s", p->sink_s, "source_frames", (json_int_t)p->source_frames,
+                      "decoded_frames", (json_int_t)p->decoded_frames));
+    if (way == BENCH_JOB_DECODE && all_ms[BENCH_JOB_BARE] > 0)
+        json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
+    if (way == BENCH_JOB_DEVICE && all_ms[BENCH_JOB_ONE] > 0)
         json_object_set_new(e, "over_one_by_one", json_real(ms / all_ms[BENCH_JOB_ONE]));
     return e;
 }
@@ -202,9 +207,11 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
-    if (way == BENCH_JOB_DEVICE)
+    if (way == BENCH_JOB_DECODE && ms[BENCH_JOB_BARE] > 0)
+        snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
+    if (way == BENCH_JOB_DEVICE && ms[BENCH_JOB_ONE] > 0)
         snprintf(note, sizeof note, "%.3f of one by one", ms[BENCH_JOB_DEVICE] / ms[BENCH_JOB_ONE]);
-    if (way == BENCH_JOB_DEVICES)
+    if (way == BENCH_JOB_DEVICES && ms[BENCH_JOB_DEVICE] > 0)
         snprintf(note, sizeof note, "%.3f times one device", ms[BENCH_JOB_DEVICE] / ms[way]);
     if (bench_talks(&j->b))
         printf("  %-22s %11.1f %11.1f %9.1f  %s\n", bench_job_ways[way].label, times.median_ms,
@@ -217,13 +224,50 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     return bench_emit(&j->b, &r, err);
 }
 
-/* Which ways there are here; how many. */
+/* The way of which a text begins with the name, up to its end or a comma; *end is behind both. */
+static int
+find_way(const char *text, const char **end)
+{
+    const size_t n = strcspn(text, ",");
+    *end = text + n + (text[n] == ',');
+    for (int way = 0; way < BENCH_JOB_WAYS; way++)
+        if (strlen(bench_job_ways[way].name) == n && !strncmp(text, bench_job_ways[way].name, n))
+            return way;
+    return -1;
+}
+
+static bool
+is_asked_for(const char *list, enum bench_job_way way)
+{
+    bool asked = !list;
+    while (!asked && *list)
+        asked = find_way(list, &list) == (int)way;
+    return asked;
+}
+
+/* Of the list that was given, that there are such ways. */
+static bool
+check_ways(const char *list)
+{
+    for (const char *at = list, *next = NULL; at && *at; at = next)
+        if (find_way(at, &next) < 0) {
+            tool_complain(
+                "bench job: --ways %s: there is no way \"%.*s\"; decode, bare, one by one, "
+                "device, devices, files, parts, discard, encode, cache",
+                list, (int)strcspn(at, ","), at);
+            return false;
+        }
+    return true;
+}
+
+/* Which ways there are here, of those that are asked for; how many. */
 static int
 ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
 {
     int n = 0;
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if ((way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
+        if (is_asked_for(j->b.o->ways, (enum bench_job_way)way) &&
+            (way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
             ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;
     return n;
@@ -267,6 +311,9 @@ run_all(struct job_bench *j, qv_error *err)
     double ms[BENCH_JOB_WAYS] = { 0 };
     qv_status s = open_all(j, err);
     const int n = ways_of(j, timed);
+    if (!s && !n)
+        s = qv_fail(err, QV_EINVAL, "bench job: --ways %s: there is nothing to time on %zu devices",
+                    j->b.o->ways, j->devices.n);
     if (!s)
         s = time_until_right(j, timed, n, runs, ms, err);
     if (s)
@@ -294,6 +341,8 @@ bench_job(const struct tool_options *o)
                       MOST_SIDE, MOST_SIDE);
         return TOOL_USAGE;
     }
+    if (!check_ways(o->ways))
+        return TOOL_USAGE;
     const qv_status s = run_all(&j, &err);
     close_all(&j);
     const int code = s ? tool_fail(s, &err) : TOOL_DONE;

@@ -22,8 +22,9 @@ struct job_bench {
     uint64_t bytes; /* size of all tokens */
     void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
-    bool wrong;                               /* a stage was measured wrongly */
-    qv_tokens one;                            /* the largest item's, for one by one */
+    struct job_bare *bare; /* [list.n], of job_bare.c; NULL before its first run */
+    bool wrong;            /* a stage was measured wrongly */
+    qv_tokens one;         /* the largest item's, for one by one */
     qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
 };
 
@@ -43,6 +44,18 @@ job_devices_of(const struct job_bench *j, enum bench_job_way way)
 /* job_stages.c: each work runs its way once; user is a struct job_bench that is open. Decoding
  * finds out what the clips are, so it must come first. */
 extern bench_work *const job_works[BENCH_JOB_WAYS];
+
+typedef qv_status job_crew_work(struct job_bench *j, size_t i, qv_error *err);
+/* Works on each number below `times`, by so many threads; *ms: how long it took. */
+qv_status job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_threads,
+                      double *ms, qv_error *err);
+/* How many threads decode entry i, as a job decides: one, but every core where few clips are left. */
+int job_decoding_threads(const struct job_bench *j, size_t i);
+
+/* job_bare.c: the clips through FFmpeg's libraries in this process, without anything of ours but which packets are
+ * needed, conversion and resizing. */
+bench_work job_time_bare;
+void job_free_bare(struct job_bench *j);
 
 /* job_clips.c: the shape of the clips that are made and copied; how often each is repeated in its file; and all
  * files, with their list. */

@@ -7,6 +7,7 @@
 
 const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS] = {
     [BENCH_JOB_DECODE] = { "decode", "decoding alone" },
+    [BENCH_JOB_BARE] = { "bare", "FFmpeg in a bare loop" },
     [BENCH_JOB_ONE] = { "one by one", "clips one by one" },
     [BENCH_JOB_DEVICE] = { "device", "one device alone" },
     [BENCH_JOB_DEVICES] = { "devices", "all devices alone" },
@@ -30,7 +31,9 @@ bench_job_bounds_of(const double ms[BENCH_JOB_WAYS], enum bench_job_way way)
     };
     struct bench_job_bounds b = { 0 };
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
-        if (stages[i].way == way) {
+        if (stages[i].way == way && !(ms[stages[i].of] > 0)) {
+            return (struct bench_job_bounds){ 0 }; /* it was not timed */
+        } else if (stages[i].way == way) {
             b.sum_ms += ms[stages[i].of];
             if (ms[stages[i].of] > b.slowest_ms) {
                 b.slowest_ms = ms[stages[i].of];

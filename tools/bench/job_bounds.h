@@ -7,6 +7,7 @@
 
 enum bench_job_way {
     BENCH_JOB_DECODE,
+    BENCH_JOB_BARE,
     BENCH_JOB_ONE,
     BENCH_JOB_DEVICE,
     BENCH_JOB_DEVICES,
@@ -25,7 +26,7 @@ extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 
 /* The stages of a way: the slowest of them, and (for few cores) the sum of all. */
 struct bench_job_bounds {
-    double slowest_ms, sum_ms; /* 0: it has none */
+    double slowest_ms, sum_ms; /* 0: it has none, or not all of them were timed */
     enum bench_job_way slowest;
 };
 struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],

@@ -16,11 +16,9 @@ enum { SINKS = 4 }; /* as the command has */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
-typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
-
 struct crew {
     struct job_bench *j;
-    crew_work *work;
+    job_crew_work *work;
     pthread_mutex_t lock;
     size_t next, n;
     qv_status status;
@@ -48,10 +46,9 @@ crew_run(void *user)
     }
 }
 
-/* Numbers below `times`, by so many threads; *ms: how long it took. */
-static qv_status
-by_crew(struct job_bench *j, crew_work *work, size_t times, int n_threads, double *ms,
-        qv_error *err)
+qv_status
+job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_threads, double *ms,
+            qv_error *err)
 {
     struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
@@ -89,9 +86,8 @@ read_clip(qv_clip *clip, const qv_clip_info *info, qv_error *err)
     return s;
 }
 
-/* As a job decides: one, but every core where few clips are left. */
-static int
-decoding_threads(const struct job_bench *j, size_t i)
+int
+job_decoding_threads(const struct job_bench *j, size_t i)
 {
     const size_t cores = (size_t)qv_usable_cores(), others = i < cores - 1 ? i : cores - 1;
     const size_t wanted = j->list.n - i + others;
@@ -105,7 +101,7 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
     qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_clip_info info;
-    options.threads = decoding_threads(j, i);
+    options.threads = job_decoding_threads(j, i);
     qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
     if (s)
         return s;
@@ -121,7 +117,7 @@ static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    return by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
+    return job_by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
 }
 
 /* Every output of a clip is the same bytes: how many rows, and where. */
@@ -170,7 +166,7 @@ static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const qv_status s = by_crew(j, write_clip, j->list.n, SINKS, ms, err);
+    const qv_status s = job_by_crew(j, write_clip, j->list.n, SINKS, ms, err);
     tool_clear_folder(j->work);
     return s;
 }
@@ -191,7 +187,7 @@ time_parts(void *user, double *ms, qv_error *err)
     qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
     if (s)
         return s;
-    s = by_crew(j, put_clip, j->list.n, SINKS, ms, err);
+    s = job_by_crew(j, put_clip, j->list.n, SINKS, ms, err);
     qv_error sealing = { 0 };
     const qv_status sealed = bench_parts->end(&j->writer, &sealing);
     *ms = 1e3 * (qv_seconds() - began_s);
@@ -312,9 +308,9 @@ time_cache(void *user, double *ms, qv_error *err)
 }
 
 bench_work *const job_works[BENCH_JOB_WAYS] = {
-    [BENCH_JOB_DECODE] = time_decoding,    [BENCH_JOB_ONE] = time_one_by_one,
-    [BENCH_JOB_DEVICE] = time_device,      [BENCH_JOB_DEVICES] = time_devices,
-    [BENCH_JOB_FILES] = time_files,        [BENCH_JOB_PARTS] = time_parts,
-    [BENCH_JOB_DISCARD] = time_discarding, [BENCH_JOB_ENCODE] = time_encode,
-    [BENCH_JOB_CACHE] = time_cache,
+    [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_BARE] = job_time_bare,
+    [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_DEVICE] = time_device,
+    [BENCH_JOB_DEVICES] = time_devices, [BENCH_JOB_FILES] = time_files,
+    [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_DISCARD] = time_discarding,
+    [BENCH_JOB_ENCODE] = time_encode,   [BENCH_JOB_CACHE] = time_cache,
 };

@@ -61,6 +61,7 @@ struct tool_options {
     int64_t keys, clips, frames;
     double seconds;   /* of clips that are made; 0: the bench's own */
     const char *from; /* a folder with a few to copy instead */
+    const char *ways; /* names of those that are timed; NULL: all */
     bool no_limit;
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
