@@ -206,7 +206,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     if (status)
         return status;
     const bool shares = clip->is_file && clip->far.decoder == o->decoder && o->decoder &&
-                        (o->start_s > 0 || o->end_s > 0);
+                        (o->start_s > 0 || o->end_s > 0) && !o->first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
     clip->far.gives_index = shares && !index;
     open.wants_index = clip->far.gives_index;

@@ -50,9 +50,12 @@ open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_clip
     const qv_clip_options o = qv_row_options(entry->own, &j->o.clip);
     *e = (struct entry_reader){ .fd = open(entry->path, O_RDONLY | O_CLOEXEC) };
     atomic_init(&e->stop, false);
-    e->watch = (qvm_watch){
-        .stop = &e->stop, .alive = ignore, .like = o.like, .offset = o.offset, .length = o.length
-    };
+    e->watch = (qvm_watch){ .stop = &e->stop,
+                            .alive = ignore,
+                            .like = o.like,
+                            .first_frame = o.first_frame,
+                            .offset = o.offset,
+                            .length = o.length };
     return e->fd < 0 ? qv_fail(err, QV_EIO, "%s: cannot be opened", entry->path)
                      : qvm_reader_open(&e->reader, e->fd, 1, &e->watch, info, err);
 }
@@ -215,8 +218,7 @@ take_frames(struct loop *l, qv_error *err)
         qvm_image image = { NULL };
         while (!s && l->n_done < clip->info.n_frames && clip->frames[l->n_done] == number) {
             if (!image.rgb)
-                s = qvm_convert(&l->converter, l->frame, qvm_find_turn(l->frame, stream), &image,
-                                err);
+                s = qvm_convert(&l->converter, l->frame, qvm_find_turn(stream), &image, err);
             if (!s)
                 s = resize(l, image, l->rgb + (size_t)l->n_done++ * bytes, err);
         }
