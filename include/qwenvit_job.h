@@ -128,13 +128,13 @@ typedef struct qv_job_options {
     int64_t queue;         /* sources that wait to be taken up, before adding one waits; 0: 512 */
     bool refuse_when_full; /* adding then fails with QV_ESTATE instead */
     int64_t memory;        /* bytes of frames between decoders and devices; 0: 512 MiB */
-    double max_wait_s;     /* that a frame pair waits for its chunk to fill, while more are being read;
+    double max_wait_s;  /* that a frame pair waits for its chunk to fill, while more are being read;
                              0: 2. Where none is, it does not wait. */
-    int64_t chunk_rows;    /* patches in a chunk; 0: the first device's own size */
-    bool alone;            /* no packing: each source in the capacity that suits it by itself, as
+    int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
+    bool alone;         /* no packing: each source in the capacity that suits it by itself, as
                              qv_encode does with one item */
-    bool keep_frames;      /* until their tokens are with the sink */
-    qv_clip_options clip;  /* of paths and bytes. threads 0: every core where few sources wait, else
+    bool keep_frames;   /* until their tokens are with the sink */
+    qv_clip_options clip; /* of paths and bytes. threads 0: every core where few sources wait, else
                              1. decoder NULL, and not trusted: the job starts one */
     /* Sees what each stage did, from its thread: "decode" of a decoder, "push" and "pull" of a device,
      * "sink" of a sink's thread; lane: its number. Seconds as CLOCK_MONOTONIC counts; key: of the
@@ -174,10 +174,11 @@ typedef struct qv_job_progress {
     int64_t source_frames;               /* frames of all clips that are done, */
     int64_t decoded_frames;              /* and so many were decoded (qv_clip_decoded) */
     int64_t chunks, rows, capacity_rows; /* chunks; patches in them, and for which there was room */
-    int64_t packed;                      /* sources that were packed, which all are but with `alone`, */
-    int64_t packed_chunks, packed_rows;  /* into so many chunks, of so many patches together */
-    int64_t pack_rows;                   /* capacity of most of them; 0 before there is one */
-    int64_t rest_rows, rest_capacity_rows; /* of `rows` and `capacity_rows`, those of chunks that took all
+    int64_t packed; /* sources that were packed, which all are but with `alone`, */
+    int64_t packed_chunks, packed_rows; /* into so many chunks, of so many patches together */
+    int64_t pack_rows;                  /* capacity of most of them; 0 before there is one */
+    int64_t rest_rows,
+        rest_capacity_rows; /* of `rows` and `capacity_rows`, those of chunks that took all
                                               that waited for them, as a job's last ones do */
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading, waiting for room behind them */

@@ -16,8 +16,8 @@ qv_job_size(const struct qv_job_piece *piece, int64_t n)
                           .windows = n * pair->windows };
 }
 
-/* What a device may take of a pack: not what follows pieces of an item that another has, so that an item's
- * tokens come in order. */
+/* What a device may take of a pack: an item stays on the device that its first pieces went to, so that its
+ * tokens come in order, and are of one device. */
 struct offer {
     qv_pack_run runs[QV_PACK_ITEMS];
     size_t at[QV_PACK_ITEMS]; /* places in the pack's queue */
@@ -128,7 +128,6 @@ take(struct qv_job_device *d, struct qv_job_pack *pack, const struct offer *offe
         if (!p)
             return false;
         p->item->device = d->index;
-        p->item->sent++;
         chunk->pieces[chunk->n++] = p;
     }
     return true;

@@ -147,8 +147,7 @@ options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
     qv_plan_options options = chunk->pieces[0]->item->pack->options;
     qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->n; i++) {
-        const qv_capacity size =
-            qv_job_size(chunk->pieces[i], chunk->pieces[i]->part.grid_thw[0]);
+        const qv_capacity size = qv_job_size(chunk->pieces[i], chunk->pieces[i]->part.grid_thw[0]);
         used.rows += size.rows;
         used.segments += size.segments;
         used.windows += size.windows;

@@ -126,8 +126,7 @@ struct qv_job_item {
     enum qv_job_state state;
     size_t holders;                   /* its reader, and pieces under way */
     size_t ready;                     /* pieces that wait for a device */
-    size_t sent;                      /* pieces that a device has, or the sink */
-    int device;                       /* that has them, and gets those that follow; -1: any */
+    int device;                       /* that has its pieces; -1: any */
     const struct qv_job_worker *sink; /* that is making a call for it; NULL: none */
     qv_status status;                 /* why it has failed */
     qv_error error;
@@ -245,7 +244,7 @@ enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* What n frame pairs of the piece's item take. */
 qv_capacity qv_job_size(const struct qv_job_piece *piece, int64_t n);
 void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece); /* a piece's hold of them */
-void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece); /* and its frames */
+void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);  /* and its frames */
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
@@ -256,7 +255,7 @@ void *qv_job_compute(void *device);
 void *qv_job_sink_thread(void *worker);
 
 /* item.c */
-void qv_job_free_item(qv_job *job, struct qv_job_item *item); /* under the lock */
+void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* under the lock */
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* from the list of all */
 /* Decides which chunks the item's frame pairs go to. QV_EINVAL: the grid cannot be. */
 qv_status qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);

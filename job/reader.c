@@ -97,8 +97,8 @@ make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
     const int64_t pairs = item->whole.grid_thw[0], tokens = item->n_tokens / pairs;
     if (piece) {
         piece->item = item;
-        piece->part = qv_item_piece(model, item->pack->options.input, &item->whole, pair,
-                                    item->piece_pairs);
+        piece->part =
+            qv_item_piece(model, item->pack->options.input, &item->whole, pair, item->piece_pairs);
         piece->first_row = pair * tokens;
         piece->n = piece->part.grid_thw[0] * tokens;
         piece->last = pair + piece->part.grid_thw[0] == pairs;
@@ -157,8 +157,9 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
         *more = !is_over_now(job, item);
         if (!*more)
             return QV_OK;
-        qv_status status = qv_clip_read(item->clip, (uint8_t *)piece->frames->at + (size_t)n * frame, 1,
-                                        &got, item->timestamps_s + first + n, err);
+        qv_status status =
+            qv_clip_read(item->clip, (uint8_t *)piece->frames->at + (size_t)n * frame, 1, &got,
+                         item->timestamps_s + first + n, err);
         if (status)
             return status;
         if (!got)

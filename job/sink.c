@@ -82,13 +82,8 @@ static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_buffer *buffer = piece->buffer;
-    struct qv_job_item *item = piece->item;
-    if (piece == &item->end)
+    if (piece == &piece->item->end)
         return;
-    if (!--item->sent) {
-        item->device = -1;
-        qv_job_wake(job, QV_JOB_DEVICES);
-    }
     qv_job_free_frames(job, piece);
     if (buffer && !--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* one large item's */

@@ -120,39 +120,35 @@ static const size_t value_bytes[] = { [QV_INPUT_FRAMES] = 1,
                                       [QV_INPUT_PATCHES] = sizeof(float),
                                       [QV_INPUT_PATCHES_BF16] = sizeof(uint16_t) };
 
-/* A small item in a pack of its own; a larger one cut as a job with chunk_rows cuts it, or as the short case. */
+/* Frame pair by frame pair, each of which is the same bits wherever it lies, in the capacity that a job with
+ * chunks of so many rows takes for them. */
 static char *
-encode_alone(const struct tiny *t, qv_input input, const qv_item *item, qv_dtype output,
-             size_t *bytes)
+encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t rows,
+             qv_dtype output, size_t *bytes)
 {
-    const int64_t *g = item->grid_thw;
-    qv_plan_options pack = { .capacity.rows = ROWS, .input = input, .output = output };
+    const int64_t *g = item->grid_thw, pairs = g[0];
+    const int64_t area = t->info.merge_size * t->info.merge_size;
+    const qv_plan_options pack = { .capacity = qv_pack_capacity(t->model, rows, g),
+                                   .input = input,
+                                   .output = output };
     qv_plan *plan = tiny_plan(t, &pack);
-    const struct qv_capacity size = qv_item_size(t->model, g);
-    char *tokens;
-    if (qv_capacity_fits(&plan->packed_item, &size)) {
-        tokens = tiny_chunk(t, plan, item, 1, output, bytes);
-    } else if (g[1] * g[2] > ROWS) {
-        qv_plan_options o = { .output = output };
-        tokens = tiny_encode(t, input, item, 1, &o, bytes);
-    } else { /* by frame pairs, each of which is the same bits wherever it lies */
-        const int64_t area = t->info.merge_size * t->info.merge_size, pairs = g[0];
-        const size_t row = (size_t)t->info.out_hidden * qv_dtype_bytes(output);
-        const size_t pair_rows = (size_t)(g[1] * g[2] / area) * row;
-        const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) * value_bytes[input];
-        *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
-        tokens = malloc(*bytes);
-        assert_non_null(tokens);
-        for (int64_t p = 0; p < pairs; p++) {
-            qv_item piece = { .data = (const char *)item->data + (size_t)p * pair_bytes,
-                              .grid_thw = { 1, g[1], g[2] } };
-            size_t n;
-            char *one = tiny_chunk(t, plan, &piece, 1, output, &n);
-            for (int i = 0; i < 1 + t->info.n_deepstack; i++)
-                memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
-                       pair_rows);
-            free(one);
-        }
+    const size_t row = (size_t)t->info.out_hidden * qv_dtype_bytes(output);
+    const size_t pair_rows = (size_t)(g[1] * g[2] / area) * row;
+    const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) * value_bytes[input];
+    const bool still = item->is_image && input == QV_INPUT_FRAMES; /* every pair is its one frame */
+    *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
+    char *tokens = malloc(*bytes);
+    assert_non_null(tokens);
+    for (int64_t p = 0; p < pairs; p++) {
+        qv_item piece = *item;
+        piece.data = (const char *)item->data + (still ? 0 : (size_t)p * pair_bytes);
+        piece.grid_thw[0] = 1;
+        size_t n;
+        char *one = tiny_chunk(t, plan, &piece, 1, output, &n);
+        for (int i = 0; i < 1 + t->info.n_deepstack; i++)
+            memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
+                   pair_rows);
+        free(one);
     }
     qv_plan_free(&plan);
     return tokens;
@@ -182,7 +178,7 @@ mixed_make(const struct tiny *t, qv_dtype output)
         s->item.data =
             of ? patches(rows_of(&s->item) * t->info.row_dim, kinds[of].dtype, (uint32_t)i)
                : tiny_frames(t, mix[i].is_image ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i);
-        m->alone[i] = encode_alone(t, kinds[of].input, &s->item, output, &m->bytes[i]);
+        m->alone[i] = encode_pairs(t, kinds[of].input, &s->item, ROWS, output, &m->bytes[i]);
     }
     return m;
 }
@@ -368,7 +364,7 @@ thin_items_have_many_windows(void **state)
 }
 
 /* Small sources in a list fill chunks, and a few of them pay for no full one where a smaller has the same
- * bits: which capacity a device then takes is qv_capacity_for_part's to say. */
+ * bits: which capacity a device then takes is qv_capacity_for_chunk's to say. */
 static void
 few_pay_for_few(void **state)
 {
@@ -402,13 +398,14 @@ few_pay_for_few(void **state)
             const int64_t left = n % fit;
             const struct qv_capacity used = { .rows = left * rows, .segments = left };
             const struct qv_capacity part =
-                qv_capacity_for_part(caps, config, bits.by_place ? NULL : &bits, &pack, &used);
+                qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
+                                      false);
             if (caps->free_segments)
                 assert_int_equal(fit, pack.rows / rows);
             /* a device that is quick may take what there is before all are added */
             assert_true(p.capacity_rows >= (int64_t)n * rows);
             if (p.chunks == (n + fit - 1) / fit && n % fit && n < fit)
-                assert_int_equal(p.capacity_rows, caps->quick_plans ? part.rows : pack.rows);
+                assert_int_equal(p.capacity_rows, part.rows);
             assert_true(n > 1 || p.chunks == 1);
             collector_free(c);
         }

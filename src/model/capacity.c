@@ -148,7 +148,8 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity *pair)
 {
     const struct qv_capacity pack = qv_capacity_pack(caps, c, rows);
-    struct qv_caps costly = *caps; /* so that where pairs go does not depend on what segments cost */
+    struct qv_caps costly =
+        *caps; /* so that where pairs go does not depend on what segments cost */
     costly.free_segments = false;
     const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
     const bool fits = qv_capacity_fits(&room, pair) > 0;
@@ -216,4 +217,18 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
             return bucket;
     }
     return *pack;
+}
+
+struct qv_capacity
+qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
+                      const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
+                      const struct qv_capacity *used, bool more)
+{
+    struct qv_capacity part = *used;
+    if (!caps->quick_plans && used->rows * 10 >= pack->rows * 9)
+        return *pack;
+    if (!caps->quick_plans && !more)
+        for (part.rows = pack->rows; part.rows / 2 >= used->rows;)
+            part.rows /= 2;
+    return qv_capacity_for_part(caps, c, bits, pack, &part);
 }

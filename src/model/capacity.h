@@ -56,4 +56,11 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
+/* The same for one of many chunks, where a plan that is slow to make must serve several of them: for pairs of
+ * a size that leaves more than a tenth empty (more wait that did not fit), or of a half, a quarter and so on. */
+struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
+                                         const struct qv_capacity_bits *bits,
+                                         const struct qv_capacity *pack,
+                                         const struct qv_capacity *used, bool more);
+
 #endif

@@ -22,7 +22,7 @@ struct encoder {
     const qv_tokens *out;
     int64_t *first_rows;     /* [n], of the output */
     qv_capacity *capacities; /* [n], of the chunks that several items go to */
-    bool began;          /* a chunk was pushed */
+    bool began;              /* a chunk was pushed */
     int n_pushed;
     struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
 };
@@ -100,8 +100,7 @@ static qv_item
 piece_of(const struct encoder *e, size_t i, int64_t first, int64_t n, int64_t *row)
 {
     const qv_item *item = &e->items[i];
-    *row = e->first_rows[i] +
-           first * (item_tokens(&e->model->config, item) / item->grid_thw[0]);
+    *row = e->first_rows[i] + first * (item_tokens(&e->model->config, item) / item->grid_thw[0]);
     return qv_item_piece(e->model, e->options.input, item, first, n);
 }
 
@@ -148,10 +147,10 @@ choose_capacities(struct encoder *e)
     const qv_capacity chunk = qv_plan_capacity(e->model, asked);
     for (size_t i = 0; i < e->n; i++) {
         const qv_capacity pair = pair_of(e, i);
-        e->capacities[i] = described && qv_capacity_fits(&chunk, &pair)
-                               ? *asked
-                               : qv_pack_capacity(e->model, described ? 0 : asked->rows,
-                                                  e->items[i].grid_thw);
+        e->capacities[i] =
+            described && qv_capacity_fits(&chunk, &pair)
+                ? *asked
+                : qv_pack_capacity(e->model, described ? 0 : asked->rows, e->items[i].grid_thw);
     }
 }
 

@@ -33,20 +33,12 @@ qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3])
     return qv_capacity_for_pairs(&model->ctx->caps, &model->config, &bits, rows, &pair);
 }
 
-/* A plan that is slow to make must serve many chunks: those that pairs of a size leave emptier than a tenth
- * (more wait), and parts that are few, of a half, a quarter and so on. */
 qv_capacity
 qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used, bool more)
 {
-    const struct qv_caps *caps = &model->ctx->caps;
     const struct qv_capacity_bits bits = qv_model_bits(model);
-    qv_capacity part = *used;
-    if (!caps->quick_plans && used->rows * 10 >= chunk->rows * 9)
-        return *chunk;
-    if (!caps->quick_plans && !more)
-        for (part.rows = chunk->rows; part.rows / 2 >= used->rows;)
-            part.rows /= 2;
-    return qv_capacity_for_part(caps, &model->config, bits.by_place ? NULL : &bits, chunk, &part);
+    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, bits.by_place ? NULL : &bits,
+                                 chunk, used, more);
 }
 
 size_t
@@ -91,14 +83,14 @@ qv_packer_next(struct qv_packer *p, const qv_capacity *chunk,
     size_t used = 0, left = 0;
     qv_pack_choose(chunk, p->runs, p->n, taken);
     for (size_t i = 0; i < p->n; i++) {
-        const struct qv_pack_piece *from = &p->pieces[i];
+        const struct qv_pack_piece from = p->pieces[i];
         if (taken[i])
-            pieces[used++] = (struct qv_pack_piece){ from->item, from->first, taken[i] };
-        if (taken[i] == from->n)
+            pieces[used++] = (struct qv_pack_piece){ from.item, from.first, taken[i] };
+        if (taken[i] == from.n)
             continue;
-        p->pieces[left] = (struct qv_pack_piece){ from->item, from->first + taken[i],
-                                                  from->n - taken[i] };
-        p->runs[left++] = (qv_pack_run){ p->runs[i].pair, from->n - taken[i] };
+        p->pieces[left] =
+            (struct qv_pack_piece){ from.item, from.first + taken[i], from.n - taken[i] };
+        p->runs[left++] = (qv_pack_run){ p->runs[i].pair, from.n - taken[i] };
     }
     p->n = left;
     return used;
