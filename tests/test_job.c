@@ -305,6 +305,138 @@ several_devices_share_the_work(void **state)
     }
 }
 
+/* ---- clips in several chunks ----------------------------------------------------------------- */
+
+enum { LONG = 24 };
+
+/* Clips of up to 16 frame pairs of five sizes, which chunks of 64 patches hold a few of. */
+struct longs {
+    qv_job_source sources[LONG];
+    char keys[LONG][16];
+    char *alone[LONG];
+};
+
+static struct longs *
+longs_make(const struct tiny *t)
+{
+    static const int64_t sides[][2] = { { 2, 4 }, { 4, 4 }, { 4, 6 }, { 2, 10 }, { 6, 6 } };
+    struct longs *l = calloc(1, sizeof *l);
+    assert_non_null(l);
+    for (int i = 0; i < LONG; i++) {
+        const int64_t g[3] = { 1 + i * 7 % 16, sides[i % 5][0], sides[i % 5][1] };
+        size_t bytes;
+        snprintf(l->keys[i], sizeof l->keys[i], "long %d", i);
+        l->sources[i] = (qv_job_source){ .key = l->keys[i],
+                                         .kind = QV_SOURCE_FRAMES,
+                                         .item = { .data = tiny_frames(t, 2 * g[0] - i % 2, g[1],
+                                                                       g[2], (uint32_t)i),
+                                                   .grid_thw = { g[0], g[1], g[2] },
+                                                   .n_frames = 2 * g[0] - i % 2 } };
+        qv_item whole =
+            l->sources[i].item; /* its odd last frame twice, as each pair by itself needs it */
+        uint8_t *even = tiny_frames(t, 2 * g[0], g[1], g[2], (uint32_t)i);
+        const size_t frame = (size_t)(g[1] * g[2] * t->info.patch_size * t->info.patch_size * 3);
+        if (i % 2)
+            memcpy(even + (size_t)(2 * g[0] - 1) * frame, even + (size_t)(2 * g[0] - 2) * frame,
+                   frame);
+        whole.data = even;
+        whole.n_frames = 0;
+        l->alone[i] = encode_pairs(t, QV_INPUT_FRAMES, &whole, ROWS, QV_F32, &bytes);
+        free(even);
+    }
+    return l;
+}
+
+static void
+longs_free(struct longs *l)
+{
+    for (int i = 0; i < LONG; i++) {
+        free((void *)(uintptr_t)l->sources[i].item.data);
+        free(l->alone[i]);
+    }
+    free(l);
+}
+
+/* What came of a clip, all of it or only its begin, is what its pairs give by themselves. */
+static void
+expect_begin(const struct tiny *t, const struct got *g, const char *alone)
+{
+    const size_t row = (size_t)t->info.out_hidden * sizeof(float);
+    for (int i = 0; i < 1 + t->info.n_deepstack && g->n; i++) {
+        const size_t at = (size_t)(i * g->n_tokens) * row;
+        if (!tiny_same(t, g->tokens + at, alone + at, (size_t)(g->n * t->info.out_hidden), QV_F32))
+            fail_msg("%s: its tokens are not those of its pairs", g->key);
+    }
+}
+
+enum ending { GOES_WELL, SINK_FAILS, IS_CANCELLED, ENDINGS };
+
+static void
+run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending how)
+{
+    struct collector *c = collector_make(t);
+    c->slow = how == IS_CANCELLED ? 2000 : 0;
+    c->fails = how == SINK_FAILS ? l->keys[9] : NULL; /* of 16 pairs, at the first of its calls */
+    c->how = QV_EIO;
+    qv_error err;
+    qv_job *job =
+        job_open(t, n_models, (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .sinks = 2 }, c);
+    for (int i = 0; i < LONG; i++)
+        job_add(job, &l->sources[i]);
+    qv_job_progress p = { 0 };
+    while (how == IS_CANCELLED && p.chunks < 5)
+        qv_job_get_progress(job, &p);
+    if (how == IS_CANCELLED) {
+        qv_job_cancel(job);
+        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        job_close(&job);
+    } else {
+        p = job_end(&job);
+        assert_int_equal(p.failed, how == SINK_FAILS);
+    }
+    int calls = 0, whole = 0;
+    for (int i = 0; i < LONG; i++) {
+        const struct got *g = find(c, l->keys[i]);
+        assert_int_equal(g->lasts, 1);
+        calls += g->calls;
+        whole += !g->status;
+        assert_true(g->status || g->n == g->n_tokens);
+        assert_true(g->cancelled == (g->status && how == IS_CANCELLED));
+        expect_begin(t, g, l->alone[i]);
+    }
+    assert_true(how == IS_CANCELLED || calls > LONG + 10); /* most lie in several chunks */
+    assert_true(how == IS_CANCELLED ? whole < LONG : whole == LONG - (how == SINK_FAILS));
+    if (how == GOES_WELL && t->model->ctx->caps.bucket_rows == 4) {
+        const double full =
+            (double)(p.rows - p.rest_rows) / (double)(p.capacity_rows - p.rest_capacity_rows);
+        assert_true(full >= 0.95); /* of as few as 64 patches */
+    }
+    collector_free(c);
+}
+
+/* Frame pairs are packed, so that a clip lies in several chunks: its tokens come in their order, all of one
+ * device, and are those of its pairs, where all goes well, its sink fails amid its calls, or the job is
+ * cancelled amid everybody's. */
+static void
+clips_lie_in_several_chunks(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        struct tiny t[2];
+        if (!is_tried(test_backends[on]))
+            continue;
+        for (int i = 0; i < 2; i++)
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on], QV_F32, 1);
+        struct longs *l = longs_make(t);
+        for (int how = 0; how < ENDINGS; how++)
+            for (int n = 1; n <= 2; n++)
+                run_longs(t, n, l, (enum ending)how);
+        longs_free(l);
+        for (int i = 0; i < 2; i++)
+            tiny_close(&t[i]);
+    }
+}
+
 /* The windowed tower with windows of 8x8 patches, which no weight knows of. */
 static struct tiny
 open_large_windows(void)
@@ -1074,6 +1206,7 @@ main(void)
         cmocka_unit_test(packs_are_as_large_as_a_model_says),
         cmocka_unit_test(any_order_gives_the_same_bits),
         cmocka_unit_test(several_devices_share_the_work),
+        cmocka_unit_test(clips_lie_in_several_chunks),
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),
         cmocka_unit_test(sources_are_checked_when_they_are_added),
