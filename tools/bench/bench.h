@@ -111,6 +111,7 @@ int bench_gemm(const struct tool_options *o);
 int bench_preprocess(const struct tool_options *o);
 int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
+int bench_packing(const struct tool_options *o);
 int bench_start(const struct tool_options *o);
 
 /* A cache for `bench job` to fill; NULL where this build has none. Keys are put by any threads; *writer is
