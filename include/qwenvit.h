@@ -321,9 +321,11 @@ QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waitin
 /* Where the chunk that would take `used` is not full: the smallest capacity that holds it and gives the
  * same bits, or, where the device promises none, any. Where plans are slow to make there are few such:
  * halves, quarters and so on of `chunk`, and, if `more` waits that did not fit, what suits its size; `chunk`
- * where nine tenths of it are used, or no such capacity is smaller. */
+ * where nine tenths of it are used, or no such capacity is smaller. Of pairs that are all of one size
+ * (used->segment_rows, else 0), as in so many chunks before (`repeats`), `used` itself, which is dense, where
+ * that gives the same bits and they are enough to be worth a plan. */
 QV_API qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk,
-                                const qv_capacity *used, bool more);
+                                const qv_capacity *used, bool more, int64_t repeats);
 
 /* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
 

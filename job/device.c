@@ -139,21 +139,35 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
-/* Items' pairs go through the plan that they have in common. A chunk that is not full goes through a
- * smaller one with the same bits, or, where the device promises no bits, through any. */
-static qv_plan_options
-options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
+/* What the chunk's pairs take; segment_rows: of each, where all are of one size. */
+static qv_capacity
+size_of(const struct qv_job_chunk *chunk)
 {
-    qv_plan_options options = chunk->pieces[0]->item->pack->options;
-    qv_capacity used = { 0 };
+    qv_capacity used = { .segment_rows = chunk->pieces[0]->item->pair.rows };
     for (size_t i = 0; i < chunk->n; i++) {
-        const qv_capacity size = qv_job_size(chunk->pieces[i], chunk->pieces[i]->part.grid_thw[0]);
+        const struct qv_job_piece *p = chunk->pieces[i];
+        const qv_capacity size = qv_job_size(p, p->part.grid_thw[0]);
         used.rows += size.rows;
         used.segments += size.segments;
         used.windows += size.windows;
+        if (p->item->pair.rows != used.segment_rows)
+            used.segment_rows = 0;
     }
+    return used;
+}
+
+/* Items' pairs go through the plan that they have in common. A chunk that is not full goes through a
+ * smaller one with the same bits, or, where the device promises no bits, through any. */
+static qv_plan_options
+options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
+{
+    qv_plan_options options = chunk->pieces[0]->item->pack->options;
+    const qv_capacity used = size_of(chunk);
+    d->repeats = qv_capacity_equal(&used, &d->last) ? d->repeats + 1 : 0;
+    d->last = used;
     if (!d->job->o.alone)
-        options.capacity = qv_pack_part(d->model, &options.capacity, &used, chunk->more);
+        options.capacity =
+            qv_pack_part(d->model, &options.capacity, &used, chunk->more, d->repeats);
     return options;
 }
 

@@ -404,13 +404,49 @@ parts_are_few_where_plans_are_slow(void **state)
         const struct qv_capacity used = { .rows = cases[i][0], .segments = 1 };
         for (int more = 0; more < 2; more++) {
             const struct qv_capacity part =
-                qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more);
+                qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
             if (part.rows != cases[i][1 + more])
                 fail_msg("%lld patches take %lld", (long long)used.rows, (long long)part.rows);
             assert_int_equal(
-                qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more).rows,
+                qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
                 pack.rows);
         }
+    }
+}
+
+/* Chunks of pairs of one size are dense once enough of them came that a plan pays, where the bits are those of
+ * packs. */
+static void
+chunks_that_are_alike_are_dense(void **state)
+{
+    (void)state;
+    static const struct {
+        int device;
+        int64_t repeats;
+        const struct qv_capacity_bits *bits;
+        bool dense;
+    } cases[] = { { 4, 31, &same, false },
+                  { 4, 32, &same, true },
+                  { 4, 99, &dense_differs, false },
+                  { 4, 99, &all_differ, false },
+                  { 4, 99, NULL, true },
+                  { 6, 0, &same, false },
+                  { 6, 1, &same, true },
+                  { 6, 1, &all_differ, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_caps caps = devices[cases[i].device];
+        caps.quick_plans = cases[i].device == 6;
+        const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
+        const int64_t rows = pack.rows / 4 - 4;
+        struct qv_capacity used = { .rows = 4 * rows, .segments = 4, .segment_rows = rows };
+        const struct qv_capacity part = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
+                                                              &used, true, cases[i].repeats);
+        assert_int_equal(qv_capacity_equal(&part, &used), cases[i].dense);
+        used.segment_rows = 0; /* of several sizes */
+        assert_int_equal(qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, true,
+                                               cases[i].repeats)
+                             .segment_rows,
+                         0);
     }
 }
 
@@ -508,6 +544,7 @@ main(void)
         cmocka_unit_test(pairs_that_leave_much_empty_have_their_own),
         cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
         cmocka_unit_test(parts_are_few_where_plans_are_slow),
+        cmocka_unit_test(chunks_that_are_alike_are_dense),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

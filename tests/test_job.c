@@ -312,7 +312,7 @@ enum { LONG = 24 };
 /* Clips of up to 16 frame pairs of five sizes, which chunks of 64 patches hold a few of. */
 struct longs {
     qv_job_source sources[LONG];
-    char keys[LONG][16];
+    char keys[LONG][24];
     char *alone[LONG];
 };
 
@@ -531,7 +531,7 @@ few_pay_for_few(void **state)
             const struct qv_capacity used = { .rows = left * rows, .segments = left };
             const struct qv_capacity part =
                 qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
-                                      false);
+                                      false, 0);
             if (caps->free_segments)
                 assert_int_equal(fit, pack.rows / rows);
             /* a device that is quick may take what there is before all are added */

@@ -34,11 +34,12 @@ qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3])
 }
 
 qv_capacity
-qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used, bool more)
+qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used, bool more,
+             int64_t repeats)
 {
     const struct qv_capacity_bits bits = qv_model_bits(model);
     return qv_capacity_for_chunk(&model->ctx->caps, &model->config, bits.by_place ? NULL : &bits,
-                                 chunk, used, more);
+                                 chunk, used, more, repeats);
 }
 
 size_t

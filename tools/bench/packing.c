@@ -38,6 +38,8 @@ struct packing_bench {
 struct sum {
     double ms;
     int64_t rows, room, chunks;
+    qv_capacity last; /* what the last one took, */
+    int64_t repeats;  /* as so many before that did */
 };
 
 static void
@@ -136,6 +138,8 @@ run_packer(struct packing_bench *p, struct qv_packer *packer, const qv_capacity 
     qv_item items[QV_PACK_ITEMS];
     struct qv_capacity used = { 0 };
     const size_t n = qv_packer_next(packer, chunk, pieces);
+    const int64_t *first = p->set.items[pieces[0].item].grid_thw, pair_rows = first[1] * first[2];
+    used.segment_rows = whole ? 0 : pair_rows;
     for (size_t i = 0; i < n; i++) {
         const qv_item *item = &p->set.items[pieces[i].item];
         items[i] =
@@ -143,9 +147,14 @@ run_packer(struct packing_bench *p, struct qv_packer *packer, const qv_capacity 
                   : qv_item_piece(p->model, QV_INPUT_FRAMES, item, pieces[i].first, pieces[i].n);
         const qv_capacity size = qv_item_size(p->model, items[i].grid_thw);
         qv_capacity_count(&used, &size, 1);
+        if (item->grid_thw[1] * item->grid_thw[2] != pair_rows)
+            used.segment_rows = 0;
     }
+    sum->repeats = qv_capacity_equal(&used, &sum->last) ? sum->repeats + 1 : 0;
+    sum->last = used;
     const bool full = whole && !p->b.ctx->caps.quick_plans; /* 0.2.0 then took all of it */
-    const qv_capacity part = full ? *chunk : qv_pack_part(p->model, chunk, &used, packer->n > 0);
+    const qv_capacity part =
+        full ? *chunk : qv_pack_part(p->model, chunk, &used, packer->n > 0, sum->repeats);
     return run_chunk(p, &part, items, n, sum, err);
 }
 
