@@ -53,11 +53,14 @@ gather(const struct qv_job_device *d, const struct qv_job_pack *pack, struct off
     }
 }
 
-/* Whether there is enough for a chunk, and as much again to choose from. */
+/* Whether there is enough for a chunk, and as much again to choose from; pairs that have a capacity of their own
+ * fill it, and need no choice. */
 static bool
-is_enough(const qv_capacity *c, const struct offer *offer)
+is_enough(const qv_job *job, const qv_capacity *c, const struct offer *offer)
 {
     const qv_capacity *all = &offer->all;
+    if (!qv_capacity_equal(c, &job->pack.capacity))
+        return all->segments >= qv_capacity_fits(c, &offer->runs[0].pair);
     return all->rows >= 2 * c->rows || all->segments >= 2 * c->segments ||
            (c->windows && all->windows >= 2 * c->windows);
 }
@@ -74,7 +77,7 @@ may_go(const qv_job *job, const struct qv_job_pack *pack, const struct offer *of
     double until_s = offer->oldest_s + job->o.max_wait_s;
     if (!comes && until_s > job->ready_s + GRACE_S)
         until_s = job->ready_s + GRACE_S;
-    if (job->o.alone || offer->blocks || is_enough(&pack->options.capacity, offer) ||
+    if (job->o.alone || offer->blocks || is_enough(job, &pack->options.capacity, offer) ||
         (!comes && job->ended) || job->serving != job->ticket || now_s >= until_s)
         return true;
     if (until_s - now_s < *wait_s)
