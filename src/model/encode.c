@@ -10,7 +10,6 @@
 
 /* A chunk that was pushed: the rows of the output at which its items' tokens begin. */
 struct pushed {
-    qv_plan *plan;
     int64_t first_rows[QV_PACK_ITEMS];
 };
 
@@ -23,6 +22,8 @@ struct encoder {
     int64_t *first_rows;     /* [n], of the output */
     qv_capacity *capacities; /* [n], of the chunks that several items go to */
     bool began;              /* a chunk was pushed */
+    qv_plan *plan;           /* that chunks go through; NULL: none was needed yet */
+    qv_capacity capacity;    /* that was asked of it */
     int n_pushed;
     struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
 };
@@ -37,31 +38,10 @@ static qv_status
 pull(struct encoder *e, qv_error *err)
 {
     struct pushed *oldest = &e->pushed[0];
-    qv_status status = qv_plan_pull_items(oldest->plan, e->out, oldest->first_rows, err);
+    qv_status status = qv_plan_pull_items(e->plan, e->out, oldest->first_rows, err);
     e->n_pushed--;
     memmove(&e->pushed[0], &e->pushed[1], (size_t)e->n_pushed * sizeof *e->pushed);
     return status;
-}
-
-/* n items, whose tokens go to rows of the output. Before every chunk but the first the caller may stop it. */
-static qv_status
-push(struct encoder *e, qv_plan *plan, const qv_item *items, const int64_t *first_rows, size_t n,
-     qv_error *err)
-{
-    qv_status status = QV_OK;
-    if (e->began && e->options.stop && e->options.stop(e->options.stop_user))
-        return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
-    e->began = true;
-    if (e->n_pushed == e->model->ctx->caps.chunks)
-        status = pull(e, err);
-    if (!status)
-        status = qv_plan_push(plan, items, n, err);
-    if (status)
-        return status;
-    struct pushed *p = &e->pushed[e->n_pushed++];
-    p->plan = plan;
-    memcpy(p->first_rows, first_rows, n * sizeof *first_rows);
-    return QV_OK;
 }
 
 static qv_status
@@ -73,25 +53,36 @@ pull_all(struct encoder *e, qv_error *err)
     return status;
 }
 
-/* What goes through one plan, once it is made: a clip by itself, or what its packer is given. */
-typedef qv_status encode_with(struct encoder *e, qv_plan *plan, size_t i, qv_error *err);
-
-/* What is under way is pulled before the plan goes. */
+/* Has the plan of this capacity. What is under way in another is pulled before that goes. */
 static qv_status
-with_plan(struct encoder *e, const qv_capacity *capacity, encode_with *encode, size_t i,
-          qv_error *err)
+take_plan(struct encoder *e, const qv_capacity *capacity, qv_error *err)
 {
     qv_plan_options options = e->options;
-    qv_plan *plan = NULL;
-    options.capacity = *capacity;
-    qv_status status = qv_plan_create(e->model, &options, &plan, err);
+    if (e->plan && qv_capacity_equal(&e->capacity, capacity))
+        return QV_OK;
+    const qv_status status = pull_all(e, err);
     if (status)
         return status;
-    status = encode(e, plan, i, err);
+    qv_plan_free(&e->plan);
+    options.capacity = e->capacity = *capacity;
+    return qv_plan_create(e->model, &options, &e->plan, err);
+}
+
+/* n items, whose tokens go to rows of the output, through the plan. Before every chunk but the first the caller
+ * may stop it. */
+static qv_status
+push(struct encoder *e, const qv_item *items, const int64_t *first_rows, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    if (e->began && e->options.stop && e->options.stop(e->options.stop_user))
+        return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
+    e->began = true;
+    if (e->n_pushed == e->model->ctx->caps.chunks)
+        status = pull(e, err);
     if (!status)
-        status = pull_all(e, err);
-    e->n_pushed = status ? 0 : e->n_pushed;
-    qv_plan_free(&plan);
+        status = qv_plan_push(e->plan, items, n, err);
+    if (!status)
+        memcpy(e->pushed[e->n_pushed++].first_rows, first_rows, n * sizeof *first_rows);
     return status;
 }
 
@@ -115,24 +106,23 @@ pair_of(const struct encoder *e, size_t i)
 
 /* Whole frame pairs at a time. */
 static qv_status
-push_one(struct encoder *e, qv_plan *plan, size_t i, qv_error *err)
-{
-    const qv_capacity pair = pair_of(e, i);
-    const int64_t pairs = e->items[i].grid_thw[0], step = qv_capacity_fits(&plan->capacity, &pair);
-    qv_status status = QV_OK;
-    for (int64_t first = 0, row; first < pairs && !status; first += step) {
-        const qv_item piece = piece_of(e, i, first, step, &row);
-        status = push(e, plan, &piece, &row, 1, err);
-    }
-    return status;
-}
-
-static qv_status
 encode_alone(struct encoder *e, qv_error *err)
 {
     qv_plan_options own = { 0 };
+    qv_plan_info info;
     qv_status status = qv_plan_options_for(e->model, e->items[0].grid_thw, &own, err);
-    return status ? status : with_plan(e, &own.capacity, push_one, 0, err);
+    if (!status)
+        status = take_plan(e, &own.capacity, err);
+    if (status)
+        return status;
+    qv_plan_get_info(e->plan, &info);
+    const qv_capacity pair = pair_of(e, 0);
+    const int64_t pairs = e->items[0].grid_thw[0], step = qv_capacity_fits(&info.capacity, &pair);
+    for (int64_t first = 0, row; first < pairs && !status; first += step) {
+        const qv_item piece = piece_of(e, 0, first, step, &row);
+        status = push(e, &piece, &row, 1, err);
+    }
+    return status;
 }
 
 /* ---- several --------------------------------------------------------------------------------- */
@@ -172,29 +162,46 @@ capacity_of_all(const struct encoder *e, size_t first)
     return qv_capacity_for_part(&e->model->ctx->caps, &e->model->config, &bits, &chunk, &all);
 }
 
-/* Items from `first` on that have its capacity, with a window of those that wait. Those that went in are left
- * without one. */
+/* The next chunk of what waits. Where no size was asked for one that is not full takes a smaller plan, as in
+ * a job. */
 static qv_status
-push_packed(struct encoder *e, qv_plan *plan, size_t first, qv_error *err)
+push_next(struct encoder *e, struct qv_packer *packer, const qv_capacity *chunk, qv_error *err)
 {
-    const qv_capacity chunk = e->capacities[first], gone = { 0 };
-    struct qv_packer packer = { .n = 0 };
+    const qv_capacity none = { 0 }, room = qv_plan_capacity(e->model, chunk);
     struct qv_pack_piece pieces[QV_PACK_ITEMS];
     qv_item items[QV_PACK_ITEMS];
     int64_t rows[QV_PACK_ITEMS];
+    qv_capacity used = none;
+    const size_t n = qv_packer_next(packer, &room, pieces);
+    for (size_t i = 0; i < n; i++) {
+        items[i] = piece_of(e, pieces[i].item, pieces[i].first, pieces[i].n, &rows[i]);
+        const qv_capacity size = qv_item_size(e->model, items[i].grid_thw);
+        qv_capacity_count(&used, &size, 1);
+    }
+    const qv_capacity part = qv_capacity_equal(&e->options.capacity, &none)
+                                 ? qv_pack_part(e->model, chunk, &used, packer->n > 0, 0)
+                                 : *chunk;
+    const qv_status status = take_plan(e, &part, err);
+    return status ? status : push(e, items, rows, n, err);
+}
+
+/* Items from `first` on that have its capacity, with a window of those that wait. Those that went in are left
+ * without one. */
+static qv_status
+encode_packed(struct encoder *e, size_t first, qv_error *err)
+{
+    const qv_capacity own = e->capacities[first], chunk = capacity_of_all(e, first), gone = { 0 };
+    struct qv_packer packer = { .n = 0 };
     qv_status status = QV_OK;
     for (size_t next = first; (next < e->n || packer.n) && !status;) {
         for (; next < e->n && packer.n < QV_PACK_ITEMS; next++)
-            if (qv_capacity_equal(&e->capacities[next], &chunk)) {
+            if (qv_capacity_equal(&e->capacities[next], &own)) {
                 const qv_capacity pair = pair_of(e, next);
                 qv_packer_add(&packer, next, &pair, e->items[next].grid_thw[0]);
                 e->capacities[next] = gone;
             }
-        const size_t n = qv_packer_next(&packer, &plan->capacity, pieces);
-        for (size_t i = 0; i < n; i++)
-            items[i] = piece_of(e, pieces[i].item, pieces[i].first, pieces[i].n, &rows[i]);
-        if (n)
-            status = push(e, plan, items, rows, n, err);
+        if (packer.n)
+            status = push_next(e, &packer, &chunk, err);
     }
     return status;
 }
@@ -210,10 +217,8 @@ encode_several(struct encoder *e, qv_error *err)
     if (!status)
         choose_capacities(e);
     for (size_t i = 0; i < e->n && !status; i++)
-        if (!qv_capacity_equal(&e->capacities[i], &gone)) {
-            const qv_capacity capacity = capacity_of_all(e, i);
-            status = with_plan(e, &capacity, push_packed, i, err);
-        }
+        if (!qv_capacity_equal(&e->capacities[i], &gone))
+            status = encode_packed(e, i, err);
     free(e->capacities);
     return status;
 }
@@ -255,6 +260,9 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
         status = n_items == 1 && !e.options.capacity.rows && !e.options.capacity.segment_rows
                      ? encode_alone(&e, err)
                      : encode_several(&e, err);
+    if (!status)
+        status = pull_all(&e, err);
+    qv_plan_free(&e.plan);
     free(e.first_rows);
     if (!status)
         out->n = rows;
