@@ -355,6 +355,20 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
                  words[0][0], words[0][1], words[1][0], words[1][1]);
 }
 
+/* What follows from a difference, for people. */
+static const char *
+advice(const char *name, const json_t *there)
+{
+    if (strcmp(name, "packing") != 0)
+        return "give the run what the cache has, or another --out";
+    return there ? "another version packed frame pairs by another rule, and by this one clips that "
+                   "it lacks "
+                   "could have other bits; go on with that version, or give another --out"
+                 : "qwenvit 0.2.0 and before packed whole clips, and frame pairs packed by this "
+                   "run could "
+                   "have other bits; go on with that version, or give another --out";
+}
+
 qv_status
 qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err)
 {
@@ -365,12 +379,10 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
     qv_status s = a && b ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);
-        s = qv_fail(
-            err, QV_EFORMAT,
-            "%s: this cache has %s %s, and the run %s%s; give the run what the cache has, or "
-            "another --out",
-            qv_path_tail(dir), qv_json_quote(name, quoted), x ? qv_json_show(x, has) : "none",
-            y ? qv_json_show(y, would) : "none", models);
+        s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, and the run %s%s; %s",
+                    qv_path_tail(dir), qv_json_quote(name, quoted),
+                    x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none", models,
+                    advice(name, x));
     }
     json_decref(a);
     json_decref(b);

@@ -295,31 +295,47 @@ QV_API int64_t qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *siz
  * and the functions below up to qv_pack_part, while another uses the model. */
 QV_API qv_capacity qv_item_size(const qv_model *model, const int64_t grid_thw[3]);
 
-/* Patches in a chunk into which items of any size are packed, of which `rows` were asked for: rounded up
- * to a bucket; 0: the device's own size. */
+/* Patches in a chunk into which frame pairs of any size are packed, of which `rows` were asked for: rounded
+ * up to a bucket; 0: the device's own size. */
 QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
 
-/* The most that one item takes which is packed with others into such chunks: what is larger has chunks of
- * its own. Fewer segments and windows than the chunk has where those cost a device nothing. */
-QV_API qv_capacity qv_pack_item(const qv_model *model, int64_t rows);
+/* The rule by which frame pairs are packed, as caches record it: on some devices tokens have other bits by
+ * another rule. */
+#define QV_PACKING "pairs"
 
-/* Most items in a chunk, and most that are looked at to fill it. Images of 64 sizes fill 0.76 of a chunk of
+/* The capacity of the chunks that an item's frame pairs are packed into, where chunks of `rows` patches were
+ * asked for (0: of the device's own size): a function of grid_h and grid_w alone. It is that of all pairs,
+ * but for those that do not fit it, and, on devices where another number of rows gives other bits, those that
+ * would leave more than a tenth of it empty: their capacities are of a short list. */
+QV_API qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
+
+/* Most pieces in a chunk, and most that are looked at to fill it. Images of 64 sizes fill 0.76 of a chunk of
  * 6144 rows in the order given, 0.97 if the best of 16 are taken; but 24576 rows hold a hundred small ones. */
 #define QV_PACK_ITEMS 256
 
+/* Frame pairs of an item that wait for a chunk. */
+typedef struct qv_pack_run {
+    qv_capacity pair; /* what one takes */
+    int64_t pairs;    /* from 1 up */
+} qv_pack_run;
+
 /*
- * Which items go into the next chunk. Of waiting[n], oldest first, each of which fits by itself: the oldest
- * always, so that none waits for ever, then the largest that still fit. Looks at the first QV_PACK_ITEMS.
- * Their places in `waiting` are left in chosen[QV_PACK_ITEMS], rising; returns how many.
+ * Which frame pairs go into the next chunk. Of waiting[n], oldest first, a pair of each of which fits by
+ * itself: as many of the oldest as fit, so that none waits for ever, then of those whose pairs are the
+ * largest that still fit, the older of two alike. Looks at the first QV_PACK_ITEMS. How many go of each is left in
+ * taken[QV_PACK_ITEMS], 0 of those that wait on; returns of how many some go.
  */
-QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_capacity *waiting, size_t n,
-                             size_t chosen[QV_PACK_ITEMS]);
+QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
+                             int64_t taken[QV_PACK_ITEMS]);
 
 /* Where the chunk that would take `used` is not full: the smallest capacity that holds it and gives the
- * same bits, or, where the device promises none, any; `chunk` where plans are slow to make, or none is
- * smaller. */
+ * same bits, or, where the device promises none, any. Where plans are slow to make there are few such:
+ * halves, quarters and so on of `chunk`, and, if `more` waits that did not fit, what suits its size; `chunk`
+ * where nine tenths of it are used, or no such capacity is smaller. Of pairs that are all of one size
+ * (used->segment_rows, else 0), as in so many chunks before (`repeats`), `used` itself, which is dense, where
+ * that gives the same bits and they are enough to be worth a plan. */
 QV_API qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk,
-                                const qv_capacity *used);
+                                const qv_capacity *used, bool more, int64_t repeats);
 
 /* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
 
@@ -366,7 +382,8 @@ typedef struct qv_tokens {
 } qv_tokens;
 
 /* The capacity that suits an item which is encoded by itself: the smallest bucket that holds it; of a
- * clip larger than a chunk, chunks of whole frame pairs; of an image larger than that, its own.
+ * clip larger than a chunk, chunks of whole frame pairs, of no other size (segment_rows) where that gives
+ * the bits of packs; of an image larger than that, its own.
  * Sets `capacity`. Reads what never changes: any thread may call it, while another uses the model.
  * QV_EINVAL for a grid that cannot be. */
 QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
@@ -395,10 +412,11 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
  * The short case: items at once, of any sizes, clips and images; tokens in the same order. One item
- * goes to the capacity of qv_plan_options_for; several are packed into chunks of `options`' capacity,
- * those that are larger than a chunk as one alone. Where `options` is NULL or says none it is the
- * device's own, or of what fits into one chunk the smallest bucket that holds all, if that has the same
- * bits. Of `options` also the output dtype, the hook and stop are taken.
+ * goes to the capacity of qv_plan_options_for; the frame pairs of several are packed, as a job packs them,
+ * into chunks of `options`' capacity, those that do not fit it into chunks that suit them (qv_pack_capacity).
+ * Where `options` is NULL or says none it is the device's own, or of what fits into one chunk the smallest
+ * bucket that holds all, if that has the same bits. Of `options` also the output dtype, the hook and stop
+ * are taken.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);

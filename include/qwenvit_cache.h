@@ -62,8 +62,8 @@ QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* For qv_cache_writer_options.made_by, as `qwenvit cache` says it: the model, its weights and dtype, the
- * capacity that small items are packed in (qv_model_pack_rows of the job's chunk_rows), and how clips
- * without options of their own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
+ * capacity that frame pairs are packed in (qv_model_pack_rows of the job's chunk_rows), the rule by which they
+ * are (QV_PACKING), and how clips without options of their own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
 QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
                                   const struct qv_clip_options *clip, char **out, qv_error *err);
 

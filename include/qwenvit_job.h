@@ -3,13 +3,14 @@
  * qwenvit_job: many clips and images through decoders, chunks and devices, to a sink. Above
  * qwenvit.h and qwenvit_media.h, whose conventions hold here.
  *
- * Sources are added with a key, while the job runs; decoders read them side by side; what is small is
- * packed, across sources, into full chunks; a clip larger than a chunk is streamed through chunks of
- * its own; the sink is given each source's tokens, in any order of the sources. What is wrong with one
- * source costs that source; a device that is lost, or no memory, ends the job.
+ * Sources are added with a key, while the job runs; decoders read them side by side; their frame pairs are
+ * packed, across sources, into full chunks, so that a clip may lie in several; the sink is given each
+ * source's tokens, in any order of the sources. What is wrong with one source costs that source; a device
+ * that is lost, or no memory, ends the job.
  *
- * Which capacity a source's tokens are computed in follows from its size and the job's options alone,
- * so they are the same bits in any order of the sources, with any number of decoders.
+ * Which capacity a source's tokens are computed in follows from the size of its frames and the job's options
+ * alone; a chunk that is not full takes a smaller one only where that gives the same bits (qv_pack_part). So
+ * tokens are the same bits in any order of the sources, with any number of decoders.
  *
  * Memory on the host, whatever is added, is at most
  *     options.memory                  frames that wait, or those of one item that is larger
@@ -79,8 +80,8 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
 /* ---- results --------------------------------------------------------------------------------- */
 
 /*
- * What the sink is told: tokens [first_row, first_row + n) of a source, in order; a source that was
- * packed has one call. Every source that was added has exactly one with `last`. All memory is the
+ * What the sink is told: tokens [first_row, first_row + n) of a source, in order, in as many calls as there
+ * are chunks that it lies in. Every source that was added has exactly one with `last`. All memory is the
  * job's, and good during the call.
  */
 typedef struct qv_job_result {
@@ -129,13 +130,13 @@ typedef struct qv_job_options {
     int64_t queue;         /* sources that wait to be taken up, before adding one waits; 0: 512 */
     bool refuse_when_full; /* adding then fails with QV_ESTATE instead */
     int64_t memory;        /* bytes of frames between decoders and devices; 0: 512 MiB */
-    double max_wait_s;     /* that an item waits for its chunk to fill, while more are being read;
+    double max_wait_s;  /* that a frame pair waits for its chunk to fill, while more are being read;
                              0: 2. Where none is, it does not wait. */
-    int64_t chunk_rows;    /* patches in a chunk; 0: the first device's own size */
-    bool alone;            /* no packing: each source in the capacity that suits it by itself, as
+    int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
+    bool alone;         /* no packing: each source in the capacity that suits it by itself, as
                              qv_encode does with one item */
-    bool keep_frames;      /* until their tokens are with the sink */
-    qv_clip_options clip;  /* of paths and bytes. threads 0: every core where few sources wait, else
+    bool keep_frames;   /* until their tokens are with the sink */
+    qv_clip_options clip; /* of paths and bytes. threads 0: every core where few sources wait, else
                              1. decoder NULL, and not trusted: the job starts one */
     /* Sees what each stage did, from its thread: "decode" of a decoder, "push" and "pull" of a device,
      * "sink" of a sink's thread; lane: its number. Seconds as CLOCK_MONOTONIC counts; key: of the
@@ -175,9 +176,12 @@ typedef struct qv_job_progress {
     int64_t source_frames;               /* frames of all clips that are done, */
     int64_t decoded_frames;              /* and so many were decoded (qv_clip_decoded) */
     int64_t chunks, rows, capacity_rows; /* chunks; patches in them, and for which there was room */
-    int64_t packed;                      /* sources that were packed, */
-    int64_t packed_chunks, packed_rows;  /* into so many chunks, of so many patches together */
-    int64_t pack_rows;                   /* capacity of one; 0 before there is one */
+    int64_t packed; /* sources that were packed, which all are but with `alone`, */
+    int64_t packed_chunks, packed_rows; /* into so many chunks, of so many patches together */
+    int64_t pack_rows;                  /* capacity of most of them; 0 before there is one */
+    int64_t rest_rows,
+        rest_capacity_rows; /* of `rows` and `capacity_rows`, those of chunks that took all
+                                              that waited for them, as a job's last ones do */
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading, waiting for room behind them */
     double device_s, starved_s, full_s; /* of devices: at work, without work, waiting for a sink */
@@ -187,12 +191,12 @@ typedef struct qv_job_progress {
     const char *limit; /* the stage that limits: "decoding", "device", "sink", or "input" where
                           sources come too slowly */
     bool ended;        /* early: qv_job_end says why */
-    uint64_t reserved[8];
+    uint64_t reserved[6];
 } qv_job_progress;
 
 /*
  * A job on models of one tower, each on a device of its own. All options are checked here, and the plan
- * that small items are packed in is made. QV_EINVAL, QV_ENOMEM, and what qv_plan_create and
+ * that most frame pairs are packed in is made. QV_EINVAL, QV_ENOMEM, and what qv_plan_create and
  * qv_decoder_start return.
  */
 QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,

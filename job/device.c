@@ -10,17 +10,6 @@
 #include "dtype.h"
 #include "job.h"
 
-#define GRACE_S 0.002 /* after which sources that come one by one come no more */
-
-/* Counts a piece among those that are together, or (sign -1) no longer. */
-void
-qv_job_count(qv_capacity *all, const qv_capacity *one, int sign)
-{
-    all->rows += sign * one->rows;
-    all->segments += sign * one->segments;
-    all->windows += sign * one->windows;
-}
-
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static bool
@@ -80,7 +69,6 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
     if (!d->index) {
         job->pack = options;
         job->pack.capacity = first->info.capacity;
-        job->pack_item = qv_pack_item(d->model, job->o.chunk_rows);
     }
     first->options = job->pack;
     return QV_OK;
@@ -151,17 +139,35 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
-/* The plan that a chunk goes through is its items'. A pack that is not full goes through a
+/* What the chunk's pairs take; segment_rows: of each, where all are of one size. */
+static qv_capacity
+size_of(const struct qv_job_chunk *chunk)
+{
+    qv_capacity used = { .segment_rows = chunk->pieces[0]->item->pair.rows };
+    for (size_t i = 0; i < chunk->n; i++) {
+        const struct qv_job_piece *p = chunk->pieces[i];
+        const qv_capacity size = qv_job_size(p, p->part.grid_thw[0]);
+        used.rows += size.rows;
+        used.segments += size.segments;
+        used.windows += size.windows;
+        if (p->item->pair.rows != used.segment_rows)
+            used.segment_rows = 0;
+    }
+    return used;
+}
+
+/* Items' pairs go through the plan that they have in common. A chunk that is not full goes through a
  * smaller one with the same bits, or, where the device promises no bits, through any. */
 static qv_plan_options
-options_for(const struct qv_job_device *d, const struct qv_job_chunk *chunk)
+options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
 {
-    qv_plan_options options = chunk->pieces[0]->item->options;
-    qv_capacity used = { 0 };
-    for (size_t i = 0; i < chunk->n; i++)
-        qv_job_count(&used, &chunk->pieces[i]->size, 1);
-    if (chunk->packed)
-        options.capacity = qv_pack_part(d->model, &d->job->pack.capacity, &used);
+    qv_plan_options options = chunk->pieces[0]->item->pack->options;
+    const qv_capacity used = size_of(chunk);
+    d->repeats = qv_capacity_equal(&used, &d->last) ? d->repeats + 1 : 0;
+    d->last = used;
+    if (!d->job->o.alone)
+        options.capacity =
+            qv_pack_part(d->model, &options.capacity, &used, chunk->more, d->repeats);
     return options;
 }
 
@@ -204,7 +210,7 @@ hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {
     qv_job *job = d->job;
     const int64_t area = job->model.merge_size * job->model.merge_size;
-    int64_t row = 0;
+    int64_t row = 0, packed = 0;
     chunk->buffer->taken = false;
     chunk->buffer->users = chunk->n;
     for (size_t i = 0; i < chunk->n; i++) {
@@ -213,17 +219,22 @@ hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
         p->buffer_row = row / area;
         p->ready_s = qv_seconds();
         p->item->wait_device_s += chunk->device_s;
-        row += p->size.rows;
+        row += qv_job_size(p, p->part.grid_thw[0]).rows;
+        packed += p->last && !job->o.alone;
         qv_job_queue_put(&job->told, p);
     }
     job->progress.tokens += row / area;
     job->progress.chunks++;
     job->progress.rows += row;
     job->progress.capacity_rows += chunk->plan->info.capacity.rows;
-    if (chunk->packed) {
-        job->progress.packed += (int64_t)chunk->n;
+    if (!job->o.alone) {
+        job->progress.packed += packed;
         job->progress.packed_chunks++;
         job->progress.packed_rows += row;
+    }
+    if (!job->o.alone && !chunk->more) {
+        job->progress.rest_rows += row;
+        job->progress.rest_capacity_rows += chunk->plan->info.capacity.rows;
     }
     qv_job_wake(job, QV_JOB_SINKS);
 }
@@ -252,107 +263,7 @@ pull_chunk(struct qv_job_device *d)
     hand_over(d, chunk);
 }
 
-/* ---- choosing -------------------------------------------------------------------------------- */
-
-static double
-oldest_s(const struct qv_job_queue *q)
-{
-    return q->n ? ((const struct qv_job_piece *)qv_job_queue_at(q, 0))->ready_s : INFINITY;
-}
-
-/* Whether there are small pieces for a chunk, and as much again to choose from. */
-static bool
-is_enough(const qv_job *job, int kind)
-{
-    const qv_capacity *c = &job->pack.capacity;
-    const qv_capacity *all = &job->waits[kind];
-    return job->packed[kind].n == QV_PACK_ITEMS || all->rows >= 2 * c->rows ||
-           all->segments >= 2 * c->segments || (c->windows && all->windows >= 2 * c->windows);
-}
-
-/* Whether small pieces are packed now, because there are enough or nothing to wait for.
- * Otherwise *wait_s becomes the time after which to look again, if that is sooner. */
-static bool
-may_pack(const qv_job *job, int kind, double now_s, double *wait_s)
-{
-    const struct qv_job_queue *q = &job->packed[kind];
-    if (!q->n)
-        return false;
-    const bool comes = job->sources.n || job->n_reading;
-    double until_s = oldest_s(q) + job->o.max_wait_s;
-    if (!comes && until_s > job->ready_s + GRACE_S)
-        until_s = job->ready_s + GRACE_S;
-    if (is_enough(job, kind) || (!comes && job->ended) || job->serving != job->ticket ||
-        now_s >= until_s)
-        return true;
-    if (until_s - now_s < *wait_s)
-        *wait_s = until_s - now_s;
-    return false;
-}
-
-static void
-choose_pack(qv_job *job, int kind, struct qv_job_chunk *chunk)
-{
-    struct qv_job_queue *q = &job->packed[kind];
-    qv_capacity waiting[QV_PACK_ITEMS];
-    size_t chosen[QV_PACK_ITEMS];
-    for (size_t i = 0; i < q->n; i++) {
-        const struct qv_job_piece *p = qv_job_queue_at(q, i);
-        waiting[i] = p->size;
-    }
-    chunk->packed = true;
-    chunk->n = qv_pack_choose(&job->pack.capacity, waiting, q->n, chosen);
-    for (size_t i = chunk->n; i-- > 0;) { /* from behind: the others' places stay */
-        struct qv_job_piece *p = qv_job_queue_take(q, chosen[i]);
-        chunk->pieces[i] = p;
-        qv_job_count(&job->waits[kind], &p->size, -1);
-    }
-}
-
-/* The place of the oldest piece that is a chunk by itself and of an item that no other device
- * has; large.n: there is none. */
-static size_t
-find_large(const qv_job *job, int device)
-{
-    for (size_t i = 0; i < job->large.n; i++) {
-        const struct qv_job_piece *p = qv_job_queue_at(&job->large, i);
-        if (p->item->device < 0 || p->item->device == device)
-            return i;
-    }
-    return job->large.n;
-}
-
-/* Chooses, under the lock, the oldest of what may go; false: nothing may. */
-static bool
-choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s)
-{
-    qv_job *job = d->job;
-    const double now_s = qv_seconds();
-    const size_t large = find_large(job, d->index);
-    double oldest = INFINITY;
-    int kind = -1;
-    for (int k = 0; k < QV_JOB_INPUTS; k++)
-        if (may_pack(job, k, now_s, wait_s) && oldest_s(&job->packed[k]) < oldest) {
-            oldest = oldest_s(&job->packed[k]);
-            kind = k;
-        }
-    *chunk = (struct qv_job_chunk){ 0 };
-    if (large < job->large.n) {
-        const struct qv_job_piece *p = qv_job_queue_at(&job->large, large);
-        if (p->ready_s < oldest) {
-            chunk->n = 1;
-            chunk->pieces[0] = qv_job_queue_take(&job->large, large);
-            chunk->pieces[0]->item->device = d->index;
-        }
-    }
-    if (!chunk->n && kind >= 0)
-        choose_pack(job, kind, chunk);
-    for (size_t i = 0; i < chunk->n; i++)
-        chunk->pieces[i]->item->ready--;
-    if (chunk->n)
-        qv_job_wake(job, QV_JOB_READERS);
-    return chunk->n;
-}
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static struct qv_job_buffer *
 free_buffer(struct qv_job_device *d)
@@ -383,7 +294,7 @@ qv_job_compute(void *device)
         const bool room = d->n_pushed - d->n_pulled < d->ahead;
         struct qv_job_buffer *buffer = room ? free_buffer(d) : NULL;
         double wait_s = INFINITY;
-        if (buffer && choose(d, next, &wait_s)) {
+        if (buffer && qv_job_choose(d, next, &wait_s)) {
             next->buffer = buffer;
             buffer->taken = true;
             push_chunk(d, next);

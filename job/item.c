@@ -32,11 +32,13 @@ qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const 
 void
 qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
 {
-    if (!piece->own)
+    struct qv_job_frames *frames = piece->frames;
+    piece->frames = NULL;
+    if (!frames || --frames->users)
         return;
-    free(piece->own);
-    piece->part.data = piece->own = NULL;
-    job->used -= piece->own_bytes;
+    job->used -= frames->bytes;
+    free(frames->at);
+    free(frames);
     qv_job_wake(job, QV_JOB_READERS);
 }
 
@@ -49,9 +51,25 @@ qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-void
-qv_job_free_item(struct qv_job_item *item)
+/* Gives back one hold of a pack. */
+static void
+leave_pack(qv_job *job, struct qv_job_pack *pack)
 {
+    struct qv_job_pack **link = &job->packs;
+    if (--pack->users)
+        return;
+    while (*link != pack)
+        link = &(*link)->next;
+    *link = pack->next;
+    qv_job_queue_close(&pack->queue);
+    free(pack);
+}
+
+void
+qv_job_free_item(qv_job *job, struct qv_job_item *item)
+{
+    if (item->pack)
+        leave_pack(job, item->pack);
     free((void *)(uintptr_t)item->source.key);
     free((void *)(uintptr_t)item->source.path);
     free(item->timestamps_s);
@@ -83,7 +101,7 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
         job->progress.decoded_frames += item->decoded;
     }
     qv_job_unlink_item(job, item);
-    qv_job_free_item(item);
+    qv_job_free_item(job, item);
     if (!job->n_items)
         qv_job_wake(job, QV_JOB_ENDERS);
     return QV_JOB_DONE;
@@ -91,30 +109,56 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
+/* Takes one more hold of the pack of this capacity, which is made where there is none. */
+static qv_status
+join_pack(qv_job *job, const qv_plan_options *options, struct qv_job_pack **out, qv_error *err)
+{
+    struct qv_job_pack *pack = job->packs;
+    while (pack && !(qv_capacity_equal(&pack->options.capacity, &options->capacity) &&
+                     pack->options.input == options->input))
+        pack = pack->next;
+    if (!pack) {
+        pack = calloc(1, sizeof *pack);
+        if (!pack)
+            return qv_fail(err, QV_ENOMEM, "no memory for a pack of frame pairs");
+        const qv_status status = qv_job_queue_open(&pack->queue, QV_PACK_ITEMS, err);
+        if (status) {
+            free(pack);
+            return status;
+        }
+        pack->options = *options;
+        pack->next = job->packs;
+        job->packs = pack;
+    }
+    pack->users++;
+    *out = pack;
+    return QV_OK;
+}
+
 /* Decides by the item and the job's options alone, so that its tokens are the same bits in any
  * order. */
 qv_status
-qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
+qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
     const qv_model *model = qv_job_model(job);
     const int64_t *g = item->whole.grid_thw, pair_grid[3] = { 1, g[1], g[2] };
-    qv_plan_options own = { 0 };
+    qv_plan_options options = { 0 };
     qv_error inner;
-    qv_status status = qv_plan_options_for(model, g, &own, &inner);
+    qv_status status = qv_plan_options_for(model, g, &options, &inner);
     if (status)
         return qv_fail(err, status, "%s: %s", name, inner.text);
-    const qv_capacity size = qv_item_size(model, g), pair = qv_item_size(model, pair_grid);
-    item->n_tokens = size.rows / (job->model.merge_size * job->model.merge_size);
-    item->packed = !job->o.alone && qv_capacity_fits(&job->pack_item, &size);
-    /* a thin pair may have more windows than a pack has room for */
-    const bool cut =
-        !item->packed && job->o.chunk_rows >= pair.rows && qv_capacity_fits(&job->pack_item, &pair);
-    item->options = item->packed || cut ? job->pack : own;
-    item->options.input = qv_job_kind_of(item)->input;
-    item->options.output = job->o.output;
-    const int64_t pairs = qv_capacity_fits(&item->options.capacity, &pair);
+    if (!job->o.alone)
+        options.capacity = qv_pack_capacity(model, job->o.chunk_rows, g);
+    options.input = qv_job_kind_of(item)->input;
+    options.output = job->o.output;
+    item->pair = qv_item_size(model, pair_grid);
+    item->n_tokens = g[0] * item->pair.rows / (job->model.merge_size * job->model.merge_size);
+    const int64_t pairs = qv_capacity_fits(&options.capacity, &item->pair);
     item->piece_pairs = pairs < g[0] ? pairs : g[0];
-    return QV_OK;
+    pthread_mutex_lock(&job->lock);
+    status = join_pack(job, &options, &item->pack, err);
+    pthread_mutex_unlock(&job->lock);
+    return status;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
@@ -182,7 +226,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
             status = qv_job_decide(job, item, name, err);
     }
     if (status)
-        qv_job_free_item(item);
+        qv_job_free_item(job, item); /* which has no pack */
     else
         *out = item;
     return status;
@@ -229,8 +273,8 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
         qv_job_queue_put(&job->sources, item);
         qv_job_wake(job, QV_JOB_READERS);
     }
-    pthread_mutex_unlock(&job->lock);
     if (status)
-        qv_job_free_item(item);
+        qv_job_free_item(job, item);
+    pthread_mutex_unlock(&job->lock);
     return status;
 }

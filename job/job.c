@@ -142,8 +142,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Counts the tokens of the larger of two chunks that usual items do not exceed: a pack, and one
- * that a single clip fills. */
+/* Counts the tokens of the larger of two chunks that usual frame pairs do not exceed: a pack, and one
+ * that a clip by itself fills. */
 static qv_status
 count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
 {
@@ -170,7 +170,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
                                        err);
 }
 
-enum { QUEUES = 4 + QV_JOB_INPUTS };
+enum { QUEUES = 3 };
 
 /* Lists every queue of the job, and for how many it has room. */
 static void
@@ -180,16 +180,14 @@ list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUE
     const struct {
         struct qv_job_queue *queue;
         size_t room;
-    } single[QUEUES - QV_JOB_INPUTS] = {
+    } all[QUEUES] = {
         { &job->sources, (size_t)job->o.queue },
-        { &job->large, readers * QV_JOB_LARGE_READY },
         { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS },
         { &job->failures, readers },
     };
     for (int i = 0; i < QUEUES; i++) {
-        const int packed = i - (QUEUES - QV_JOB_INPUTS);
-        queues[i] = packed < 0 ? single[i].queue : &job->packed[packed];
-        rooms[i] = packed < 0 ? single[i].room : QV_PACK_ITEMS;
+        queues[i] = all[i].queue;
+        rooms[i] = all[i].room;
     }
 }
 
@@ -312,9 +310,8 @@ drop_queue(qv_job *job, struct qv_job_queue *queue)
 static void
 drop_pieces(qv_job *job)
 {
-    for (int i = 0; i < QV_JOB_INPUTS; i++)
-        drop_queue(job, &job->packed[i]);
-    drop_queue(job, &job->large);
+    for (struct qv_job_pack *pack = job->packs; pack; pack = pack->next)
+        drop_queue(job, &pack->queue);
     drop_queue(job, &job->told);
     for (int i = 0; i < job->n_devices; i++) {
         struct qv_job_device *d = &job->devices[i];
@@ -343,8 +340,8 @@ finish(qv_job *job)
         qv_job_unlink_item(job, item);
         pthread_mutex_unlock(&job->lock); /* which a sink may want, asking for progress */
         qv_job_cancel_item(job, item);
-        qv_job_free_item(item);
         pthread_mutex_lock(&job->lock);
+        qv_job_free_item(job, item);
     }
     pthread_mutex_unlock(&job->lock);
 }

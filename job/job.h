@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of a job share. A source is an item (reader.c takes it up), an item is cut into pieces,
- * a piece is what a chunk is made of (device.c), and comes with its tokens to the sink (sink.c). All of
+ * What the files of a job share. A source is an item (reader.c takes it up), which is read in pieces; of
+ * those that wait chunks are filled, of the last piece with as many frame pairs as fit (chunk.c, device.c);
+ * what went in comes with its tokens to the sink (sink.c). All of
  * a job is under one lock, but what a stage is about: a reader its item's clip, a device its plans.
  */
 #ifndef QV_JOB_JOB_H
@@ -19,7 +20,7 @@ enum {
     QV_JOB_AHEAD = 2,
     QV_JOB_BUFFERS = 3,
     QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* packs' own, and as many as chunks under way */
-    QV_JOB_LARGE_READY = 2
+    QV_JOB_READY = 2 /* pieces of an item, each a chunk's worth, that wait at most */
 };
 
 /* What a kind of source is to a device. */
@@ -71,13 +72,18 @@ struct qv_job_buffer {
     bool taken;      /* for a chunk that is under way */
 };
 
+/* Frames that were read, freed once the device has them. */
+struct qv_job_frames {
+    void *at;
+    size_t bytes, users; /* users: pieces */
+};
+
+/* Frame pairs of an item, one behind the other. */
 struct qv_job_piece {
     struct qv_job_item *item;
-    qv_item part;     /* of the item, as it is pushed */
-    void *own;        /* its frames, freed once the device has them; NULL: the caller's */
-    size_t own_bytes; /* that count */
-    qv_capacity size;
-    double ready_s; /* since when it waits: for a chunk, then for the sink */
+    qv_item part;                 /* of the item, as it is pushed */
+    struct qv_job_frames *frames; /* that its data lies in; NULL: it is the caller's */
+    double ready_s;               /* since when it waits: for a chunk, then for the sink */
     struct qv_job_buffer *buffer;
     int64_t buffer_row, first_row, n; /* tokens: in the buffer; of the item */
     bool last;                        /* of its item */
@@ -93,18 +99,27 @@ enum qv_job_state {
     QV_JOB_DONE,    /* and nobody holds it: it is no more */
 };
 
+/* Pieces that wait for chunks of one capacity. */
+struct qv_job_pack {
+    struct qv_job_pack *next; /* among all there are */
+    qv_plan_options options;
+    size_t users;              /* items */
+    struct qv_job_queue queue; /* oldest first */
+};
+
 struct qv_job_item {
     struct qv_job_item *next, **link; /* among all there are */
     qv_job_source source;
     qv_clip_options clip_options;
     qv_clip *clip; /* the reader's */
     qv_clip_info info;
-    bool has_info, packed;
+    bool has_info;
     qv_item
         whole; /* the source's, or of a clip its grid and number of frames; zeros before it is open */
     int64_t n_tokens;
-    int64_t piece_pairs;     /* of all pieces but the last */
-    qv_plan_options options; /* of its plan */
+    qv_capacity pair;         /* what a frame pair takes */
+    int64_t piece_pairs;      /* of all pieces that are read but the last */
+    struct qv_job_pack *pack; /* that its pieces go to; NULL: it has not been decided */
     double *timestamps_s;
     struct qv_job_piece end; /* what tells of a failure */
     /* under the lock */
@@ -138,8 +153,7 @@ struct qv_job_chunk {
     struct qv_job_buffer *buffer;
     struct qv_job_piece *pieces[QV_PACK_ITEMS];
     size_t n;
-    int64_t rows;
-    bool packed;
+    bool more; /* waited that did not fit */
     double device_s;
 };
 
@@ -152,6 +166,8 @@ struct qv_job_device {
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
     int64_t ahead, n_pushed, n_pulled;
+    qv_capacity last;                             /* what its last chunk took, */
+    int64_t repeats;                              /* as so many before that did */
     struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
     struct qv_job_clock busy;                     /* under the lock */
 };
@@ -168,9 +184,8 @@ struct qv_job_worker {
 struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
-    qv_plan_options pack;  /* of the plan that small items are packed in; rows 0: none are packed */
-    qv_capacity pack_item; /* the most that one of them takes */
-    int64_t usual_tokens;  /* of a chunk that no item is larger than */
+    qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
+    int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
@@ -188,12 +203,10 @@ struct qv_job {
     qv_error error;
     struct qv_job_item *items; /* that are not done */
     size_t n_items;
-    struct qv_job_queue sources;               /* items to be read */
-    struct qv_job_queue packed[QV_JOB_INPUTS]; /* small pieces, by qv_input */
-    qv_capacity waits[QV_JOB_INPUTS];          /* what the small ones are together */
-    struct qv_job_queue large;                 /* pieces that are chunks */
-    struct qv_job_queue told;                  /* pieces for the sink */
-    struct qv_job_queue failures;              /* items' ends */
+    struct qv_job_queue sources;  /* items to be read */
+    struct qv_job_pack *packs;    /* that items which are not done go to */
+    struct qv_job_queue told;     /* pieces for the sink */
+    struct qv_job_queue failures; /* items' ends */
     int n_reading;
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
@@ -230,10 +243,10 @@ void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, c
  * call of the sink. Returns its state: with QV_JOB_FAILED the caller has the last call made;
  * with QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Counts one small piece more among those that wait, or (sign -1) one less. */
-void qv_job_count(qv_capacity *all, const qv_capacity *one, int sign);
-void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
-void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece); /* and its frames */
+/* What n frame pairs of the piece's item take. */
+qv_capacity qv_job_size(const struct qv_job_piece *piece, int64_t n);
+void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece); /* a piece's hold of them */
+void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);  /* and its frames */
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
@@ -244,11 +257,14 @@ void *qv_job_compute(void *device);
 void *qv_job_sink_thread(void *worker);
 
 /* item.c */
-void qv_job_free_item(struct qv_job_item *item);
+void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* under the lock */
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* from the list of all */
-/* Decides on the plan that suits the item's grid. QV_EINVAL: the grid cannot be. */
-qv_status qv_job_decide(const qv_job *job, struct qv_job_item *item, const char *name,
-                        qv_error *err);
+/* Decides which chunks the item's frame pairs go to. QV_EINVAL: the grid cannot be. */
+qv_status qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
+
+/* chunk.c: under the lock. Fills a device's next chunk with the oldest of what may go, and what fits beside
+ * it; false: nothing may, before *wait_s seconds are over. No memory ends the job. */
+bool qv_job_choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s);
 
 /* device.c */
 qv_status qv_job_device_open(struct qv_job_device *d, qv_error *err); /* the plan for packs */

@@ -26,10 +26,9 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 
 /* Whether there is room for a piece among those that are ready. */
 static bool
-has_place(const qv_job *job, const struct qv_job_item *item)
+has_place(const struct qv_job_item *item)
 {
-    return item->packed ? job->packed[item->options.input].n < QV_PACK_ITEMS
-                        : item->ready < QV_JOB_LARGE_READY && job->large.n < job->large.room;
+    return item->ready < QV_JOB_READY && item->pack->queue.n < item->pack->queue.room;
 }
 
 /* Waits until there is so much memory, in the order in which readers ask, so that a large piece gets it
@@ -52,7 +51,7 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && !has_place(job, item))
+    while (!is_over(job, item) && !has_place(item))
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
         wait_for_memory(job, bytes);
@@ -71,8 +70,7 @@ static void
 put_ready(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_item *item = piece->item;
-    const qv_input input = item->options.input;
-    struct qv_job_queue *queue = item->packed ? &job->packed[input] : &job->large;
+    struct qv_job_queue *queue = &item->pack->queue;
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
     while (!job->stopping && queue->n == queue->room)
@@ -85,8 +83,6 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
         item->holders++;
         item->ready++;
         qv_job_queue_put(queue, piece);
-        if (item->packed)
-            qv_job_count(&job->waits[input], &piece->size, 1);
         qv_job_wake(job, QV_JOB_DEVICES);
     }
     pthread_mutex_unlock(&job->lock);
@@ -102,8 +98,7 @@ make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
     if (piece) {
         piece->item = item;
         piece->part =
-            qv_item_piece(model, item->options.input, &item->whole, pair, item->piece_pairs);
-        piece->size = qv_item_size(model, piece->part.grid_thw);
+            qv_item_piece(model, item->pack->options.input, &item->whole, pair, item->piece_pairs);
         piece->first_row = pair * tokens;
         piece->n = piece->part.grid_thw[0] * tokens;
         piece->last = pair + piece->part.grid_thw[0] == pairs;
@@ -162,14 +157,33 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
         *more = !is_over_now(job, item);
         if (!*more)
             return QV_OK;
-        qv_status status = qv_clip_read(item->clip, (uint8_t *)piece->own + (size_t)n * frame, 1,
-                                        &got, item->timestamps_s + first + n, err);
+        qv_status status =
+            qv_clip_read(item->clip, (uint8_t *)piece->frames->at + (size_t)n * frame, 1, &got,
+                         item->timestamps_s + first + n, err);
         if (status)
             return status;
         if (!got)
             return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
                            name_of(item));
     }
+    return QV_OK;
+}
+
+/* Memory for a piece's frames, which it has then. */
+static qv_status
+hold_frames(struct qv_job_piece *piece, size_t bytes, qv_error *err)
+{
+    struct qv_job_frames *frames = malloc(sizeof *frames);
+    void *at = malloc(bytes);
+    if (!frames || !at) {
+        free(frames);
+        free(at);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames", name_of(piece->item),
+                       (long long)piece->part.n_frames);
+    }
+    *frames = (struct qv_job_frames){ .at = at, .bytes = bytes, .users = 1 };
+    piece->frames = frames;
+    piece->part.data = at;
     return QV_OK;
 }
 
@@ -189,11 +203,9 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
         return QV_OK;
     }
     const double began_s = qv_seconds();
-    piece->own_bytes = bytes;
-    piece->part.data = piece->own = malloc(bytes);
-    qv_status status = piece->own ? read_frames(job, item, piece, first, more, err)
-                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
-                                            name_of(item), (long long)piece->part.n_frames);
+    qv_status status = hold_frames(piece, bytes, err);
+    if (!status)
+        status = read_frames(job, item, piece, first, more, err);
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
     pthread_mutex_lock(&job->lock);

@@ -44,8 +44,8 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
     for (int i = 0; i < job->model.n_deepstack; i++)
         r->deepstack[i] = (const char *)t->deepstack[i] + at;
     r->timestamps_s = piece->last ? piece->item->timestamps_s : NULL;
-    r->frames = piece->own;
-    r->n_frames = piece->own ? piece->part.n_frames : 0;
+    r->frames = piece->frames ? piece->part.data : NULL;
+    r->n_frames = piece->frames ? piece->part.n_frames : 0;
 }
 
 /* Calls the sink. The lock is held before and after, and given back meanwhile. */

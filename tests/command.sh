@@ -430,7 +430,7 @@ printf '1,4,4\n1,3,4\n' > grids.txt
 expect 3 'grids.txt:2: an item: grid_thw is 1,3,4' "$qwenvit" bench tower --model synthetic \
     --pack grids.txt $quick
 echo '1,16,16' > grids.txt
-expect 3 'grids.txt:1: 256 patches of 1 frame pairs; a chunk takes 64' "$qwenvit" bench tower \
+expect 3 'grids.txt:1: 256 patches of a frame pair; a chunk takes 64' "$qwenvit" bench tower \
     --model synthetic --pack grids.txt --chunk-rows 64 $quick
 expect 2 '--lowering is "sideways"' "$qwenvit" bench conv3d --lowering sideways
 printf 'good: d=2 h=2 w=2 c=2 o=2 kernel=1,1,1\nbad: d=2 h=2 w=2 kernal=1,1,1\n' > shapes.txt

@@ -571,6 +571,39 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
+/* A cache that was filled by another rule of packing, or before there was one, is never gone on with. */
+static void
+test_packing(const qv_model_info *model, const qv_clip_options *clip)
+{
+    static const char field[] = "\"packing\":\"pairs\",";
+    static const struct {
+        const char *field, *words;
+    } other[] = {
+        { "", "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|go on with" },
+        { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|--out" }
+    };
+    char *by = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_made_by(model, 3072, clip, &by, &err), QV_OK);
+    const char *at = strstr(by, field);
+    assert_non_null(at);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        char before[2000], name[20];
+        qv_cache_writer *w = NULL;
+        snprintf(before, sizeof before, "%.*s%s%s", (int)(at - by), by, other[i].field,
+                 at + strlen(field));
+        snprintf(name, sizeof name, "packing-%zu", i);
+        const char *dir = temp_path(name);
+        const qv_cache_writer_options o = { .layout = tiny, .made_by = before };
+        assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+        close_writer(&w);
+        expect_refused(dir, &tiny, by, QV_EFORMAT, other[i].words);
+        assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK); /* by its own rule */
+        close_writer(&w);
+    }
+    free(by);
+}
+
 /* What a model and sampling say of themselves, and that a cache of others is told apart by it. */
 static void
 test_made_by(void **state)
@@ -593,6 +626,8 @@ test_made_by(void **state)
     assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
+    clip.max_pixels = 0;
+    test_packing(&model, &clip);
     assert_int_equal(qv_cache_made_by(&model, 3072, NULL, &by, &err), QV_EINVAL);
 }
 

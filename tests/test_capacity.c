@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "model/capacity.h"
+#include "model/packer.h"
 
 /* Of backends as they are, and what could be. */
 static const struct qv_caps devices[] = {
@@ -24,6 +25,11 @@ static const struct qv_caps devices[] = {
 static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 static const int64_t merges[] = { 1, 2, 3 };
+
+/* Of devices: every capacity gives the same bits, but dense ones, or each gives its own. */
+static const struct qv_capacity_bits same,
+    dense_differs = { .dense = true },
+    all_differ = { .rows = QV_NOT_SEEN, .gemm_rows = QV_NOT_SEEN };
 
 static bool
 fits(const struct qv_capacity *chunk, const struct qv_config *c, const int64_t grid_thw[3])
@@ -40,18 +46,20 @@ buckets_are_a_ladder(void **state)
         for (int m = 0; m < 3; m++) {
             const struct qv_caps *caps = &devices[d];
             int64_t area = merges[m] * merges[m], before = 0, n = 0;
+            int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
             int64_t step = (caps->bucket_rows + area - 1) / area * area;
             for (int64_t rows = 1; rows <= 70000; rows++) {
                 int64_t bucket = qv_capacity_bucket(caps, merges[m], rows);
                 assert_true(bucket >= rows && bucket >= caps->least_rows && bucket >= before);
                 assert_true(bucket % area == 0 && bucket % step == 0);
                 assert_int_equal(qv_capacity_bucket(caps, merges[m], bucket), bucket);
-                if (before && bucket != before) /* the next one: an eighth, or the least step */
-                    assert_true((bucket - before) * 8 <= before || bucket - before == step);
-                n += bucket != before;
+                if (before && bucket != before) /* the next one: a part, or the least step */
+                    assert_true((bucket - before) * (2 * before > own ? 32 : 8) <= before ||
+                                bucket - before == step);
+                n += bucket != before && 2 * bucket <= own;
                 before = bucket;
             }
-            assert_true(n <= 120); /* a handful of plans for a device's chunk, and few beyond */
+            assert_true(n <= 64); /* a handful of plans up to half of the device's chunk */
             assert_true(qv_capacity_bucket(caps, merges[m], 1 << 22) >= 1 << 22);
         }
 }
@@ -85,7 +93,7 @@ an_item_alone_has_its_own_bucket(void **state)
         for (int i = 0; i < 6 * 6 * 5; i++) {
             const int64_t g[3] = { pairs[i / 36], sides[i / 6 % 6], sides[i % 6] };
             const struct qv_caps *caps = &devices[d];
-            struct qv_capacity c = qv_capacity_alone(caps, &plain, g);
+            struct qv_capacity c = qv_capacity_alone(caps, &plain, &same, g);
             int64_t segment = g[1] * g[2], rows = g[0] * segment;
             int64_t chunk = qv_capacity_bucket(caps, 2, caps->chunk_rows);
             assert_true(c.segments >= 1 && c.rows >= segment);
@@ -98,6 +106,11 @@ an_item_alone_has_its_own_bucket(void **state)
                 assert_int_equal(c.rows, c.segments * segment);
                 assert_true(c.rows <= chunk || c.segments == 1);
                 assert_true(c.rows + segment > chunk); /* no smaller than must be */
+                const struct qv_capacity ragged =
+                    qv_capacity_alone(caps, &plain, &dense_differs, g);
+                assert_int_equal(ragged.segment_rows, 0);
+                assert_int_equal(ragged.rows, qv_capacity_bucket(caps, 2, c.rows));
+                assert_true(ragged.segments >= c.segments);
             }
         }
 }
@@ -183,44 +196,45 @@ static const int64_t images[64][2] = {
     { 18, 40 }, { 38, 30 }, { 76, 42 }, { 22, 18 }, { 70, 28 }, { 48, 24 }, { 44, 24 }, { 54, 60 },
 };
 
-/* Chunk after chunk as an encoder does; each item goes once, the oldest with the next chunk. Rows of
- * all chunks but the last, over those that they have room for. */
+/* Items of which each has `pairs` frame pairs, chunk after chunk as an encoder does: every pair goes once, an
+ * item's in their order, the oldest item's with the next chunk. Rows of all chunks but the last, over those
+ * that they have room for. */
 static double
-fill_of(const struct qv_capacity *capacity, const qv_capacity *items, size_t n)
+fill_of(const struct qv_capacity *capacity, const qv_pack_run *items, size_t n)
 {
     enum { MOST = 4096 };
-    static bool gone[MOST];
-    static qv_capacity waiting[QV_PACK_ITEMS];
-    static size_t numbers[QV_PACK_ITEMS];
-    size_t chosen[QV_PACK_ITEMS], n_waiting = 0, next = 0, chunks = 0;
+    static int64_t gone[MOST];
+    static struct qv_packer p;
+    struct qv_pack_piece pieces[QV_PACK_ITEMS];
+    size_t next = 0, chunks = 0;
     int64_t full = 0, last = 0;
     assert_true(n <= MOST);
     memset(gone, 0, sizeof gone);
-    while (next < n || n_waiting) {
-        while (next < n && n_waiting < QV_PACK_ITEMS)
-            numbers[n_waiting] = next, waiting[n_waiting++] = items[next++];
-        size_t used = qv_pack_choose(capacity, waiting, n_waiting, chosen);
-        int64_t rows = 0, segments = 0;
-        assert_true(used >= 1 && chosen[0] == 0);
+    p.n = 0;
+    while (next < n || p.n) {
+        while (next < n && qv_packer_add(&p, next, &items[next].pair, items[next].pairs))
+            next++;
+        const size_t oldest = p.pieces[0].item, used = qv_packer_next(&p, capacity, pieces);
+        struct qv_capacity all = { 0 };
+        assert_true(used >= 1 && pieces[0].item == oldest);
         for (size_t i = 0; i < used; i++) {
-            assert_true(chosen[i] < n_waiting && (i == 0 || chosen[i] > chosen[i - 1]));
-            rows += waiting[chosen[i]].rows;
-            segments += waiting[chosen[i]].segments;
-            assert_false(gone[numbers[chosen[i]]]);
-            gone[numbers[chosen[i]]] = true;
+            const struct qv_pack_piece *piece = &pieces[i];
+            const qv_capacity *pair = &items[piece->item].pair;
+            assert_true(piece->n > 0 && (i == 0 || piece->item > pieces[i - 1].item));
+            assert_int_equal(gone[piece->item], piece->first);
+            gone[piece->item] += piece->n;
+            all.rows += piece->n * pair->rows;
+            all.segments += piece->n * pair->segments;
+            all.windows += piece->n * pair->windows;
         }
-        assert_true(rows <= capacity->rows && segments <= capacity->segments);
-        for (size_t i = used; i-- > 0;) {
-            const size_t at = chosen[i], behind = --n_waiting - at;
-            memmove(&waiting[at], &waiting[at + 1], behind * sizeof *waiting);
-            memmove(&numbers[at], &numbers[at + 1], behind * sizeof *numbers);
-        }
+        assert_true(all.rows <= capacity->rows && all.segments <= capacity->segments &&
+                    all.windows <= capacity->windows);
         full += last;
-        last = rows;
+        last = all.rows;
         chunks++;
     }
     for (size_t i = 0; i < n; i++)
-        assert_true(gone[i]);
+        assert_int_equal(gone[i], items[i].pairs);
     return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->rows : 1;
 }
 
@@ -232,9 +246,9 @@ images_of_many_sizes_fill_chunks(void **state)
         int64_t rows;
         double fill;
     } cases[] = { { 6144, 0.97 }, { 24576, 0.99 }, { 32768, 0.99 } };
-    qv_capacity waiting[64];
+    qv_pack_run waiting[64];
     for (size_t i = 0; i < 64; i++)
-        waiting[i] = (qv_capacity){ .rows = images[i][0] * images[i][1], .segments = 1 };
+        waiting[i] = (qv_pack_run){ { .rows = images[i][0] * images[i][1], .segments = 1 }, 1 };
     for (size_t i = 0; i < 3; i++) {
         struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
         assert_int_equal(c.rows, cases[i].rows);
@@ -250,9 +264,9 @@ small_images_fill_large_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static qv_capacity waiting[N];
+    static qv_pack_run waiting[N];
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (qv_capacity){ .rows = 256, .segments = 1 };
+        waiting[i] = (qv_pack_run){ { .rows = 256, .segments = 1 }, 1 };
     for (int d = 3; d < N_DEVICES; d++) {
         struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
         if (c.rows % 256 == 0)
@@ -260,36 +274,92 @@ small_images_fill_large_chunks(void **state)
     }
 }
 
-/* Where segments are free rows alone bound a chunk, of windows too; which items are packed is as
- * elsewhere. */
+/* Frame pairs are packed and not clips, so that of small ones hardly anything of a chunk is empty, however long
+ * clips are. */
+static void
+pairs_of_clips_fill_chunks(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    static qv_pack_run waiting[N];
+    const struct qv_capacity c = qv_capacity_pack(&devices[4], &plain, 0);
+    uint32_t seed = 7;
+    for (size_t i = 0; i < N; i++)
+        waiting[i] = (qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
+    assert_true(fill_of(&c, waiting, N) >= 0.97);
+    for (int turn = 0; turn < 4; turn++) {
+        for (size_t i = 0; i < N; i++) {
+            seed = seed * 1664525 + 1013904223;
+            const int64_t rows = 96 + 4 * ((seed >> 8) % ((c.rows / 8 - 96) / 4));
+            waiting[i] = (qv_pack_run){ { .rows = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
+        }
+        const double fill = fill_of(&c, waiting, N);
+        printf("pairs up to an eighth: %.3f full\n", fill);
+        assert_true(fill >= 0.97);
+    }
+}
+
+/* Where segments are free rows alone bound a chunk, of windows too; where pairs go is as elsewhere. */
 static void
 free_segments_fill_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static qv_capacity waiting[N];
+    static qv_pack_run waiting[N];
     static const struct qv_config windowed = { .patch = 14, .merge = 2, .window = 112 };
-    static const int64_t grids[][2] = { { 4, 6 },   { 8, 8 },   { 6, 14 }, { 10, 10 },
-                                        { 12, 18 }, { 16, 20 }, { 20, 20 } };
+    static const int64_t grids[][2] = { { 4, 6 },   { 8, 8 },   { 6, 14 },  { 10, 10 },
+                                        { 12, 18 }, { 16, 20 }, { 20, 20 }, { 2, 300 } };
     const struct qv_caps *free = &devices[N_DEVICES - 1];
     struct qv_caps costly = *free;
     costly.free_segments = false;
     for (size_t family = 0; family < 2; family++) {
         const struct qv_config *c = family ? &windowed : &plain;
-        const struct qv_capacity pack = qv_capacity_pack(free, c, 0);
-        const struct qv_capacity most_of_one = qv_capacity_pack_item(free, c, 0);
-        const struct qv_capacity usual = qv_capacity_pack(&costly, c, 0);
         for (size_t size = 0; size < sizeof grids / sizeof *grids; size++) {
             const int64_t g[3] = { 1, grids[size][0], grids[size][1] }, rows = g[1] * g[2];
+            const struct qv_capacity pair = qv_capacity_of(c, g);
+            const struct qv_capacity pack = qv_capacity_for_pairs(free, c, &same, 0, &pair);
+            assert_int_equal(pack.rows, qv_capacity_for_pairs(&costly, c, &same, 0, &pair).rows);
             for (size_t i = 0; i < N; i++)
-                waiting[i] = qv_capacity_of(c, g);
-            const double fill = fill_of(&pack, waiting, N), most = (double)(640 / rows * rows);
-            if (fill != most / 640)
+                waiting[i] = (qv_pack_run){ pair, 1 };
+            const double fill = fill_of(&pack, waiting, N);
+            if (fill != (double)(pack.rows / rows * rows) / (double)pack.rows)
                 fail_msg("%lldx%lld: %.3f full", (long long)g[1], (long long)g[2], fill);
-            for (int64_t pairs = 1; pairs < 40; pairs++) {
-                const int64_t whole[3] = { pairs, g[1], g[2] };
-                assert_int_equal(fits(&most_of_one, c, whole), fits(&usual, c, whole));
+        }
+    }
+}
+
+/* Where another number of rows has other bits, pairs that would leave much of a pack empty have a capacity of
+ * their own, of a short list; else a part of the pack is taken for them. What does not fit has its own. */
+static void
+pairs_that_leave_much_empty_have_their_own(void **state)
+{
+    (void)state;
+    for (int d = 0; d < N_DEVICES; d++) {
+        const struct qv_caps *caps = &devices[d];
+        const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
+        int64_t list[64], n = 0;
+        for (int64_t rows = 4; rows <= 3 * pack.rows; rows += 4) {
+            const struct qv_capacity pair = { .rows = rows, .segments = 1, .segment_rows = rows };
+            const struct qv_capacity own =
+                qv_capacity_for_pairs(caps, &plain, &all_differ, 0, &pair);
+            const struct qv_capacity any = qv_capacity_for_pairs(caps, &plain, &same, 0, &pair);
+            const int64_t filled = own.rows / rows * rows, step = caps->bucket_rows;
+            assert_true(own.segments >= own.rows / rows || rows < 96);
+            assert_int_equal(own.segment_rows, 0);
+            assert_int_equal(any.rows,
+                             rows <= pack.rows ? pack.rows : qv_capacity_bucket(caps, 2, rows));
+            if (10 * (pack.rows / rows * rows) >= 9 * pack.rows) {
+                assert_true(qv_capacity_equal(&own, &pack));
+                continue;
             }
+            assert_true(filled * 33 >= own.rows * 32 || own.rows - filled <= 2 * step);
+            assert_true(rows > pack.rows || (own.rows < pack.rows && 2 * own.rows > pack.rows));
+            int64_t i = 0;
+            while (i < n && list[i] != own.rows)
+                i++;
+            if (i == n && own.rows < pack.rows)
+                list[n++] = own.rows;
+            assert_true(n <= 32);
         }
     }
 }
@@ -317,24 +387,95 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
     }
 }
 
+/* Where plans are slow to make the same few serve all chunks: halves and so on of a pack for what is left at
+ * the end, and what suits its size for pairs that leave much of it empty. */
+static void
+parts_are_few_where_plans_are_slow(void **state)
+{
+    (void)state;
+    const struct qv_caps *caps = &devices[4];
+    const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
+    static const int64_t cases[][3] = { { 760, 768, 768 },       { 1024, 1536, 1024 },
+                                        { 6080, 6144, 6144 },    { 6145, 12288, 6272 },
+                                        { 8160, 12288, 8192 },   { 11000, 12288, 11008 },
+                                        { 11059, 12288, 11264 }, { 11060, 12288, 12288 },
+                                        { 12288, 12288, 12288 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct qv_capacity used = { .rows = cases[i][0], .segments = 1 };
+        for (int more = 0; more < 2; more++) {
+            const struct qv_capacity part =
+                qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
+            if (part.rows != cases[i][1 + more])
+                fail_msg("%lld patches take %lld", (long long)used.rows, (long long)part.rows);
+            assert_int_equal(
+                qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
+                pack.rows);
+        }
+    }
+}
+
+/* Chunks of pairs of one size are dense once enough of them came that a plan pays, where the bits are those of
+ * packs. */
+static void
+chunks_that_are_alike_are_dense(void **state)
+{
+    (void)state;
+    static const struct {
+        int device;
+        int64_t repeats;
+        const struct qv_capacity_bits *bits;
+        bool dense;
+    } cases[] = { { 4, 31, &same, false },
+                  { 4, 32, &same, true },
+                  { 4, 99, &dense_differs, false },
+                  { 4, 99, &all_differ, false },
+                  { 4, 99, NULL, true },
+                  { 6, 0, &same, false },
+                  { 6, 1, &same, true },
+                  { 6, 1, &all_differ, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_caps caps = devices[cases[i].device];
+        caps.quick_plans = cases[i].device == 6;
+        const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
+        const int64_t rows = pack.rows / 4 - 4;
+        struct qv_capacity used = { .rows = 4 * rows, .segments = 4, .segment_rows = rows };
+        const struct qv_capacity part = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
+                                                              &used, true, cases[i].repeats);
+        assert_int_equal(qv_capacity_equal(&part, &used), cases[i].dense);
+        used.segment_rows = 0; /* of several sizes */
+        assert_int_equal(qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, true,
+                                               cases[i].repeats)
+                             .segment_rows,
+                         0);
+    }
+}
+
 /* Segments bound a chunk as rows do; what is older goes first though others would fill it better. */
 static void
 the_oldest_is_never_left(void **state)
 {
     (void)state;
     const struct qv_capacity c = { .rows = 100, .segments = 4 };
-    const qv_capacity waiting[] = { { 4, 1, 0, 0 },  { 100, 1, 0, 0 }, { 90, 2, 0, 0 },
-                                    { 10, 1, 0, 0 }, { 2, 1, 0, 0 },   { 2, 1, 0, 0 } };
-    size_t chosen[QV_PACK_ITEMS];
-    assert_int_equal(qv_pack_choose(&c, waiting, 6, chosen), 3); /* 4, 90 and a 2 */
-    assert_int_equal(chosen[0], 0);
-    assert_int_equal(chosen[1], 2);
-    assert_int_equal(chosen[2], 4);
-    assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, chosen), 1);
-    assert_int_equal(qv_pack_choose(&c, waiting, 0, chosen), 0);
-    const qv_capacity clips[] = { { 8, 3, 0, 0 }, { 50, 2, 0, 0 }, { 8, 1, 0, 0 } };
-    assert_int_equal(qv_pack_choose(&c, clips, 3, chosen), 2);
-    assert_int_equal(chosen[1], 2);
+    const qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
+                                    { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
+                                    { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
+    int64_t taken[QV_PACK_ITEMS];
+    assert_int_equal(qv_pack_choose(&c, waiting, 6, taken), 3); /* 4, 90 and a 2 */
+    assert_true(taken[0] == 1 && taken[2] == 1 && taken[4] == 1 && !taken[1] && !taken[5]);
+    assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, taken), 1);
+    assert_int_equal(qv_pack_choose(&c, waiting, 0, taken), 0);
+    const qv_pack_run clips[] = { { { 8, 1, 0, 0 }, 3 },
+                                  { { 50, 2, 0, 0 }, 1 },
+                                  { { 8, 1, 0, 0 }, 1 } };
+    assert_int_equal(qv_pack_choose(&c, clips, 3, taken), 2);
+    assert_int_equal(taken[2], 1);
+    const qv_pack_run long_ones[] = { { { 30, 1, 0, 0 }, 9 }, { { 5, 1, 0, 0 }, 7 } };
+    assert_int_equal(qv_pack_choose(&c, long_ones, 2, taken), 2);
+    assert_true(taken[0] == 3 && taken[1] == 1);
+    /* of one item two runs may wait: the older goes first, whole, before some of the younger does */
+    const qv_pack_run two[] = { { { 20, 0, 0, 0 }, 2 }, { { 20, 0, 0, 0 }, 4 } };
+    assert_int_equal(qv_pack_choose(&c, two, 2, taken), 2);
+    assert_true(taken[0] == 2 && taken[1] == 3);
 }
 
 /* Windows of 112 pixels, 8x8 patches: they are counted with their edges, and bound a chunk too. */
@@ -352,19 +493,21 @@ windows_bound_a_chunk(void **state)
         assert_int_equal(qv_capacity_of(&c, g).windows, grids[i].windows);
         assert_int_equal(qv_capacity_of(&plain, g).windows, 0);
         for (int d = 0; d < N_DEVICES; d++) {
-            struct qv_capacity alone = qv_capacity_alone(&devices[d], &c, g);
+            struct qv_capacity alone = qv_capacity_alone(&devices[d], &c, &same, g);
             const int64_t pairs = alone.segment_rows ? alone.segments : g[0];
             assert_true(alone.windows >= grids[i].windows / g[0] * pairs);
-            assert_int_equal(qv_capacity_alone(&devices[d], &plain, g).windows, 0);
+            assert_int_equal(qv_capacity_alone(&devices[d], &plain, &same, g).windows, 0);
         }
     }
     const struct qv_capacity pack = { .rows = 1000, .segments = 100, .windows = 10 };
     assert_true(fits(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
     assert_false(fits(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
-    const qv_capacity waiting[] = { { 36, 1, 0, 9 }, { 16, 1, 0, 4 }, { 8, 1, 0, 1 } };
-    size_t chosen[QV_PACK_ITEMS];
-    assert_int_equal(qv_pack_choose(&pack, waiting, 3, chosen), 2);
-    assert_int_equal(chosen[1], 2);
+    const qv_pack_run waiting[] = { { { 36, 1, 0, 9 }, 1 },
+                                    { { 16, 1, 0, 4 }, 1 },
+                                    { { 8, 1, 0, 1 }, 1 } };
+    int64_t taken[QV_PACK_ITEMS];
+    assert_int_equal(qv_pack_choose(&pack, waiting, 3, taken), 2);
+    assert_int_equal(taken[2], 1);
 }
 
 /* Whatever they are: every one goes, into chunks that hold it. */
@@ -373,15 +516,13 @@ any_items_go_in_turn(void **state)
 {
     (void)state;
     enum { N = 2000 };
-    static qv_capacity waiting[N];
+    static qv_pack_run waiting[N];
     const struct qv_capacity c = { .rows = 640, .segments = 8 };
     uint32_t seed = 1;
     for (size_t i = 0; i < N; i++) {
         seed = seed * 1664525 + 1013904223;
-        int64_t segments = 1 + (seed >> 24) % 8;
-        waiting[i] =
-            (qv_capacity){ segments * (4 + 4 * (int64_t)((seed >> 8) % 20)), segments, 0, 0 };
-        assert_true(waiting[i].rows <= c.rows);
+        const int64_t rows = 4 + 4 * (int64_t)((seed >> 8) % 160);
+        waiting[i] = (qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
     }
     fill_of(&c, waiting, N);
 }
@@ -398,8 +539,12 @@ main(void)
         cmocka_unit_test(small_is_what_fits),
         cmocka_unit_test(images_of_many_sizes_fill_chunks),
         cmocka_unit_test(small_images_fill_large_chunks),
+        cmocka_unit_test(pairs_of_clips_fill_chunks),
         cmocka_unit_test(free_segments_fill_chunks),
+        cmocka_unit_test(pairs_that_leave_much_empty_have_their_own),
         cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
+        cmocka_unit_test(parts_are_few_where_plans_are_slow),
+        cmocka_unit_test(chunks_that_are_alike_are_dense),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

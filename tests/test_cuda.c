@@ -361,6 +361,54 @@ recorded_is_step_by_step(void **state)
     tiny_close(&t);
 }
 
+/* A clip by itself, larger than a chunk or not, against the same among others, whose frame pairs it then shares
+ * chunks with: in bf16 the same bits, whatever the size of heads. */
+static void
+check_pairs(const char *dir)
+{
+    static const int64_t grids[][3] = {
+        { 9, 40, 46 }, { 2, 20, 36 }, { 5, 30, 50 }, { 1, 60, 90 }
+    };
+    enum { CLIPS = sizeof grids / sizeof *grids };
+    struct tiny t = tiny_open_family(dir, "cuda", QV_BF16, 0);
+    const size_t row = (size_t)t.info.out_hidden * sizeof(uint16_t);
+    const qv_plan_options o = { .output = QV_BF16 };
+    qv_item items[CLIPS];
+    size_t n, all_bytes;
+    int64_t total = 0, first = 0;
+    for (uint32_t i = 0; i < CLIPS; i++) {
+        const int64_t *g = grids[i];
+        items[i] = (qv_item){ .data = tiny_frames(&t, 2 * g[0], g[1], g[2], i),
+                              .grid_thw = { g[0], g[1], g[2] } };
+        total += g[0] * g[1] * g[2] / 4;
+    }
+    char *all = tiny_encode(&t, QV_INPUT_FRAMES, items, CLIPS, &o, &all_bytes);
+    for (int i = 0; i < CLIPS; i++) {
+        const int64_t *g = grids[i], tokens = g[0] * g[1] * g[2] / 4;
+        char *alone = tiny_encode(&t, QV_INPUT_FRAMES, &items[i], 1, &o, &n);
+        for (int64_t j = 0; j < 1 + t.info.n_deepstack; j++)
+            if (memcmp(all + (size_t)(j * total + first) * row, alone + (size_t)(j * tokens) * row,
+                       (size_t)tokens * row) != 0)
+                fail_msg("%s: clip %d has other bits alone than packed, output %d", dir, i, (int)j);
+        first += tokens;
+        free(alone);
+        free((void *)(uintptr_t)items[i].data);
+    }
+    free(all);
+    tiny_close(&t);
+}
+
+static void
+pairs_are_the_same_bits_alone_and_packed(void **state)
+{
+    (void)state;
+    const char *real = getenv("QV_TEST_MODEL");
+    check_pairs(QV_GOLDEN "/qwen3_vl");
+    check_pairs(QV_GOLDEN "/qwen2_5_vl");
+    if (real)
+        check_pairs(real);
+}
+
 /* Black, white and the loudest frames: finite tokens. */
 static void
 extreme_frames_stay_finite(void **state)
@@ -647,6 +695,7 @@ main(void)
         cmocka_unit_test(conv3d_takes_device_memory),
         cmocka_unit_test(chunks_under_way_at_once),
         cmocka_unit_test(recorded_is_step_by_step),
+        cmocka_unit_test(pairs_are_the_same_bits_alone_and_packed),
         cmocka_unit_test(extreme_frames_stay_finite),
         cmocka_unit_test(kernels_have_names),
         cmocka_unit_test(memory_is_as_foretold),

@@ -165,7 +165,7 @@ room_for(const qv_model_info *info, int64_t tokens)
     return out;
 }
 
-/* Every layer of every clip in pixel_values; then the first clip again from its frames. */
+/* Every layer of every clip in pixel_values; what they give packed; then the first clip again from its frames. */
 static void
 check_family(const char *family, const char *backend, qv_dtype dtype)
 {
@@ -199,12 +199,24 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
         patches += thw[3 * i] * thw[3 * i + 1] * thw[3 * i + 2];
     }
     qv_tokens out = room_for(&info, patches / MERGE_AREA);
-    qv_plan_options options = { .hook = see_layer, .hook_user = &seen };
+    /* in one chunk, so that layers are seen in the order of the clips */
+    qv_plan_options options = { .capacity.rows = patches, .hook = see_layer, .hook_user = &seen };
     if (qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, &err))
         fail_msg("%s", err.text);
     see_outputs(&seen, &info, &out);
     check_all(expected, &seen, &info, patches, dtype, what);
     drop(&seen);
+
+    /* packed into chunks of the device's own size, and into small ones, in which clips lie in several */
+    for (int64_t rows = 0; rows <= 64; rows += 64) {
+        const qv_plan_options packed = { .capacity.rows = rows };
+        if (qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err))
+            fail_msg("%s", err.text);
+        see_outputs(&seen, &info, &out);
+        for (int i = 0; i < seen.n; i++)
+            check_layer(expected, &seen.layers[i], patches, dtype, what);
+        drop(&seen);
+    }
 
     items[0].data = frames;
     items[0].n_frames = f->shape[0];

@@ -120,39 +120,35 @@ static const size_t value_bytes[] = { [QV_INPUT_FRAMES] = 1,
                                       [QV_INPUT_PATCHES] = sizeof(float),
                                       [QV_INPUT_PATCHES_BF16] = sizeof(uint16_t) };
 
-/* A small item in a pack of its own; a larger one cut as a job with chunk_rows cuts it, or as the short case. */
+/* Frame pair by frame pair, each of which is the same bits wherever it lies, in the capacity that a job with
+ * chunks of so many rows takes for them. */
 static char *
-encode_alone(const struct tiny *t, qv_input input, const qv_item *item, qv_dtype output,
-             size_t *bytes)
+encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t rows,
+             qv_dtype output, size_t *bytes)
 {
-    const int64_t *g = item->grid_thw;
-    qv_plan_options pack = { .capacity.rows = ROWS, .input = input, .output = output };
+    const int64_t *g = item->grid_thw, pairs = g[0];
+    const int64_t area = t->info.merge_size * t->info.merge_size;
+    const qv_plan_options pack = { .capacity = qv_pack_capacity(t->model, rows, g),
+                                   .input = input,
+                                   .output = output };
     qv_plan *plan = tiny_plan(t, &pack);
-    const struct qv_capacity size = qv_item_size(t->model, g);
-    char *tokens;
-    if (qv_capacity_fits(&plan->packed_item, &size)) {
-        tokens = tiny_chunk(t, plan, item, 1, output, bytes);
-    } else if (g[1] * g[2] > ROWS) {
-        qv_plan_options o = { .output = output };
-        tokens = tiny_encode(t, input, item, 1, &o, bytes);
-    } else { /* by frame pairs, each of which is the same bits wherever it lies */
-        const int64_t area = t->info.merge_size * t->info.merge_size, pairs = g[0];
-        const size_t row = (size_t)t->info.out_hidden * qv_dtype_bytes(output);
-        const size_t pair_rows = (size_t)(g[1] * g[2] / area) * row;
-        const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) * value_bytes[input];
-        *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
-        tokens = malloc(*bytes);
-        assert_non_null(tokens);
-        for (int64_t p = 0; p < pairs; p++) {
-            qv_item piece = { .data = (const char *)item->data + (size_t)p * pair_bytes,
-                              .grid_thw = { 1, g[1], g[2] } };
-            size_t n;
-            char *one = tiny_chunk(t, plan, &piece, 1, output, &n);
-            for (int i = 0; i < 1 + t->info.n_deepstack; i++)
-                memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
-                       pair_rows);
-            free(one);
-        }
+    const size_t row = (size_t)t->info.out_hidden * qv_dtype_bytes(output);
+    const size_t pair_rows = (size_t)(g[1] * g[2] / area) * row;
+    const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) * value_bytes[input];
+    const bool still = item->is_image && input == QV_INPUT_FRAMES; /* every pair is its one frame */
+    *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
+    char *tokens = malloc(*bytes);
+    assert_non_null(tokens);
+    for (int64_t p = 0; p < pairs; p++) {
+        qv_item piece = *item;
+        piece.data = (const char *)item->data + (still ? 0 : (size_t)p * pair_bytes);
+        piece.grid_thw[0] = 1;
+        size_t n;
+        char *one = tiny_chunk(t, plan, &piece, 1, output, &n);
+        for (int i = 0; i < 1 + t->info.n_deepstack; i++)
+            memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
+                   pair_rows);
+        free(one);
     }
     qv_plan_free(&plan);
     return tokens;
@@ -182,7 +178,7 @@ mixed_make(const struct tiny *t, qv_dtype output)
         s->item.data =
             of ? patches(rows_of(&s->item) * t->info.row_dim, kinds[of].dtype, (uint32_t)i)
                : tiny_frames(t, mix[i].is_image ? 1 : 2 * g[0], g[1], g[2], (uint32_t)i);
-        m->alone[i] = encode_alone(t, kinds[of].input, &s->item, output, &m->bytes[i]);
+        m->alone[i] = encode_pairs(t, kinds[of].input, &s->item, ROWS, output, &m->bytes[i]);
     }
     return m;
 }
@@ -309,6 +305,138 @@ several_devices_share_the_work(void **state)
     }
 }
 
+/* ---- clips in several chunks ----------------------------------------------------------------- */
+
+enum { LONG = 24 };
+
+/* Clips of up to 16 frame pairs of five sizes, which chunks of 64 patches hold a few of. */
+struct longs {
+    qv_job_source sources[LONG];
+    char keys[LONG][24];
+    char *alone[LONG];
+};
+
+static struct longs *
+longs_make(const struct tiny *t)
+{
+    static const int64_t sides[][2] = { { 2, 4 }, { 4, 4 }, { 4, 6 }, { 2, 10 }, { 6, 6 } };
+    struct longs *l = calloc(1, sizeof *l);
+    assert_non_null(l);
+    for (int i = 0; i < LONG; i++) {
+        const int64_t g[3] = { 1 + i * 7 % 16, sides[i % 5][0], sides[i % 5][1] };
+        size_t bytes;
+        snprintf(l->keys[i], sizeof l->keys[i], "long %d", i);
+        l->sources[i] = (qv_job_source){ .key = l->keys[i],
+                                         .kind = QV_SOURCE_FRAMES,
+                                         .item = { .data = tiny_frames(t, 2 * g[0] - i % 2, g[1],
+                                                                       g[2], (uint32_t)i),
+                                                   .grid_thw = { g[0], g[1], g[2] },
+                                                   .n_frames = 2 * g[0] - i % 2 } };
+        qv_item whole =
+            l->sources[i].item; /* its odd last frame twice, as each pair by itself needs it */
+        uint8_t *even = tiny_frames(t, 2 * g[0], g[1], g[2], (uint32_t)i);
+        const size_t frame = (size_t)(g[1] * g[2] * t->info.patch_size * t->info.patch_size * 3);
+        if (i % 2)
+            memcpy(even + (size_t)(2 * g[0] - 1) * frame, even + (size_t)(2 * g[0] - 2) * frame,
+                   frame);
+        whole.data = even;
+        whole.n_frames = 0;
+        l->alone[i] = encode_pairs(t, QV_INPUT_FRAMES, &whole, ROWS, QV_F32, &bytes);
+        free(even);
+    }
+    return l;
+}
+
+static void
+longs_free(struct longs *l)
+{
+    for (int i = 0; i < LONG; i++) {
+        free((void *)(uintptr_t)l->sources[i].item.data);
+        free(l->alone[i]);
+    }
+    free(l);
+}
+
+/* What came of a clip, all of it or only its begin, is what its pairs give by themselves. */
+static void
+expect_begin(const struct tiny *t, const struct got *g, const char *alone)
+{
+    const size_t row = (size_t)t->info.out_hidden * sizeof(float);
+    for (int i = 0; i < 1 + t->info.n_deepstack && g->n; i++) {
+        const size_t at = (size_t)(i * g->n_tokens) * row;
+        if (!tiny_same(t, g->tokens + at, alone + at, (size_t)(g->n * t->info.out_hidden), QV_F32))
+            fail_msg("%s: its tokens are not those of its pairs", g->key);
+    }
+}
+
+enum ending { GOES_WELL, SINK_FAILS, IS_CANCELLED, ENDINGS };
+
+static void
+run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending how)
+{
+    struct collector *c = collector_make(t);
+    c->slow = how == IS_CANCELLED ? 2000 : 0;
+    c->fails = how == SINK_FAILS ? l->keys[9] : NULL; /* of 16 pairs, at the first of its calls */
+    c->how = QV_EIO;
+    qv_error err;
+    qv_job *job =
+        job_open(t, n_models, (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .sinks = 2 }, c);
+    for (int i = 0; i < LONG; i++)
+        job_add(job, &l->sources[i]);
+    qv_job_progress p = { 0 };
+    while (how == IS_CANCELLED && p.chunks < 5)
+        qv_job_get_progress(job, &p);
+    if (how == IS_CANCELLED) {
+        qv_job_cancel(job);
+        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        job_close(&job);
+    } else {
+        p = job_end(&job);
+        assert_int_equal(p.failed, how == SINK_FAILS);
+    }
+    int calls = 0, whole = 0;
+    for (int i = 0; i < LONG; i++) {
+        const struct got *g = find(c, l->keys[i]);
+        assert_int_equal(g->lasts, 1);
+        calls += g->calls;
+        whole += !g->status;
+        assert_true(g->status || g->n == g->n_tokens);
+        assert_true(g->cancelled == (g->status && how == IS_CANCELLED));
+        expect_begin(t, g, l->alone[i]);
+    }
+    assert_true(how == IS_CANCELLED || calls > LONG + 10); /* most lie in several chunks */
+    assert_true(how == IS_CANCELLED ? whole < LONG : whole == LONG - (how == SINK_FAILS));
+    if (how == GOES_WELL && t->model->ctx->caps.bucket_rows == 4) {
+        const double full =
+            (double)(p.rows - p.rest_rows) / (double)(p.capacity_rows - p.rest_capacity_rows);
+        assert_true(full >= 0.95); /* of as few as 64 patches */
+    }
+    collector_free(c);
+}
+
+/* Frame pairs are packed, so that a clip lies in several chunks: its tokens come in their order, all of one
+ * device, and are those of its pairs, where all goes well, its sink fails amid its calls, or the job is
+ * cancelled amid everybody's. */
+static void
+clips_lie_in_several_chunks(void **state)
+{
+    (void)state;
+    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+        struct tiny t[2];
+        if (!is_tried(test_backends[on]))
+            continue;
+        for (int i = 0; i < 2; i++)
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on], QV_F32, 1);
+        struct longs *l = longs_make(t);
+        for (int how = 0; how < ENDINGS; how++)
+            for (int n = 1; n <= 2; n++)
+                run_longs(t, n, l, (enum ending)how);
+        longs_free(l);
+        for (int i = 0; i < 2; i++)
+            tiny_close(&t[i]);
+    }
+}
+
 /* The windowed tower with windows of 8x8 patches, which no weight knows of. */
 static struct tiny
 open_large_windows(void)
@@ -368,7 +496,7 @@ thin_items_have_many_windows(void **state)
 }
 
 /* Small sources in a list fill chunks, and a few of them pay for no full one where a smaller has the same
- * bits: which capacity a device then takes is qv_capacity_for_part's to say. */
+ * bits: which capacity a device then takes is qv_capacity_for_chunk's to say. */
 static void
 few_pay_for_few(void **state)
 {
@@ -402,13 +530,14 @@ few_pay_for_few(void **state)
             const int64_t left = n % fit;
             const struct qv_capacity used = { .rows = left * rows, .segments = left };
             const struct qv_capacity part =
-                qv_capacity_for_part(caps, config, bits.by_place ? NULL : &bits, &pack, &used);
+                qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
+                                      false, 0);
             if (caps->free_segments)
                 assert_int_equal(fit, pack.rows / rows);
             /* a device that is quick may take what there is before all are added */
             assert_true(p.capacity_rows >= (int64_t)n * rows);
             if (p.chunks == (n + fit - 1) / fit && n % fit && n < fit)
-                assert_int_equal(p.capacity_rows, caps->quick_plans ? part.rows : pack.rows);
+                assert_int_equal(p.capacity_rows, part.rows);
             assert_true(n > 1 || p.chunks == 1);
             collector_free(c);
         }
@@ -1077,6 +1206,7 @@ main(void)
         cmocka_unit_test(packs_are_as_large_as_a_model_says),
         cmocka_unit_test(any_order_gives_the_same_bits),
         cmocka_unit_test(several_devices_share_the_work),
+        cmocka_unit_test(clips_lie_in_several_chunks),
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),
         cmocka_unit_test(sources_are_checked_when_they_are_added),

@@ -278,7 +278,7 @@ check_alone(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     int said = 0;
     for (int i = 0; i < N; i++) {
         struct qv_capacity own =
-            qv_capacity_alone(&p->t.ctx->caps, &p->t.model->config, p->items[i].grid_thw);
+            qv_capacity_alone(&p->t.ctx->caps, &p->t.model->config, bits, p->items[i].grid_thw);
         size_t bytes;
         if (!qv_capacity_same_bits(bits, &own, &p->plan->capacity))
             continue;

@@ -7,6 +7,14 @@
  * second step for the smallest there are. Where they are free there is room for as many as can be. */
 enum { USUAL_SEGMENT_ROWS = 96, LEAST_SEGMENTS = 8 };
 
+/* A bucket is at most this part of its rows above the one before. Rows that are empty in a large chunk
+ * cost more than a plan does in which there are fewer. */
+enum { SMALL_STEPS = 8, LARGE_STEPS = 32 };
+
+/* Chunks that are alike, after which a dense plan for them is made where that is slow: on an H200 it takes
+ * as long as two full chunks, and spares 3 to 8% of each. */
+enum { WORTH_A_PLAN = 32 };
+
 static int64_t
 at_least(int64_t a, int64_t b)
 {
@@ -19,14 +27,24 @@ round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+/* What the device packs pairs into where nothing else was asked for. */
+static int64_t
+own_rows(const struct qv_caps *caps)
+{
+    return caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
+}
+
 int64_t
 qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
-    int64_t step = round_up(caps->bucket_rows, merge * merge), eighth = step;
+    const int64_t least = round_up(caps->bucket_rows, merge * merge);
+    int64_t steps[2] = { least, least }; /* the second: of what fills half a chunk */
     rows = at_least(rows, caps->least_rows);
-    while (eighth * 16 <= rows)
-        eighth *= 2;
-    return round_up(rows, eighth);
+    for (int i = 0; i < 2; i++)
+        while (steps[i] * (i ? 2 * LARGE_STEPS : 2 * SMALL_STEPS) <= rows)
+            steps[i] *= 2;
+    const int64_t small = round_up(rows, steps[0]);
+    return 2 * small > own_rows(caps) ? round_up(rows, steps[1]) : small;
 }
 
 static int64_t
@@ -87,8 +105,7 @@ usual_windows(const struct qv_config *c, int64_t rows)
 struct qv_capacity
 qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
 {
-    const int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
-    rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own);
+    rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own_rows(caps));
     const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
     return (struct qv_capacity){ .rows = rows,
@@ -96,31 +113,69 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
                                  .windows = windows ? at_least(windows, most) : 0 };
 }
 
-struct qv_capacity
-qv_capacity_pack_item(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
+/* A bucket of so many rows, with room for all that `size` has. */
+static struct qv_capacity
+pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
+         const struct qv_capacity *size)
 {
-    struct qv_caps costly = *caps;
-    costly.free_segments = false;
-    return qv_capacity_pack(&costly, c, rows);
+    struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
+    const int64_t most = bucket.rows / (c->merge * c->merge);
+    if (size->segments > bucket.segments)
+        bucket.segments = most;
+    if (size->windows > bucket.windows)
+        bucket.windows = most;
+    return bucket;
+}
+
+/* Of the buckets up to `most` rows, and above half of that, the one that pairs of so many rows fill best. */
+static int64_t
+best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t rows)
+{
+    int64_t best = most;
+    for (int64_t r = qv_capacity_bucket(caps, merge, most / 2 + 1); r < most;
+         r = qv_capacity_bucket(caps, merge, r + 1))
+        if (r / rows * rows * best > best / rows * rows * r)
+            best = r;
+    return best;
+}
+
+/* Whether pairs of so many rows leave more than a tenth of a pack empty. */
+static bool
+leaves_much(const struct qv_capacity *pack, int64_t rows)
+{
+    return 10 * (pack->rows / rows * rows) < 9 * pack->rows;
 }
 
 struct qv_capacity
-qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c, const int64_t grid_thw[3])
+qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
+                      const struct qv_capacity_bits *bits, int64_t rows,
+                      const struct qv_capacity *pair)
+{
+    const struct qv_capacity pack = qv_capacity_pack(caps, c, rows);
+    struct qv_caps costly =
+        *caps; /* so that where pairs go does not depend on what segments cost */
+    costly.free_segments = false;
+    const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
+    const bool fits = qv_capacity_fits(&room, pair) > 0;
+    const bool others = bits->by_place || bits->rows != QV_NOT_SEEN; /* a part may take them */
+    if (fits && (others || !leaves_much(&pack, pair->rows)))
+        return pack;
+    rows = fits ? best_bucket(caps, c->merge, pack.rows, pair->rows) : pair->rows;
+    return pack_for(caps, c, rows, pair);
+}
+
+struct qv_capacity
+qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
+                  const struct qv_capacity_bits *bits, const int64_t grid_thw[3])
 {
     const int64_t chunk = qv_capacity_bucket(caps, c->merge, caps->chunk_rows);
     const struct qv_capacity item = qv_capacity_of(c, grid_thw);
-    if (item.rows <= chunk) {
-        struct qv_capacity bucket = qv_capacity_pack(caps, c, item.rows);
-        const int64_t most = bucket.rows / (c->merge * c->merge);
-        if (item.segments > bucket.segments)
-            bucket.segments = most;
-        if (item.windows > bucket.windows)
-            bucket.windows = most;
-        return bucket;
-    }
+    if (item.rows <= chunk)
+        return pack_for(caps, c, item.rows, &item);
     const int64_t pairs = at_least(chunk / item.segment_rows, 1);
     const int64_t full[3] = { pairs, grid_thw[1], grid_thw[2] };
-    return qv_capacity_of(c, full);
+    const struct qv_capacity dense = qv_capacity_of(c, full);
+    return bits->dense ? pack_for(caps, c, dense.rows, &dense) : dense;
 }
 
 struct qv_capacity_bits
@@ -166,4 +221,21 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
             return bucket;
     }
     return *pack;
+}
+
+struct qv_capacity
+qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
+                      const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
+                      const struct qv_capacity *used, bool more, int64_t repeats)
+{
+    struct qv_capacity part = *used;
+    if (used->segment_rows && repeats >= (caps->quick_plans ? 1 : WORTH_A_PLAN) &&
+        (!bits || qv_capacity_same_bits(bits, used, pack)))
+        return *used;
+    if (!caps->quick_plans && used->rows * 10 >= pack->rows * 9)
+        return *pack;
+    if (!caps->quick_plans && !more)
+        for (part.rows = pack->rows; part.rows / 2 >= used->rows;)
+            part.rows /= 2;
+    return qv_capacity_for_part(caps, c, bits, pack, &part);
 }

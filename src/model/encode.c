@@ -5,11 +5,11 @@
 
 #include "error.h"
 #include "items.h"
+#include "packer.h"
 #include "plan.h"
 
 /* A chunk that was pushed: the rows of the output at which its items' tokens begin. */
 struct pushed {
-    qv_plan *plan;
     int64_t first_rows[QV_PACK_ITEMS];
 };
 
@@ -19,8 +19,11 @@ struct encoder {
     const qv_item *items;
     size_t n;
     const qv_tokens *out;
-    int64_t *first_rows; /* [n], of the output */
-    bool began;          /* a chunk was pushed */
+    int64_t *first_rows;     /* [n], of the output */
+    qv_capacity *capacities; /* [n], of the chunks that several items go to */
+    bool began;              /* a chunk was pushed */
+    qv_plan *plan;           /* that chunks go through; NULL: none was needed yet */
+    qv_capacity capacity;    /* that was asked of it */
     int n_pushed;
     struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
 };
@@ -35,31 +38,10 @@ static qv_status
 pull(struct encoder *e, qv_error *err)
 {
     struct pushed *oldest = &e->pushed[0];
-    qv_status status = qv_plan_pull_items(oldest->plan, e->out, oldest->first_rows, err);
+    qv_status status = qv_plan_pull_items(e->plan, e->out, oldest->first_rows, err);
     e->n_pushed--;
     memmove(&e->pushed[0], &e->pushed[1], (size_t)e->n_pushed * sizeof *e->pushed);
     return status;
-}
-
-/* n items, whose tokens go to rows of the output. Before every chunk but the first the caller may stop it. */
-static qv_status
-push(struct encoder *e, qv_plan *plan, const qv_item *items, const int64_t *first_rows, size_t n,
-     qv_error *err)
-{
-    qv_status status = QV_OK;
-    if (e->began && e->options.stop && e->options.stop(e->options.stop_user))
-        return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
-    e->began = true;
-    if (e->n_pushed == e->model->ctx->caps.chunks)
-        status = pull(e, err);
-    if (!status)
-        status = qv_plan_push(plan, items, n, err);
-    if (status)
-        return status;
-    struct pushed *p = &e->pushed[e->n_pushed++];
-    p->plan = plan;
-    memcpy(p->first_rows, first_rows, n * sizeof *first_rows);
-    return QV_OK;
 }
 
 static qv_status
@@ -71,125 +53,173 @@ pull_all(struct encoder *e, qv_error *err)
     return status;
 }
 
-/* Whole frame pairs at a time. What is under way is pulled before the plan goes. */
+/* Has the plan of this capacity. What is under way in another is pulled before that goes. */
 static qv_status
-encode_alone(struct encoder *e, size_t i, qv_error *err)
+take_plan(struct encoder *e, const qv_capacity *capacity, qv_error *err)
 {
-    const qv_item *item = &e->items[i];
     qv_plan_options options = e->options;
-    qv_plan *plan = NULL;
-    qv_status status = qv_plan_options_for(e->model, item->grid_thw, &options, err);
-    if (!status)
-        status = qv_plan_create(e->model, &options, &plan, err);
+    if (e->plan && qv_capacity_equal(&e->capacity, capacity))
+        return QV_OK;
+    const qv_status status = pull_all(e, err);
     if (status)
         return status;
-    const int64_t pair_grid[3] = { 1, item->grid_thw[1], item->grid_thw[2] };
-    const qv_capacity pair = qv_item_size(e->model, pair_grid);
-    const int64_t pairs = item->grid_thw[0], step = qv_capacity_fits(&plan->capacity, &pair);
-    int64_t row = e->first_rows[i];
-    for (int64_t first = 0; first < pairs && !status; first += step) {
-        const qv_item piece = qv_item_piece(e->model, options.input, item, first, step);
-        status = push(e, plan, &piece, &row, 1, err);
-        row += item_tokens(&e->model->config, &piece);
-    }
+    qv_plan_free(&e->plan);
+    options.capacity = e->capacity = *capacity;
+    return qv_plan_create(e->model, &options, &e->plan, err);
+}
+
+/* n items, whose tokens go to rows of the output, through the plan. Before every chunk but the first the caller
+ * may stop it. */
+static qv_status
+push(struct encoder *e, const qv_item *items, const int64_t *first_rows, size_t n, qv_error *err)
+{
+    qv_status status = QV_OK;
+    if (e->began && e->options.stop && e->options.stop(e->options.stop_user))
+        return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
+    e->began = true;
+    if (e->n_pushed == e->model->ctx->caps.chunks)
+        status = pull(e, err);
     if (!status)
-        status = pull_all(e, err);
-    e->n_pushed = status ? 0 : e->n_pushed;
-    qv_plan_free(&plan);
+        status = qv_plan_push(e->plan, items, n, err);
+    if (!status)
+        memcpy(e->pushed[e->n_pushed++].first_rows, first_rows, n * sizeof *first_rows);
     return status;
 }
 
-/* Items that wait for a chunk, oldest first: what each takes, and its number. */
-struct waiting {
-    qv_capacity sizes[QV_PACK_ITEMS];
-    size_t items[QV_PACK_ITEMS], n;
-};
+/* An item's frame pairs from `first` on, as many as that, and the row at which their tokens begin. */
+static qv_item
+piece_of(const struct encoder *e, size_t i, int64_t first, int64_t n, int64_t *row)
+{
+    const qv_item *item = &e->items[i];
+    *row = e->first_rows[i] + first * (item_tokens(&e->model->config, item) / item->grid_thw[0]);
+    return qv_item_piece(e->model, e->options.input, item, first, n);
+}
 
-/* The items of a chunk, in the order given. */
+static qv_capacity
+pair_of(const struct encoder *e, size_t i)
+{
+    const int64_t *g = e->items[i].grid_thw;
+    return qv_item_size(e->model, (int64_t[3]){ 1, g[1], g[2] });
+}
+
+/* ---- one item -------------------------------------------------------------------------------- */
+
+/* Whole frame pairs at a time. */
 static qv_status
-push_chosen(struct encoder *e, qv_plan *plan, struct waiting *w, qv_error *err)
+encode_alone(struct encoder *e, qv_error *err)
 {
-    size_t chosen[QV_PACK_ITEMS];
-    qv_item items[QV_PACK_ITEMS];
-    int64_t first_rows[QV_PACK_ITEMS];
-    size_t used = qv_pack_choose(&plan->capacity, w->sizes, w->n, chosen);
-    for (size_t i = 0; i < used; i++) {
-        size_t item = w->items[chosen[i]];
-        items[i] = e->items[item];
-        first_rows[i] = e->first_rows[item];
+    qv_plan_options own = { 0 };
+    qv_plan_info info;
+    qv_status status = qv_plan_options_for(e->model, e->items[0].grid_thw, &own, err);
+    if (!status)
+        status = take_plan(e, &own.capacity, err);
+    if (status)
+        return status;
+    qv_plan_get_info(e->plan, &info);
+    const qv_capacity pair = pair_of(e, 0);
+    const int64_t pairs = e->items[0].grid_thw[0], step = qv_capacity_fits(&info.capacity, &pair);
+    for (int64_t first = 0, row; first < pairs && !status; first += step) {
+        const qv_item piece = piece_of(e, 0, first, step, &row);
+        status = push(e, &piece, &row, 1, err);
     }
-    for (size_t i = used; i-- > 0;) {
-        const size_t at = chosen[i], behind = --w->n - at;
-        memmove(&w->sizes[at], &w->sizes[at + 1], behind * sizeof *w->sizes);
-        memmove(&w->items[at], &w->items[at + 1], behind * sizeof *w->items);
-    }
-    return push(e, plan, items, first_rows, used, err);
+    return status;
 }
 
-/* Whether an item is packed with others, or has chunks to itself. */
-static bool
-is_packed(const struct encoder *e, const struct qv_capacity *most, size_t i)
-{
-    const struct qv_capacity size = qv_item_size(e->model, e->items[i].grid_thw);
-    return qv_capacity_fits(most, &size);
-}
+/* ---- several --------------------------------------------------------------------------------- */
 
-/* All that are small enough, with a window of those that wait. */
-static qv_status
-encode_packed(struct encoder *e, qv_plan *plan, qv_error *err)
+/* Sets the capacity of the chunks that each item's pairs go to: those that the caller has described, if
+ * they fit, else those that suit the pairs. */
+static void
+choose_capacities(struct encoder *e)
 {
-    struct waiting w = { .n = 0 };
-    size_t next = 0;
-    qv_status status = QV_OK;
-    while ((next < e->n || w.n) && !status) {
-        for (; next < e->n && w.n < QV_PACK_ITEMS; next++)
-            if (is_packed(e, &plan->packed_item, next)) {
-                w.sizes[w.n] = qv_item_size(e->model, e->items[next].grid_thw);
-                w.items[w.n++] = next;
-            }
-        if (w.n)
-            status = push_chosen(e, plan, &w, err);
+    const qv_capacity *asked = &e->options.capacity;
+    const bool described = asked->segments || asked->segment_rows || asked->windows;
+    const qv_capacity chunk = qv_plan_capacity(e->model, asked);
+    for (size_t i = 0; i < e->n; i++) {
+        const qv_capacity pair = pair_of(e, i);
+        e->capacities[i] =
+            described && qv_capacity_fits(&chunk, &pair)
+                ? *asked
+                : qv_pack_capacity(e->model, described ? 0 : asked->rows, e->items[i].grid_thw);
     }
-    return status ? status : pull_all(e, err);
 }
 
-/* Rows of the smallest bucket that holds at once all that are packed, where it has the bits of the device's
- * own pack; else of that. */
-static int64_t
-rows_of_all(const struct encoder *e)
+/* The capacity of items from `first` on that have this one: where no size was asked for, the smallest bucket
+ * that holds all of them and has its bits. */
+static qv_capacity
+capacity_of_all(const struct encoder *e, size_t first)
 {
-    const struct qv_config *c = &e->model->config;
-    const struct qv_caps *caps = &e->model->ctx->caps;
-    const struct qv_capacity pack = qv_capacity_pack(caps, c, 0);
-    const struct qv_capacity most = qv_capacity_pack_item(caps, c, 0);
-    const struct qv_capacity_bits bits =
-        qv_capacity_bits(caps, e->model->dtype, c->merge, qv_config_head_dim(c));
-    struct qv_capacity all = { 0 };
-    for (size_t i = 0; i < e->n && all.rows <= pack.rows; i++)
-        if (is_packed(e, &most, i)) {
-            const struct qv_capacity size = qv_capacity_of(c, e->items[i].grid_thw);
+    const qv_capacity chunk = e->capacities[first];
+    const struct qv_capacity_bits bits = qv_model_bits(e->model);
+    qv_capacity all = { 0 };
+    if (!qv_capacity_equal(&e->options.capacity, &all))
+        return chunk;
+    for (size_t i = first; i < e->n && all.rows <= chunk.rows; i++)
+        if (qv_capacity_equal(&e->capacities[i], &chunk)) {
+            const qv_capacity size = qv_item_size(e->model, e->items[i].grid_thw);
             qv_capacity_count(&all, &size, 1);
         }
-    return qv_capacity_for_part(caps, c, &bits, &pack, &all).rows;
+    return qv_capacity_for_part(&e->model->ctx->caps, &e->model->config, &bits, &chunk, &all);
+}
+
+/* The next chunk of what waits. Where no size was asked for one that is not full takes a smaller plan, as in
+ * a job. */
+static qv_status
+push_next(struct encoder *e, struct qv_packer *packer, const qv_capacity *chunk, qv_error *err)
+{
+    const qv_capacity none = { 0 }, room = qv_plan_capacity(e->model, chunk);
+    struct qv_pack_piece pieces[QV_PACK_ITEMS];
+    qv_item items[QV_PACK_ITEMS];
+    int64_t rows[QV_PACK_ITEMS];
+    qv_capacity used = none;
+    const size_t n = qv_packer_next(packer, &room, pieces);
+    for (size_t i = 0; i < n; i++) {
+        items[i] = piece_of(e, pieces[i].item, pieces[i].first, pieces[i].n, &rows[i]);
+        const qv_capacity size = qv_item_size(e->model, items[i].grid_thw);
+        qv_capacity_count(&used, &size, 1);
+    }
+    const qv_capacity part = qv_capacity_equal(&e->options.capacity, &none)
+                                 ? qv_pack_part(e->model, chunk, &used, packer->n > 0, 0)
+                                 : *chunk;
+    const qv_status status = take_plan(e, &part, err);
+    return status ? status : push(e, items, rows, n, err);
+}
+
+/* Items from `first` on that have its capacity, with a window of those that wait. Those that went in are left
+ * without one. */
+static qv_status
+encode_packed(struct encoder *e, size_t first, qv_error *err)
+{
+    const qv_capacity own = e->capacities[first], chunk = capacity_of_all(e, first), gone = { 0 };
+    struct qv_packer packer = { .n = 0 };
+    qv_status status = QV_OK;
+    for (size_t next = first; (next < e->n || packer.n) && !status;) {
+        for (; next < e->n && packer.n < QV_PACK_ITEMS; next++)
+            if (qv_capacity_equal(&e->capacities[next], &own)) {
+                const qv_capacity pair = pair_of(e, next);
+                qv_packer_add(&packer, next, &pair, e->items[next].grid_thw[0]);
+                e->capacities[next] = gone;
+            }
+        if (packer.n)
+            status = push_next(e, &packer, &chunk, err);
+    }
+    return status;
 }
 
 static qv_status
 encode_several(struct encoder *e, qv_error *err)
 {
-    qv_plan_options options = e->options;
-    qv_plan *plan = NULL;
-    if (qv_capacity_equal(&options.capacity, &(qv_capacity){ 0 }))
-        options.capacity.rows = rows_of_all(e);
-    qv_status status = qv_plan_create(e->model, &options, &plan, err);
-    if (status)
-        return status;
-    const struct qv_capacity most = plan->packed_item;
-    status = encode_packed(e, plan, err);
-    e->n_pushed = status ? 0 : e->n_pushed;
-    qv_plan_free(&plan);
+    const qv_capacity gone = { 0 };
+    qv_status status = qv_plan_options_check(e->model, &e->options, err);
+    e->capacities = calloc(e->n, sizeof *e->capacities);
+    if (!e->capacities)
+        status = qv_fail(err, QV_ENOMEM, "no memory for the chunks of %zu items", e->n);
+    if (!status)
+        choose_capacities(e);
     for (size_t i = 0; i < e->n && !status; i++)
-        if (!is_packed(e, &most, i))
-            status = encode_alone(e, i, err);
+        if (!qv_capacity_equal(&e->capacities[i], &gone))
+            status = encode_packed(e, i, err);
+    free(e->capacities);
     return status;
 }
 
@@ -228,8 +258,11 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     qv_status status = place_items(&e, out->capacity, &rows, err);
     if (!status)
         status = n_items == 1 && !e.options.capacity.rows && !e.options.capacity.segment_rows
-                     ? encode_alone(&e, 0, err)
+                     ? encode_alone(&e, err)
                      : encode_several(&e, err);
+    if (!status)
+        status = pull_all(&e, err);
+    qv_plan_free(&e.plan);
     free(e.first_rows);
     if (!status)
         out->n = rows;

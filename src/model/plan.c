@@ -12,6 +12,7 @@
 #include "error.h"
 #include "items.h"
 #include "options.h"
+#include "packer.h"
 
 /* ---- capacity -------------------------------------------------------------------------------- */
 
@@ -24,12 +25,13 @@ qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3], qv_plan_op
     qv_status status = qv_item_check_grid(model, grid_thw, "an item", err);
     if (status)
         return status;
-    options->capacity = qv_capacity_alone(&model->ctx->caps, &model->config, grid_thw);
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    options->capacity = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
     return QV_OK;
 }
 
-static qv_status
-check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *err)
+qv_status
+qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error *err)
 {
     int64_t area = model->config.merge * model->config.merge;
     const qv_capacity *c = &o->capacity;
@@ -60,28 +62,22 @@ check_options(const struct qv_model *model, const qv_plan_options *o, qv_error *
     return QV_OK;
 }
 
-/* Of a chunk, and the most that an item takes which is packed into one. */
-static void
-set_capacity(struct qv_plan *plan)
+qv_capacity
+qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
 {
-    const struct qv_config *config = &plan->model->config;
-    const struct qv_caps *caps = &plan->model->ctx->caps;
-    const qv_capacity *asked = &plan->options.capacity;
-    struct qv_capacity *c = &plan->capacity, *item = &plan->packed_item;
-    *c = qv_capacity_pack(caps, config, asked->rows);
-    *item = qv_capacity_pack_item(caps, config, asked->rows);
+    const struct qv_caps *caps = &model->ctx->caps;
+    qv_capacity c = qv_capacity_pack(caps, &model->config, asked->rows);
     if (asked->segments)
-        c->segments = asked->segments;
+        c.segments = asked->segments;
     if (asked->segment_rows) { /* dense: as many whole segments as there were rows asked for */
         int64_t rows = asked->rows ? asked->rows : caps->chunk_rows;
-        c->segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
-        c->segment_rows = asked->segment_rows;
-        c->rows = item->rows = c->segments * c->segment_rows;
+        c.segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
+        c.segment_rows = asked->segment_rows;
+        c.rows = c.segments * c.segment_rows;
     }
-    if (asked->segments)
-        item->segments = c->segments;
-    if (asked->windows && config->window)
-        c->windows = item->windows = asked->windows;
+    if (asked->windows && model->config.window)
+        c.windows = asked->windows;
+    return c;
 }
 
 static struct qv_tower_shape
@@ -324,7 +320,7 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     const qv_plan_options *o = options ? options : &defaults;
     if (!model || !out)
         return qv_fail(err, QV_EINVAL, "model or out is NULL");
-    qv_status status = check_options(model, o, err);
+    qv_status status = qv_plan_options_check(model, o, err);
     if (status)
         return status;
     qv_plan *plan = calloc(1, sizeof *plan);
@@ -332,12 +328,11 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         return qv_fail(err, QV_ENOMEM, "no memory for a plan");
     plan->model = model;
     plan->options = *o;
-    set_capacity(plan);
+    plan->capacity = qv_plan_capacity(model, &o->capacity);
     plan->shape = shape_of(plan);
     qv_plan *idle = take_idle(model, &plan->shape);
     if (idle) {
         idle->options = *o;
-        idle->packed_item = plan->packed_item;
         free(plan);
         *out = idle;
         return QV_OK;

@@ -22,8 +22,6 @@ struct qv_plan {
     qv_model *model;
     qv_plan_options options;
     struct qv_capacity capacity;
-    struct qv_capacity
-        packed_item; /* the most that an item takes which is packed into its chunks */
     struct qv_tower_shape shape;
     struct qv_steps steps;
     size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
@@ -41,6 +39,12 @@ struct qv_plan {
     qv_probe *probe;
     void *probe_user;
 };
+
+/* QV_EINVAL naming what no plan can be. */
+qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *options,
+                                qv_error *err);
+/* That of a plan's chunks, for one that was asked for. */
+qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
 void qv_plan_destroy(qv_plan *plan);
 void qv_plans_free_idle(qv_model *model); /* and the arena that they share */

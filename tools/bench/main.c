@@ -4,7 +4,7 @@
 
 static const struct tool tools[] = {
     { .name = "bench",
-      .arguments = "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|start [CLIP]",
+      .arguments = "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|packing|start [CLIP]",
       .does =
           "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured "
           "roofline.\n"
@@ -14,6 +14,7 @@ static const struct tool tools[] = {
           "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.\n"
           "job: clips to tokens, against decoding, device and writing alone. cache: of many "
           "keys.\n"
+          "packing: frame pairs in chunks against whole clips in them, and jobs of frames.\n"
           "start: this command, from the process's start to the clip's file.",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_BENCH | GROUP_JSON,

@@ -11,6 +11,7 @@
 #include "bench.h"
 #include "error.h"
 #include "model/items.h"
+#include "model/packer.h"
 
 /* Items that the device computes at once. */
 struct chunk {
@@ -96,13 +97,12 @@ read_grid(void *user, char *line, qv_error *err)
     qv_status status = qv_item_check_grid(p->model, item.grid_thw, "an item", err);
     if (status)
         return status;
-    const qv_capacity size = qv_item_size(p->model, item.grid_thw);
-    if (!p->b.o->alone && !qv_capacity_fits(&p->plan->packed_item, &size))
-        return qv_fail(
-            err, QV_EINVAL,
-            "%lld patches of %lld frame pairs; a chunk takes %lld of %lld (--chunk-rows)",
-            (long long)rows_of(&item), (long long)item.grid_thw[0],
-            (long long)p->info.capacity.rows, (long long)p->info.capacity.segments);
+    const qv_capacity pair =
+        qv_item_size(p->model, (int64_t[3]){ 1, item.grid_thw[1], item.grid_thw[2] });
+    if (!p->b.o->alone && !qv_capacity_fits(&p->info.capacity, &pair))
+        return qv_fail(err, QV_EINVAL,
+                       "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
+                       (long long)pair.rows, (long long)p->info.capacity.rows);
     p->items[p->n_items++] = item;
     p->rows += rows_of(&item);
     return QV_OK;
@@ -131,9 +131,7 @@ open_data(struct pack_bench *p, qv_error *err)
     p->tokens.capacity = most > p->info.capacity.rows ? most : p->info.capacity.rows;
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
-    p->chunks = calloc(p->n_items, sizeof *p->chunks);
-    p->contents = calloc(p->n_items, sizeof *p->contents);
-    if (!p->frames || !p->tokens.tokens || !p->chunks || !p->contents)
+    if (!p->frames || !p->tokens.tokens)
         return qv_fail(err, QV_ENOMEM, "no memory for frames of %zu bytes and their tokens", bytes);
     bench_fill(p->frames, QV_U8, bytes);
     for (size_t i = 0; i < p->n_items; i++)
@@ -141,30 +139,33 @@ open_data(struct pack_bench *p, qv_error *err)
     return QV_OK;
 }
 
-/* As a job does: of the items that wait the best go. */
-static void
-pack(struct pack_bench *p)
+/* As a job does: of the frame pairs that wait the best go. */
+static qv_status
+pack(struct pack_bench *p, qv_error *err)
 {
-    qv_capacity sizes[QV_PACK_ITEMS];
-    qv_item waiting[QV_PACK_ITEMS];
-    size_t chosen[QV_PACK_ITEMS], n = 0, next = 0;
-    while (n || next < p->n_items) {
-        for (; n < QV_PACK_ITEMS && next < p->n_items; next++, n++) {
-            sizes[n] = qv_item_size(p->model, p->items[next].grid_thw);
-            waiting[n] = p->items[next];
+    struct qv_packer packer = { .n = 0 };
+    struct qv_pack_piece pieces[QV_PACK_ITEMS];
+    for (size_t next = 0; packer.n || next < p->n_items;) {
+        for (; packer.n < QV_PACK_ITEMS && next < p->n_items; next++) {
+            const int64_t *g = p->items[next].grid_thw;
+            const qv_capacity pair = qv_item_size(p->model, (int64_t[3]){ 1, g[1], g[2] });
+            qv_packer_add(&packer, next, &pair, g[0]);
         }
-        struct chunk *chunk = &p->chunks[p->n_chunks];
-        chunk->n = qv_pack_choose(&p->plan->capacity, sizes, n, chosen);
+        struct chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
+        if (!chunks)
+            return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks + 1);
+        p->chunks = chunks;
+        struct chunk *chunk = &chunks[p->n_chunks++];
+        chunk->n = qv_packer_next(&packer, &p->info.capacity, pieces);
         for (size_t i = 0; i < chunk->n; i++)
-            chunk->items[i] = waiting[chosen[i]];
-        for (size_t i = chunk->n; i-- > 0;) {
-            const size_t at = chosen[i], behind = --n - at;
-            memmove(&sizes[at], &sizes[at + 1], behind * sizeof *sizes);
-            memmove(&waiting[at], &waiting[at + 1], behind * sizeof *waiting);
-        }
-        p->contents[p->n_chunks++] = (struct bench_chunk){ chunk->items, chunk->n };
+            chunk->items[i] = qv_item_piece(p->model, QV_INPUT_FRAMES, &p->items[pieces[i].item],
+                                            pieces[i].first, pieces[i].n);
         p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
     }
+    p->contents = calloc(p->n_chunks, sizeof *p->contents);
+    for (size_t i = 0; p->contents && i < p->n_chunks; i++)
+        p->contents[i] = (struct bench_chunk){ p->chunks[i].items, p->chunks[i].n };
+    return p->contents ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks);
 }
 
 static qv_status
@@ -186,9 +187,9 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
         status = open_data(p, err);
     if (status || o->alone)
         return status;
-    pack(p);
-    return o->no_limit
-               ? QV_OK
+    status = pack(p, err);
+    return status || o->no_limit
+               ? status
                : bench_limit_open(p->b.ctx, p->plan, p->contents, p->n_chunks, &p->limit, err);
 }
 

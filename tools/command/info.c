@@ -269,7 +269,9 @@ differences(const struct scene *s, char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES
                  dtype, (long long)bits.gemm_rows, (long long)bits.rows);
     if (bits.dense)
         snprintf(texts[n++], DIFFERENCE_BYTES,
-                 "attention of heads of %lld may round otherwise in chunks of equal segments",
+                 "attention of heads of %lld may round otherwise in chunks of equal segments, "
+                 "which only "
+                 "segment_rows asks for",
                  (long long)s->info.head_dim);
     return n;
 }
@@ -289,8 +291,9 @@ print_capacities(const struct scene *s)
     printf("  packed     in capacities of %lld patches and %lld segments, any sizes\n",
            (long long)pack.rows, (long long)pack.segments);
     printf("  alone      in the smallest that serves, from %lld patches on; what is larger than a "
-           "pack, in chunks of\n             equal segments\n",
-           (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1));
+           "chunk, by frame pairs%s\n",
+           (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1),
+           bits_of(s).dense ? "" : ",\n             in chunks of equal segments");
     if (!n)
         printf("  bits       the same alone and packed, in all of these\n");
     for (int i = 0; i < n; i++)

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Items of which not all frame pairs have gone into chunks; chunks are filled from them, one by one. */
+#ifndef QV_MODEL_PACKER_H
+#define QV_MODEL_PACKER_H
+
+#include "model.h"
+
+/* Frame pairs [first, first + n) of the caller's item of this number. */
+struct qv_pack_piece {
+    size_t item;
+    int64_t first, n;
+};
+
+/* What waits, oldest first. Begins as zeros. */
+struct qv_packer {
+    qv_pack_run runs[QV_PACK_ITEMS];
+    struct qv_pack_piece pieces[QV_PACK_ITEMS];
+    size_t n;
+};
+
+/* Takes an item of so many pairs of a size; false: as many wait as are looked at. */
+bool qv_packer_add(struct qv_packer *p, size_t item, const qv_capacity *pair, int64_t pairs);
+
+/* Takes out what goes into the next chunk, an item's pairs in their order; how many pieces that is. */
+size_t qv_packer_next(struct qv_packer *p, const qv_capacity *chunk,
+                      struct qv_pack_piece pieces[QV_PACK_ITEMS]);
+
+/* How the model's tokens depend on capacities. */
+struct qv_capacity_bits qv_model_bits(const qv_model *model);
+
+#endif

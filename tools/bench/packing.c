@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench packing: frame pairs packed into chunks, as jobs pack them, against whole clips packed, as
+ * qwenvit 0.2.0 packed them: sets of pairs of one size, in the device's own time. Then jobs of frames in
+ * memory: how full their chunks are, what a first one costs over a second, and one clip over qv_encode.
+ */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+
+#include "bench.h"
+#include "clock.h"
+#include "error.h"
+#include "model/items.h"
+#include "model/packer.h"
+#include "qwenvit_job.h"
+
+enum { SIZES = 25, LEAST_ROWS = 300, LEAST_MOST_ROWS = 4096, MOST_ITEMS = 2048, MOST_PAIRS = 16 };
+
+struct set {
+    qv_item items[MOST_ITEMS];
+    size_t n;
+    int64_t rows;
+};
+
+struct packing_bench {
+    struct bench b;
+    char name[100]; /* of the model */
+    qv_model *model;
+    qv_model_info m;
+    int64_t chunk, most; /* patches of the device's chunk, and of the largest pair */
+    uint8_t *frames;     /* of the largest clip: all are the same pixels */
+    qv_tokens tokens;
+    struct set set;
+};
+
+/* What chunks came to. */
+struct sum {
+    double ms;
+    int64_t rows, room, chunks;
+    qv_capacity last; /* what the last one took, */
+    int64_t repeats;  /* as so many before that did */
+};
+
+static void
+close_all(struct packing_bench *p)
+{
+    free(p->frames);
+    free(p->tokens.tokens);
+    qv_model_free(&p->model);
+    bench_close(&p->b);
+}
+
+static qv_status
+open_all(struct packing_bench *p, const struct tool_options *o, qv_error *err)
+{
+    const qv_model_options options = { .dtype = o->dtype };
+    bench_base_name(o->model, p->name, sizeof p->name);
+    qv_status status = bench_open(&p->b, o, "packing", err);
+    if (!status)
+        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+    if (status)
+        return status;
+    qv_model_get_info(p->model, &p->m);
+    p->chunk = qv_model_pack_rows(p->model, 0);
+    p->most = p->chunk > LEAST_MOST_ROWS ? p->chunk : LEAST_MOST_ROWS;
+    const int64_t rows = MOST_PAIRS * p->most;
+    p->frames = malloc((size_t)(rows * p->m.row_dim));
+    p->tokens.capacity = rows;
+    p->tokens.tokens = malloc((size_t)(rows * p->m.out_hidden) * sizeof(uint16_t));
+    if (!p->frames || !p->tokens.tokens)
+        return qv_fail(err, QV_ENOMEM, "no memory for clips of %lld patches", (long long)rows);
+    bench_fill(p->frames, QV_U8, (size_t)(rows * p->m.row_dim));
+    return QV_OK;
+}
+
+/* ---- sets ------------------------------------------------------------------------------------ */
+
+/* A grid of so many patches a pair, or a few fewer: nearly square. Returns how many. */
+static int64_t
+grid_of(const struct packing_bench *p, int64_t rows, int64_t grid_thw[3])
+{
+    const int64_t m = p->m.merge_size, side = (int64_t)sqrt((double)rows);
+    grid_thw[1] = side >= m ? side / m * m : m;
+    grid_thw[2] = rows / grid_thw[1] >= m ? rows / grid_thw[1] / m * m : m;
+    return grid_thw[1] * grid_thw[2];
+}
+
+static void
+add_clip(struct packing_bench *p, int64_t pairs, int64_t rows)
+{
+    struct set *set = &p->set;
+    qv_item item = { .data = p->frames, .grid_thw = { pairs } };
+    rows = grid_of(p, rows, item.grid_thw);
+    if (set->n == MOST_ITEMS)
+        return;
+    set->items[set->n++] = item;
+    set->rows += pairs * rows;
+}
+
+static void
+empty(struct packing_bench *p)
+{
+    p->set.n = 0;
+    p->set.rows = 0;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static qv_status
+run_chunk(struct packing_bench *p, const qv_capacity *capacity, const qv_item *items, size_t n,
+          struct sum *sum, qv_error *err)
+{
+    const qv_plan_options options = { .capacity = *capacity, .output = QV_BF16 };
+    qv_plan *plan = NULL;
+    qv_plan_info info;
+    double ms = 0;
+    qv_status status = qv_plan_create(p->model, &options, &plan, err);
+    if (status)
+        return status;
+    qv_plan_get_info(plan, &info);
+    status = bench_run_chunk(plan, items, n, &p->tokens, &ms, err);
+    qv_plan_free(&plan);
+    sum->ms += ms;
+    sum->room += info.capacity.rows;
+    sum->chunks++;
+    for (size_t i = 0; i < n; i++)
+        sum->rows += items[i].grid_thw[0] * items[i].grid_thw[1] * items[i].grid_thw[2];
+    return status;
+}
+
+/* What waits in the packer, into chunks of a capacity; whole: items of which one "pair" is all of it. */
+static qv_status
+run_packer(struct packing_bench *p, struct qv_packer *packer, const qv_capacity *chunk, bool whole,
+           struct sum *sum, qv_error *err)
+{
+    struct qv_pack_piece pieces[QV_PACK_ITEMS];
+    qv_item items[QV_PACK_ITEMS];
+    struct qv_capacity used = { 0 };
+    const size_t n = qv_packer_next(packer, chunk, pieces);
+    const int64_t *first = p->set.items[pieces[0].item].grid_thw, pair_rows = first[1] * first[2];
+    used.segment_rows = whole ? 0 : pair_rows;
+    for (size_t i = 0; i < n; i++) {
+        const qv_item *item = &p->set.items[pieces[i].item];
+        items[i] =
+            whole ? *item
+                  : qv_item_piece(p->model, QV_INPUT_FRAMES, item, pieces[i].first, pieces[i].n);
+        const qv_capacity size = qv_item_size(p->model, items[i].grid_thw);
+        qv_capacity_count(&used, &size, 1);
+        if (item->grid_thw[1] * item->grid_thw[2] != pair_rows)
+            used.segment_rows = 0;
+    }
+    sum->repeats = qv_capacity_equal(&used, &sum->last) ? sum->repeats + 1 : 0;
+    sum->last = used;
+    const bool full = whole && !p->b.ctx->caps.quick_plans; /* 0.2.0 then took all of it */
+    const qv_capacity part =
+        full ? *chunk : qv_pack_part(p->model, chunk, &used, packer->n > 0, sum->repeats);
+    return run_chunk(p, &part, items, n, sum, err);
+}
+
+static qv_status
+run_pairs(struct packing_bench *p, struct sum *sum, qv_error *err)
+{
+    struct set *set = &p->set;
+    static bool gone[MOST_ITEMS];
+    qv_status status = QV_OK;
+    memset(gone, 0, sizeof gone);
+    for (size_t first = 0; first < set->n && !status; first++) {
+        const qv_capacity chunk = qv_pack_capacity(p->model, 0, set->items[first].grid_thw);
+        struct qv_packer packer = { .n = 0 };
+        for (size_t i = first; (i < set->n || packer.n) && !status;) {
+            for (; i < set->n && packer.n < QV_PACK_ITEMS; i++) {
+                const int64_t *g = set->items[i].grid_thw;
+                const qv_capacity pair = qv_item_size(p->model, (int64_t[3]){ 1, g[1], g[2] });
+                const qv_capacity own = qv_pack_capacity(p->model, 0, g);
+                if (gone[i] || !qv_capacity_equal(&own, &chunk))
+                    continue;
+                gone[i] = qv_packer_add(&packer, i, &pair, g[0]);
+            }
+            if (packer.n)
+                status = run_packer(p, &packer, &chunk, false, sum, err);
+        }
+    }
+    return status;
+}
+
+/* A clip that is larger than a chunk, in dense chunks of its own. */
+static qv_status
+run_large(struct packing_bench *p, const qv_item *item, struct sum *sum, qv_error *err)
+{
+    static const struct qv_capacity_bits same;
+    const qv_capacity dense =
+        qv_capacity_alone(&p->b.ctx->caps, &p->model->config, &same, item->grid_thw);
+    qv_status status = QV_OK;
+    for (int64_t at = 0; at < item->grid_thw[0] && !status; at += dense.segments) {
+        const qv_item piece = qv_item_piece(p->model, QV_INPUT_FRAMES, item, at, dense.segments);
+        status = run_chunk(p, &dense, &piece, 1, sum, err);
+    }
+    return status;
+}
+
+static qv_status
+run_clips(struct packing_bench *p, struct sum *sum, qv_error *err)
+{
+    struct qv_caps costly = p->b.ctx->caps;
+    costly.free_segments = false;
+    const struct qv_capacity most = qv_capacity_pack(&costly, &p->model->config, 0),
+                             chunk = qv_capacity_pack(&p->b.ctx->caps, &p->model->config, 0);
+    struct qv_packer packer = { .n = 0 };
+    qv_status status = QV_OK;
+    for (size_t i = 0; (i < p->set.n || packer.n) && !status;) {
+        for (; i < p->set.n && packer.n < QV_PACK_ITEMS && !status; i++) {
+            const qv_capacity size = qv_item_size(p->model, p->set.items[i].grid_thw);
+            if (!qv_capacity_fits(&most, &size))
+                status = run_large(p, &p->set.items[i], sum, err);
+            else
+                qv_packer_add(&packer, i, &size, 1);
+        }
+        if (packer.n && !status)
+            status = run_packer(p, &packer, &chunk, true, sum, err);
+    }
+    return status;
+}
+
+/* ---- sets of one size ------------------------------------------------------------------------ */
+
+static qv_status
+emit(struct packing_bench *p, const char *way, double ms, json_t *extras, qv_error *err)
+{
+    char work[200];
+    snprintf(work, sizeof work, "%s packing", p->name);
+    const struct bench_record r = {
+        .work = work, .way = way, .dtype = p->m.dtype, .times = { ms, ms, 1 }, .extras = extras
+    };
+    return bench_emit(&p->b, &r, err);
+}
+
+static double
+fill_of(const struct sum *s)
+{
+    return (double)s->rows / ((double)s->room + 1e-9);
+}
+
+/* Clips of 1 to 16 pairs, as many as fill some chunks. */
+static qv_status
+run_size(struct packing_bench *p, int64_t rows, double *log_sum, qv_error *err)
+{
+    static const int64_t pairs[] = { 5, 1, 16, 2 };
+    struct sum s[2] = { { .ms = 0 } };
+    int64_t grid[3];
+    empty(p);
+    do
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            add_clip(p, pairs[i], rows);
+    while (p->set.rows < 6 * p->chunk && p->set.n < MOST_ITEMS);
+    qv_status status = run_pairs(p, &s[0], err);
+    if (!status)
+        status = run_clips(p, &s[1], err);
+    if (status)
+        return status;
+    const double ratio = s[0].ms / s[1].ms;
+    rows = grid_of(p, rows, grid);
+    *log_sum += log(ratio);
+    if (bench_talks(&p->b))
+        printf("  %6lld patches a pair: %10.2f ms, %10.2f by clips: %.3f; full %.3f, %.3f\n",
+               (long long)rows, s[0].ms, s[1].ms, ratio, fill_of(&s[0]), fill_of(&s[1]));
+    return emit(p, "one size", s[0].ms,
+                json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "pair_rows", (json_int_t)rows,
+                          "patches", (json_int_t)p->set.rows, "chunks", (json_int_t)s[0].chunks,
+                          "clips_ms", s[1].ms, "over_clips", ratio, "fill", fill_of(&s[0]),
+                          "clips_fill", fill_of(&s[1])),
+                err);
+}
+
+static qv_status
+run_sizes(struct packing_bench *p, qv_error *err)
+{
+    double log_sum = 0;
+    qv_status status = QV_OK;
+    for (int i = 0; i < SIZES && !status; i++)
+        status = run_size(p,
+                          (int64_t)(LEAST_ROWS *
+                                        pow((double)p->most / LEAST_ROWS, (double)i / (SIZES - 1)) +
+                                    0.5),
+                          &log_sum, err);
+    if (status)
+        return status;
+    const double mean = exp(log_sum / SIZES);
+    if (bench_talks(&p->b))
+        printf("  geometric mean over clips: %.3f\n", mean);
+    return emit(p, "all sizes", 0, json_pack("{s:f}", "over_clips", mean), err);
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static qv_status
+discard(void *user, const qv_job_result *r, qv_error *err)
+{
+    (void)user;
+    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
+}
+
+static qv_status
+run_job(struct packing_bench *p, qv_job_progress *progress, qv_error *err)
+{
+    const qv_job_options options = {
+        .sink = discard, .output = QV_BF16, .decoders = 1, .queue = MOST_ITEMS
+    };
+    qv_job *job = NULL;
+    qv_status s = qv_job_open(&p->model, 1, &options, &job, err);
+    if (s)
+        return s;
+    for (size_t i = 0; i < p->set.n && !s; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "%zu", i);
+        s = qv_job_add(job,
+                       &(qv_job_source){
+                           .key = key, .kind = QV_SOURCE_FRAMES, .item = p->set.items[i] },
+                       err);
+    }
+    if (!s)
+        s = qv_job_end(job, err);
+    qv_job_get_progress(job, progress);
+    qv_job_close(&job);
+    return s;
+}
+
+/* Of all chunks but those that took what was left. */
+static double
+job_fill(const qv_job_progress *g)
+{
+    return (double)(g->rows - g->rest_rows) /
+           ((double)(g->capacity_rows - g->rest_capacity_rows) + 1e-9);
+}
+
+/* 42 clips of seven sizes, of 16 frames, through a first job and a second; and their chunks' time over that of
+ * as many patches in full chunks of one size. The model is new. */
+static qv_status
+run_first(struct packing_bench *p, qv_error *err)
+{
+    static const double parts[] = { 0.072, 0.097, 0.127, 0.166, 0.21, 0.253, 0.3 };
+    qv_job_progress first, second;
+    struct sum mixed = { .ms = 0 }, full = { .ms = 0 };
+    for (int i = 0; i < 42; i++)
+        add_clip(p, 8, (int64_t)(parts[i % 7] * (double)p->chunk));
+    qv_status status = run_job(p, &first, err);
+    if (!status)
+        status = run_job(p, &second, err);
+    if (!status)
+        status = run_pairs(p, &mixed, err);
+    const double ratio = first.elapsed_s / second.elapsed_s;
+    empty(p);
+    add_clip(p, 12, p->chunk / 6);
+    if (!status)
+        status = run_pairs(p, &full, err);
+    if (status)
+        return status;
+    const double over = mixed.ms / (double)mixed.rows / (full.ms / (double)full.rows);
+    if (bench_talks(&p->b))
+        printf("  42 clips of 7 sizes: %.3f s, then %.3f: %.3f; device %.3f of full chunks, %.3f "
+               "full\n",
+               first.elapsed_s, second.elapsed_s, ratio, over, job_fill(&second));
+    return emit(p, "seven sizes", 1e3 * second.elapsed_s,
+                json_pack("{s:f, s:f, s:f, s:f, s:I}", "first_ms", 1e3 * first.elapsed_s,
+                          "first_over_second", ratio, "device_over_full", over, "fill",
+                          job_fill(&second), "chunks", (json_int_t)second.chunks),
+                err);
+}
+
+static qv_status
+run_fill(struct packing_bench *p, const char *way, qv_error *err)
+{
+    qv_job_progress g;
+    qv_status status = run_job(p, &g, err);
+    if (status)
+        return status;
+    if (bench_talks(&p->b))
+        printf("  %s: %.3f full, %lld chunks\n", way, job_fill(&g), (long long)g.chunks);
+    return emit(p, way, 1e3 * g.elapsed_s,
+                json_pack("{s:f, s:I, s:I}", "fill", job_fill(&g), "patches",
+                          (json_int_t)p->set.rows, "chunks", (json_int_t)g.chunks),
+                err);
+}
+
+static qv_status
+run_fills(struct packing_bench *p, qv_error *err)
+{
+    uint32_t seed = 1;
+    empty(p);
+    while (p->set.rows < 30 * p->chunk && p->set.n < MOST_ITEMS) {
+        seed = seed * 1664525 + 1013904223;
+        add_clip(p, 1 + (seed >> 28), p->chunk / 48 + (seed >> 8) % (uint32_t)(p->chunk / 10));
+    }
+    qv_status status = run_fill(p, "fill, pairs up to an eighth", err);
+    empty(p);
+    while (p->set.rows < 30 * p->chunk && p->set.n < MOST_ITEMS)
+        add_clip(p, 10, p->chunk * 720 / 12288);
+    return status ? status : run_fill(p, "fill, pairs of 720", err);
+}
+
+/* ---- one clip -------------------------------------------------------------------------------- */
+
+static qv_status
+job_once(void *user, double *ms, qv_error *err)
+{
+    qv_job_progress g;
+    const qv_status status = run_job(user, &g, err);
+    *ms = 1e3 * g.elapsed_s;
+    return status;
+}
+
+static qv_status
+encode_once(void *user, double *ms, qv_error *err)
+{
+    struct packing_bench *p = user;
+    const qv_plan_options o = { .output = QV_BF16 };
+    (void)ms; /* by the host's clock */
+    return qv_encode(p->model, QV_INPUT_FRAMES, p->set.items, 1, &o, &p->tokens, err);
+}
+
+static qv_status
+run_alone(struct packing_bench *p, int64_t pairs, qv_error *err)
+{
+    struct bench_run runs[2] = { { .work = job_once, .user = p },
+                                 { .work = encode_once, .user = p } };
+    char way[60];
+    empty(p);
+    add_clip(p, pairs, p->chunk * 760 / 12288);
+    qv_status status = bench_time(&p->b, runs, 2, err);
+    if (status)
+        return status;
+    const double ms = runs[0].times.median_ms, ratio = ms / runs[1].times.median_ms;
+    if (bench_talks(&p->b))
+        printf("  one clip of %lld pairs: %.3f ms by a job, %.3f of qv_encode\n", (long long)pairs,
+               ms, ratio);
+    snprintf(way, sizeof way, "one clip, %lld pairs", (long long)pairs);
+    return emit(p, way, ms,
+                json_pack("{s:f, s:f}", "encode_ms", runs[1].times.median_ms, "over_encode", ratio),
+                err);
+}
+
+int
+bench_packing(const struct tool_options *o)
+{
+    static struct packing_bench bench; /* lists of clips are large */
+    struct packing_bench *p = &bench;
+    qv_error err = { 0 };
+    if (!o->model) {
+        tool_complain("bench packing: --model DIR is required (qwenvit bench --help)");
+        return TOOL_USAGE;
+    }
+    p->b.o = o;
+    p->b.name = "packing";
+    qv_status status = open_all(p, o, &err);
+    if (!status && bench_talks(&p->b))
+        printf("%s on %s: %s, chunks of %lld patches\n", p->name, p->b.info.backend,
+               p->b.info.device, (long long)p->chunk);
+    if (!status)
+        status = run_first(p, &err);
+    if (!status)
+        status = run_alone(p, 1, &err);
+    if (!status)
+        status = run_alone(p, 8, &err);
+    if (!status)
+        status = run_fills(p, &err);
+    if (!status)
+        status = run_sizes(p, &err);
+    close_all(p);
+    return status ? tool_fail(status, &err) : TOOL_DONE;
+}
