@@ -133,6 +133,9 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     qv_status status = qv_count_check_cpu(&kernel->op, most, err);
     if (status)
         return status;
+    if (op->w_bits)
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: w_bits=%lld; there is no kernel for it",
+                       (long long)op->w_bits);
     struct matmul_desc_cpu desc = { .n = op->n,
                                     .k = op->k,
                                     .src_stride = op->k,
@@ -141,7 +144,7 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
                                     .dst_type = dnnl_type_cpu(op->y_dtype) };
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
-    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->w_dtype, NULL };
+    struct qv_matrix matrix = { .n = op->n, .k = op->k, .dtype = (qv_dtype)op->w_dtype };
     dnnl_memory_desc_t packed = NULL;
     status = packed_md(dev, &matrix, &packed, err);
     if (status)

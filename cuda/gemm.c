@@ -345,6 +345,9 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
     const char *unfused = epilogue_obstacle(op);
+    if (op->w_bits)
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: w_bits=%lld; there is no kernel for it",
+                       (long long)op->w_bits);
     if (op->m > INT32_MAX || op->n > INT32_MAX || op->k > INT32_MAX)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt counts up to %d",
                        (long long)op->m, (long long)op->n, (long long)op->k, INT32_MAX);

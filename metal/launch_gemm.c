@@ -35,6 +35,9 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     qv_status status = check_size(op, err);
     if (status)
         return status;
+    if (op->w_bits)
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: w_bits=%lld; there is no kernel for it",
+                       (long long)op->w_bits);
     bool few = op->m <= MOST_FEW_ROWS;
     int choices = naive ? 1 : TILES + few;
     if (choice >= choices)

@@ -29,7 +29,7 @@ most(const struct data *data, int i, int64_t row, int64_t rows, int64_t col, int
     const struct qv_view *d = &data->desc[i];
     for (int64_t r = row; data->bytes[i] && r < row + rows; r++)
         for (int64_t c = col; c < col + cols; c++)
-            max = fmax(max, fabs(qv_load(data->bytes[i], d->dtype, element_at(d, r, c))));
+            max = fmax(max, fabs(value_at(d, data->bytes[i], r, c)));
     return max;
 }
 

@@ -64,6 +64,17 @@ gemm_error(int64_t k, const struct qv_op_epilogue *op, double expected, double m
     return 1.13 * sum + act_error(fabs(expected) + residual) + residual + fabs(expected);
 }
 
+/* Where each value of a quantised w may be rounded to x's dtype, or not: half a unit of every product;
+ * 1.13 as above. */
+static double
+few_error(const struct qv_op_gemm *op, double max_x, double max_w)
+{
+    const int bits = significant_bits((qv_dtype)op->x_dtype);
+    if (!op->few || bits >= FLT_MANT_DIG)
+        return 0;
+    return 1.13 * fabs(op->alpha) * (double)op->k * max_x * max_w * ldexp(1, -bits) / FLT_EPSILON;
+}
+
 /* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
  * to c/2 relative. The mean by c/4 of max_x, then (in two passes; one pass loses more and is wrong)
  * the variance by c/2 and its root by c/4; differences, root, quotient, two products: 4. */
@@ -101,7 +112,8 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
     case QV_OP_convert: break;
     case QV_OP_gemm:
         epilogue = qv_op_gemm_epilogue(&op->u.gemm);
-        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
+        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w) +
+                few_error(&op->u.gemm, max_x, max_w);
         break;
     case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
     case QV_OP_rope: /* two products and a sum: half each */ units = 2 * max_x * max_w; break;

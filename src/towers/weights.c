@@ -118,10 +118,18 @@ find_all(struct loader *l, size_t n, qv_error *err)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
+static struct qv_matrix
+matrix_of(const struct loader *l, const struct qv_tensor_spec *spec)
+{
+    return (struct qv_matrix){ .n = qv_tensor_rows(spec),
+                               .k = spec->k + spec->pad_k,
+                               .dtype = l->dtype };
+}
+
 static qv_status
 layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out, qv_error *err)
 {
-    struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype, NULL };
+    const struct qv_matrix matrix = matrix_of(l, spec);
     *out = (struct qv_layout){ (size_t)(matrix.n * matrix.k) * qv_dtype_bytes(l->dtype), 1 };
     if (spec->form == QV_TENSOR_VECTOR)
         out->bytes = (size_t)spec->n * sizeof(float);
@@ -360,8 +368,7 @@ put_slice(struct loader *l, const struct slice *slice, const void *rows, struct 
     const struct qv_tensor_spec *spec = &slice->source->spec;
     struct qv_buffer dst = w->buffers[slice->source - l->sources];
     if (spec->form == QV_TENSOR_MATRIX) {
-        const struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype,
-                                          NULL };
+        const struct qv_matrix matrix = matrix_of(l, spec);
         return be->pack(l->dev, &matrix, slice->row, slice->rows, rows, dst, err);
     }
     const size_t row_bytes = (size_t)spec->k * qv_dtype_bytes(dtype_of(l, slice->source));

@@ -173,8 +173,8 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     g->copies = streamed_bytes(g) / bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
     g->worst_step = 0;
-    qv_status status = bench_pack(g->b.ctx, &(struct qv_matrix){ g->p->n, g->p->k, dtype, NULL },
-                                  g->copies, &g->weights, &g->stride, err);
+    const struct qv_matrix matrix = { .n = g->p->n, .k = g->p->k, .dtype = dtype };
+    qv_status status = bench_pack(g->b.ctx, &matrix, g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
     for (int i = 0; i < count_rows(g) && !status; i++) {
