@@ -43,7 +43,8 @@ act_error(double result)
  * A sum of k products up to max_x * max_w counts (k + 1) * max_x * max_w, as in XNNPACK's ynnpack:
  * a device may add in any order and grouping. Meanings of max_x and max_w by kind:
  *   rows       max_x: of the shifts of this row's item; max_w: of its scales
- *   gemm       max_x: of x in this row, of the bias and of the residual; max_w: of w
+ *   gemm       max_x: of x in this row, of the bias and of the residual; max_w: of w, where few rows
+ *              have a quantised one, of code * scale and of offset together: they are summed apart
  *   norm       max_x: of x in this row, over sqrt(var + eps); max_w: of weight and bias
  *   rope       max_x: of q and k in this row; max_w: of cos and sin
  *   attention  max_x: root of (max of q in this row * max of k in its segment); max_w: of
@@ -62,17 +63,6 @@ gemm_error(int64_t k, const struct qv_op_epilogue *op, double expected, double m
         return sum + residual + fabs(expected);
     /* |gelu'| and |silu'| < 1.13 */
     return 1.13 * sum + act_error(fabs(expected) + residual) + residual + fabs(expected);
-}
-
-/* Where each value of a quantised w may be rounded to x's dtype, or not: half a unit of every product;
- * 1.13 as above. */
-static double
-few_error(const struct qv_op_gemm *op, double max_x, double max_w)
-{
-    const int bits = significant_bits((qv_dtype)op->x_dtype);
-    if (!op->few || bits >= FLT_MANT_DIG)
-        return 0;
-    return 1.13 * fabs(op->alpha) * (double)op->k * max_x * max_w * ldexp(1, -bits) / FLT_EPSILON;
 }
 
 /* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
@@ -112,8 +102,7 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
     case QV_OP_convert: break;
     case QV_OP_gemm:
         epilogue = qv_op_gemm_epilogue(&op->u.gemm);
-        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w) +
-                few_error(&op->u.gemm, max_x, max_w);
+        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
         break;
     case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
     case QV_OP_rope: /* two products and a sum: half each */ units = 2 * max_x * max_w; break;
