@@ -189,11 +189,22 @@ typedef struct qv_preprocess {
     qv_processor processor;
 } qv_preprocess;
 
+/* How matrices that a checkpoint holds quantised in groups (MLX's: 4 or 8 bits) are kept. */
+typedef enum qv_weight_kind {
+    QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, as all others */
+    QV_WEIGHTS_STORED, /* packed as they are stored, and widened whenever they are multiplied by:
+                               less memory (0.3 of bf16's with 4 bits), the same tokens to the bit where
+                               scales are bf16 or f16, more time. Matrices that cannot be kept so, and all
+                               that are not quantised, are widened; qv_model_info counts the others */
+    QV_WEIGHTS_MAX = 0x7fff
+} qv_weight_kind;
+
 typedef struct qv_model_options {
     qv_dtype dtype; /* of weights and activations: QV_F32 or QV_BF16 */
     bool describe;  /* read and check configuration and tensor headers, load no weights: plans
                        can be made from such a model and asked for their cost, not run */
-    uint64_t reserved[8];
+    qv_weight_kind weights;
+    uint64_t reserved[7];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -213,8 +224,9 @@ typedef struct qv_model_info {
      * names the GEMM of a chunk of the device's own size. */
     const char *lowering; /* static text: "patchify" */
     char lowering_reason[QV_REASON_BYTES];
-    const char *folder; /* that it was loaded from, as that was given; belongs to the model */
-    uint64_t reserved[7];
+    const char *folder;      /* that it was loaded from, as that was given; belongs to the model */
+    int64_t stored_matrices; /* that are kept quantised, by qv_model_options.weights */
+    uint64_t reserved[6];
 } qv_model_info;
 
 /*

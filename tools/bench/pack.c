@@ -170,12 +170,11 @@ pack(struct pack_bench *p)
 static qv_status
 open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
 {
-    qv_model_options options = { .dtype = o->dtype };
     qv_plan_options capacity = { .capacity.rows = o->chunk_rows };
     bench_base_name(o->model, p->name, sizeof p->name);
     qv_status status = bench_open(&p->b, o, "tower", err);
     if (!status)
-        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+        status = tool_load_model(o, p->b.ctx, o->model, false, &p->model, err);
     if (!status)
         status = bench_make_plan(p->model, &capacity, &p->plan, &p->new_ms, &p->seen_ms, err);
     if (status)

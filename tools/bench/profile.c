@@ -128,10 +128,9 @@ name_layers(struct profile *p)
 static qv_status
 open_all(struct profile *p, const struct tool_options *o, qv_error *err)
 {
-    qv_model_options options = { .dtype = o->dtype };
     qv_status status = bench_open(&p->b, o, "profile", err);
     if (!status)
-        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+        status = tool_load_model(o, p->b.ctx, o->model, false, &p->model, err);
     if (status)
         return status;
     qv_model_get_info(p->model, &p->m);

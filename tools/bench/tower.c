@@ -81,10 +81,9 @@ whole_call(struct tower_bench *t)
 static qv_status
 open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
-    qv_model_options options = { .dtype = o->dtype };
     qv_status status = bench_open(&t->b, o, "tower", err);
     if (!status)
-        status = qv_model_load(t->b.ctx, o->model, &options, &t->model, err);
+        status = tool_load_model(o, t->b.ctx, o->model, false, &t->model, err);
     if (status)
         return status;
     qv_model_get_info(t->model, &t->m);

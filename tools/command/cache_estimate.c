@@ -25,12 +25,11 @@ struct forecast {
 static qv_status
 describe_model(struct forecast *f, qv_error *err)
 {
-    const qv_model_options options = { .dtype = f->o->dtype, .describe = true };
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_status s = tool_open_context(f->o, &ctx, err);
     if (!s)
-        s = qv_model_load(ctx, f->o->model, &options, &model, err);
+        s = tool_load_model(f->o, ctx, f->o->model, true, &model, err);
     if (!s)
         qv_model_get_info(model, &f->model);
     qv_model_free(&model);

@@ -146,7 +146,6 @@ tool_devices_close(struct tool_devices *d)
 qv_status
 tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err)
 {
-    const qv_model_options options = { .dtype = o->dtype };
     const size_t most = o->all_devices ? TOOL_MOST_DEVICES : o->n_devices ? o->n_devices : 1;
     qv_status status = QV_OK;
     for (; d->n < most && !status; d->n++) {
@@ -158,7 +157,7 @@ tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error
         if (status)
             break;
         qv_context_get_info(d->contexts[d->n], &d->infos[d->n]);
-        status = qv_model_load(d->contexts[d->n], o->model, &options, &d->models[d->n], err);
+        status = tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], err);
     }
     return status;
 }

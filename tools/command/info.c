@@ -41,9 +41,8 @@ size_text(double bytes, char text[24])
 static qv_status
 open_model(struct scene *s, const char *dir, qv_error *err)
 {
-    qv_model_options options = { .dtype = s->o->dtype, .describe = true };
     qv_model_free(&s->model);
-    qv_status status = qv_model_load(s->ctx, dir, &options, &s->model, err);
+    qv_status status = tool_load_model(s->o, s->ctx, dir, true, &s->model, err);
     if (!status)
         qv_model_get_info(s->model, &s->info);
     s->dir = dir;
@@ -132,7 +131,10 @@ print_model(const struct scene *s)
     printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
-    printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
+    printf("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
+    if (m->stored_matrices)
+        printf("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
+    printf("\n");
 }
 
 static json_t *
@@ -144,7 +146,7 @@ model_json(const struct scene *s)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:s, s:s}",
+        "s:s, s:i, s:I, s:I, s:s, s:s}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
@@ -154,8 +156,9 @@ model_json(const struct scene *s)
         qv_dtype_name(m->dtype), "precision_reason",
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
         "passed_over", s->context.passed_over, "device", s->context.device, "threads",
-        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "lowering", m->lowering,
-        "lowering_reason", m->lowering_reason);
+        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "stored_matrices",
+        (json_int_t)m->stored_matrices, "lowering", m->lowering, "lowering_reason",
+        m->lowering_reason);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */

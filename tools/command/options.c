@@ -38,7 +38,8 @@ enum kind {
     TOKENS,
     SHARD,
     KEYS,
-    SAME
+    SAME,
+    WEIGHTS
 };
 
 struct option {
@@ -160,6 +161,8 @@ static const struct option options[] = {
       0 },
     { "--rows", "N", "most rows (patch-embed, gemm; default: what this device does in seconds)",
       INTEGER, GROUP_BENCH, AT(rows), 1 },
+    { "--shape", "N,K", "time one matrix of this size, not a tower's (gemm)", PAIR, GROUP_BENCH,
+      AT(shape), 1 },
     { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
     { "--repeats", "N", "timed runs or chunks (default 7)", INTEGER, GROUP_BENCH | GROUP_PROFILE,
       AT(repeats), 1 },
@@ -179,6 +182,10 @@ static const struct option options[] = {
       0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
+    { "--weights", "KIND",
+      "stored: quantised matrices stay packed; bf16 (default): as the dtype (bench gemm: q4g64, "
+      "q8g64, q4_0, q8_0)",
+      WEIGHTS, GROUP_WEIGHTS, AT(weights), 0 },
     { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
       DEVICES, GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "GEMMs in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE, AT(tf32),
@@ -298,9 +305,30 @@ parse_shard(const char *text, int64_t out[2])
     return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
 }
 
+/* MLX's groups, whose scales are bf16 as a rule, and GGUF's types as they are kept. */
+static const struct tool_weights weights[] = {
+    { "bf16", false, { 0 } },
+    { "stored", true, { 0 } },
+    { "q4g64", false, { 4, 64, QV_BF16 } },
+    { "q8g64", false, { 8, 64, QV_BF16 } },
+    { "q4_0", false, { 4, 32, QV_F16 } },
+    { "q8_0", false, { 8, 32, QV_F16 } },
+};
+
+static const char *
+parse_weights(const char *text, bool bench, struct tool_weights *out)
+{
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (!strcmp(text, weights[i].name) && (bench || !weights[i].groups.bits)) {
+            *out = weights[i];
+            return NULL;
+        }
+    return bench ? "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0" : "bf16 or stored";
+}
+
 /* What a value of the option must be, for the error text; NULL if it was fine. */
 static const char *
-parse_value(const struct option *o, const char *text, struct tool_options *out)
+parse_value(const struct option *o, const char *text, unsigned groups, struct tool_options *out)
 {
     char *field = (char *)out + o->at, *end;
     switch (o->kind) {
@@ -311,8 +339,9 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
             return o->least ? "an integer from 1 up" : "an integer from 0 up";
         return NULL;
     case PAIR:
-        return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
-                                                                           : "two integers, H,W";
+        return parse_integers(text, (int64_t *)(void *)field, 2, o->least)
+                   ? NULL
+                   : "two integers with a comma between";
     case TRIPLE:
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
@@ -345,6 +374,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
                    ? NULL
                    : "bf16, f16 or f32";
     case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
+    case WEIGHTS: return parse_weights(text, groups & GROUP_BENCH, &out->weights);
     case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
     case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
@@ -412,8 +442,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted =
-            o->kind == FLAG && equals ? "given without a value" : parse_value(o, value, out);
+        const char *wanted = o->kind == FLAG && equals ? "given without a value"
+                                                       : parse_value(o, value, tool->groups, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;
@@ -491,6 +521,20 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
             tool_complain("%s", info.warning);
     }
     return status;
+}
+
+qv_status
+tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
+                qv_model **out, qv_error *err)
+{
+    const qv_model_options model = { .dtype = o->dtype,
+                                     .describe = describe,
+                                     .weights = o->weights.stored ? QV_WEIGHTS_STORED
+                                                                  : QV_WEIGHTS_WIDENED };
+    if (o->weights.groups.bits)
+        return qv_fail(err, QV_EINVAL, "--weights is \"%s\", must be bf16 or stored for a model",
+                       o->weights.name);
+    return qv_model_load(ctx, dir, &model, out, err);
 }
 
 void
