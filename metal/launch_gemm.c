@@ -17,6 +17,15 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
     return QV_OK;
 }
 
+static uint32_t
+grouped(const struct qv_op_gemm *op)
+{
+    const uint32_t kind = op->w_dtype == QV_F16 ? 1 : op->w_dtype == QV_BF16 ? 2 : 0;
+    return op->w_bits ? (uint32_t)op->w_bits | (uint32_t)op->w_group << 8 | kind << 16 |
+                            (uint32_t)op->few << 24
+                      : 0;
+}
+
 static void
 launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
 {
@@ -35,9 +44,6 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     qv_status status = check_size(op, err);
     if (status)
         return status;
-    if (op->w_bits)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: w_bits=%lld; there is no kernel for it",
-                       (long long)op->w_bits);
     bool few = op->m <= MOST_FEW_ROWS;
     int choices = naive ? 1 : TILES + few;
     if (choice >= choices)
@@ -46,6 +52,7 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
+    out->constants[CONSTANT_GROUPED] = grouped(op);
     out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,

@@ -308,6 +308,33 @@ stored_is_the_widened_model(void **state)
     }
 }
 
+/* However matrices are cut into slices to be read, they lie the same on the device. */
+static void
+stored_in_slices_is_the_same(void **state)
+{
+    (void)state;
+    const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
+    static const char *const backends[] = { "ref", "cpu" };
+    copy_config();
+    write_checkpoint(&(struct how){ .bits = 4 });
+    for (int i = 0; i < 2; i++) {
+        if (!qv_backend_find(backends[i]))
+            continue;
+        struct tiny whole = tiny_open_model(tempdir, backends[i], &options, 1);
+        for (size_t bytes = 1; bytes < 10000; bytes = bytes * 7 + 1) {
+            qv_weights_slice_bytes = bytes;
+            struct tiny cut = tiny_open_model(tempdir, backends[i], &options, 1 + (int)bytes % 4);
+            qv_weights_slice_bytes = 0;
+            const struct qv_weights *a = &whole.model->weights, *b = &cut.model->weights;
+            assert_string_equal(a->digest, b->digest);
+            assert_int_equal(a->bytes, b->bytes);
+            assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
+            tiny_close(&cut);
+        }
+        tiny_close(&whole);
+    }
+}
+
 static void
 what_is_not_in_that_form_is_refused(void **state)
 {
@@ -356,6 +383,7 @@ main(void)
         cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
                                         tempdir_remove),
         cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
+        cmocka_unit_test_setup_teardown(stored_in_slices_is_the_same, tempdir_make, tempdir_remove),
         cmocka_unit_test_setup_teardown(what_is_not_in_that_form_is_refused, tempdir_make,
                                         tempdir_remove),
     };

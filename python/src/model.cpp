@@ -38,7 +38,8 @@ parse_dtype(const std::string &name, bool or_auto)
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
-             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_)
+             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_,
+             bool stored)
     : owner(getpid())
 {
     const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
@@ -53,6 +54,7 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     c.tune_file = tune_file.empty() ? nullptr : tune_file.c_str();
     c.kernel_folder = kernel_folder.empty() ? nullptr : kernel_folder.c_str();
     o.dtype = parse_dtype(dtype, true);
+    o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
     nb::gil_scoped_release released;
     check(qv_context_open(&c, &context, &err), err);
     const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
@@ -190,7 +192,8 @@ Model::info()
                     { "row_dim", facts.row_dim },
                     { "n_deepstack", facts.n_deepstack },
                     { "n_parameters", facts.n_parameters },
-                    { "weight_bytes", (int64_t)facts.weight_bytes } };
+                    { "weight_bytes", (int64_t)facts.weight_bytes },
+                    { "stored_matrices", facts.stored_matrices } };
     for (const auto &number : numbers)
         d[number.name] = number.value;
     d["digest"] = facts.digest;
@@ -392,7 +395,7 @@ bind_model(nb::module_ &m)
     m.def("look_at_device", &look_at_device);
     nb::class_<Model>(m, "Model")
         .def(nb::init<nb::bytes, const std::string &, int, const std::string &, int, uintptr_t,
-                      nb::bytes, nb::bytes>())
+                      nb::bytes, nb::bytes, bool>())
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),

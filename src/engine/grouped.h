@@ -32,7 +32,7 @@ qv_grouped_row_bytes(const struct qv_groups *g, int64_t k)
 static inline uint8_t
 qv_grouped_code(const struct qv_groups *g, const void *row, int64_t i)
 {
-    const uint8_t *codes = row;
+    const uint8_t *codes = (const uint8_t *)row; /* C++ includes this */
     return g->bits == 8 ? codes[i] : (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15);
 }
 
