@@ -271,11 +271,18 @@ widen_kernel(const struct packed_shape s, const struct divisor per_row, int64_t 
         return;
     const int64_t row = divide(i, per_row, &at), k = 8 * at;
     const float2 f = factors_of(s, row, k / group);
+    const uint8_t *from = s.codes + row * s.code_row + qv_code_at_cuda(BITS, k).byte;
+    uint32_t words[BITS / 4];
     float values[8];
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-        values[j] =
-            __fadd_rn(__fmul_rn((float)code_at<BITS>(s.codes + row * s.code_row, k + j), f.x), f.y);
+    for (int j = 0; j < BITS / 4; j++)
+        words[j] = __ldg((const uint32_t *)from + j);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { /* of 4 bits even ones come first */
+        const int shift = BITS == 4 ? j % 2 * 16 + j / 2 * 4 : j % 4 * 8;
+        const uint32_t code = words[BITS == 4 ? 0 : j / 4] >> shift & ((1 << BITS) - 1);
+        values[j] = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
+    }
     store(y + row * s.k + k, values);
 }
 

@@ -45,7 +45,7 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     if (status)
         return status;
     bool few = op->m <= MOST_FEW_ROWS;
-    int choices = naive ? 1 : TILES + few;
+    int choices = naive || op->few ? 1 : TILES + few; /* tiles round values of w */
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
     out->real = (qv_dtype)op->x_dtype;
