@@ -350,6 +350,5 @@ qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
         snprintf(text, size, "%lld bits read once, %s", (long long)op->w_bits,
                  qv_few_name_cpu(&kernel->few));
     else
-        snprintf(text, size, "%lld bits widened %lld columns at a time, then ",
-                 (long long)op->w_bits, (long long)kernel->wide.cols);
+        snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
 }
