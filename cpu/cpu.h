@@ -266,6 +266,8 @@ qv_status qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *ker
                                 size_t *scratch_bytes, qv_error *err);
 qv_status qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                             void *const *p, void *scratch, qv_error *err);
+/* Scales and offsets of a panel's group [2][PACKED_COLS] in f32. */
+void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
 void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* cpu/few.c: few rows of x, by the packed bytes of w; cpu/few_avx512.c: bf16 with AVX-512's products of
@@ -275,8 +277,6 @@ void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, v
                     void *scratch);
 const char *qv_few_name_cpu(const struct few_cpu *few);
 void qv_few_avx512_cpu(const struct few_cpu *few, const void *panel, float *sums);
-/* Scales and offsets of a panel's group [2][PACKED_COLS] in f32. */
-void qv_few_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,

@@ -25,7 +25,7 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
     for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
         const char *codes = panel + 2 * w->factors;
         floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
-        qv_few_factors_cpu(w, panel, (float *)factor);
+        qv_packed_factors_cpu(w, panel, (float *)factor);
         for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
             for (int64_t c = 0; c < chains; c++, codes += w->pair, x += 2 * m) {
                 words_cpu both;

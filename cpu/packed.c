@@ -84,7 +84,7 @@ qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, in
 }
 
 void
-qv_few_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
+qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
 {
     switch (w->groups.dtype) {
     case QV_F32: memcpy(out, group, 2 * PACKED_COLS * sizeof *out); break;
@@ -154,7 +154,7 @@ widen_group(const struct widening *how, const char *group, struct wide_row to)
     const struct packed_cpu *w = how->w;
     float factors[2 * PACKED_COLS];
     floats_cpu scale, offset;
-    qv_few_factors_cpu(w, group, factors);
+    qv_packed_factors_cpu(w, group, factors);
     memcpy(&scale, factors, sizeof scale);
     memcpy(&offset, factors + PACKED_COLS, sizeof offset);
     group += 2 * w->factors;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Sixteen values at once in the vector types of GCC and clang, of which compilers make whatever registers
- * there are: a body that is always inlined is compiled once for each instruction set by VECTOR_VARIANTS,
- * and chosen by what oneDNN may use.
+ * there are: a body that is always inlined is compiled once for each instruction set, as a function with
+ * its target, and chosen by what oneDNN may use (qv_isa_cpu).
  */
 #ifndef QV_CPU_VECTORS_H
 #define QV_CPU_VECTORS_H

@@ -9,7 +9,8 @@ static const struct tool tools[] = {
               "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is "
               "a folder.",
       .example = "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_ENCODE | GROUP_JSON,
       .run = tool_encode,
       .ends_at_once = true },
     { .name = "cache",
@@ -20,7 +21,8 @@ static const struct tool tools[] = {
           "where it was ended; with --shard many run at once. Also: --status, --keys, --get KEY, "
           "--check;\n--prune and --delete KEY remove from it; --dry-run says what a run takes.",
       .example = "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_CACHE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_CACHE | GROUP_JSON,
       .run = tool_cache },
     { .name = "info",
       .arguments = "PATH...",

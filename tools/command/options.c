@@ -285,13 +285,6 @@ parse_devices(const char *text, struct tool_options *out)
     return ok;
 }
 
-static bool
-parse_dtype(const char *text, qv_dtype *out)
-{
-    return qv_dtype_parse(text, out) &&
-           (*out == QV_DTYPE_AUTO || *out == QV_F32 || *out == QV_BF16);
-}
-
 /* "3/8" */
 static bool
 parse_shard(const char *text, int64_t out[2])
@@ -303,27 +296,6 @@ parse_shard(const char *text, int64_t out[2])
         return false;
     out[1] = strtoll(slash + 1, &end, 10);
     return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
-}
-
-/* MLX's groups, whose scales are bf16 as a rule, and GGUF's types as they are kept. */
-static const struct tool_weights weights[] = {
-    { "bf16", false, { 0 } },
-    { "stored", true, { 0 } },
-    { "q4g64", false, { 4, 64, QV_BF16 } },
-    { "q8g64", false, { 8, 64, QV_BF16 } },
-    { "q4_0", false, { 4, 32, QV_F16 } },
-    { "q8_0", false, { 8, 32, QV_F16 } },
-};
-
-static const char *
-parse_weights(const char *text, bool bench, struct tool_weights *out)
-{
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
-        if (!strcmp(text, weights[i].name) && (bench || !weights[i].groups.bits)) {
-            *out = weights[i];
-            return NULL;
-        }
-    return bench ? "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0" : "bf16 or stored";
 }
 
 /* What a value of the option must be, for the error text; NULL if it was fine. */
@@ -339,9 +311,8 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
             return o->least ? "an integer from 1 up" : "an integer from 0 up";
         return NULL;
     case PAIR:
-        return parse_integers(text, (int64_t *)(void *)field, 2, o->least)
-                   ? NULL
-                   : "two integers with a comma between";
+        return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
+                                                                           : "two integers, A,B";
     case TRIPLE:
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
@@ -374,9 +345,10 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
                    ? NULL
                    : "bf16, f16 or f32";
     case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
-    case WEIGHTS: return parse_weights(text, groups & GROUP_BENCH, &out->weights);
+    case WEIGHTS: return tool_parse_weights(text, groups & GROUP_BENCH, &out->weights);
     case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
-    case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+    case DTYPE:
+        return tool_parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
 }
@@ -521,20 +493,6 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
             tool_complain("%s", info.warning);
     }
     return status;
-}
-
-qv_status
-tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
-                qv_model **out, qv_error *err)
-{
-    const qv_model_options model = { .dtype = o->dtype,
-                                     .describe = describe,
-                                     .weights = o->weights.stored ? QV_WEIGHTS_STORED
-                                                                  : QV_WEIGHTS_WIDENED };
-    if (o->weights.groups.bits)
-        return qv_fail(err, QV_EINVAL, "--weights is \"%s\", must be bf16 or stored for a model",
-                       o->weights.name);
-    return qv_model_load(ctx, dir, &model, out, err);
 }
 
 void

@@ -141,6 +141,10 @@ int tool_exit_code(qv_status status);
 
 /* With the tune file of the options, or that in the user's cache folder; says its warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+/* auto, f32 or bf16; false: it is none of these. */
+bool tool_parse_dtype(const char *text, qv_dtype *out);
+/* What --weights must be, for the error text; NULL if `text` is that. bench: `bench gemm` may be meant. */
+const char *tool_parse_weights(const char *text, bool bench, struct tool_weights *out);
 /* The model of a folder, as the options have it. describe: as in qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
                           bool describe, qv_model **out, qv_error *err);
