@@ -113,7 +113,7 @@ INLINED_CPU void
 round_words(words_cpu *out, const floats_cpu *x)
 {
     const words_cpu u = (words_cpu)*x, rounded = u + 0x7fff + (u >> 16 & 1);
-    const words_cpu nan = (words_cpu)(*x != *x);
+    const words_cpu nan = (words_cpu)((u & 0x7fffffff) > 0x7f800000);
     *out = (rounded & ~nan) | ((u | 0x400000) & nan);
 }
 
@@ -200,36 +200,49 @@ static void (*const wideners[])(const struct widening *how, const char *group,
                                                         [ISA_AVX512_CPU] = widen_avx512,
                                                         [ISA_AVX512_BF16_CPU] = widen_avx512 };
 
+/* Where k of column `col` of a block is that lies as p says; k is the first of a group. */
+static char *
+wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char *block)
+{
+    const size_t word = element * (size_t)p->group;
+    return block + (size_t)(col / p->width * p->stride) * element +
+           (size_t)(k / p->group * p->width + col % p->width) * word;
+}
+
+/* The same columns as below, through memory of our own. */
+static void
+widen_apart(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
+            char *block)
+{
+    const size_t element = qv_dtype_bytes(how->dtype), word = element * (size_t)p->group;
+    const int64_t all = how->w->groups.group, end = (p->n + p->width - 1) / p->width * p->width;
+    char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
+    struct widening apart = *how;
+    apart.step = 2 * PACKED_COLS * element;
+    for (int64_t k = 0; k < how->w->k; k += all, panel += how->w->group_bytes) {
+        wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
+        for (int64_t i = 0; i < all; i += p->group)
+            for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
+                memcpy(wide_at(p, element, k + i, c, block),
+                       room + (size_t)(i / p->group * PACKED_COLS + c - col) * word, word);
+    }
+}
+
 /* Columns [col, col + PACKED_COLS) of a block that lies as p says, of which those from the matrix's last
- * on are zero. Columns of narrower panels, and the last of plain rows, come through `room`. */
+ * on are zero. Columns of narrower panels, and the last of plain rows, go there apart. */
 static void
 widen_panel(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
             char *block)
 {
-    const size_t element = qv_dtype_bytes(how->dtype), group = (size_t)p->group;
-    const int64_t all = how->w->groups.group, end = (p->n + p->width - 1) / p->width * p->width;
-    const bool in_place =
-        p->width % PACKED_COLS == 0 && (p->width != p->n || col + PACKED_COLS <= p->n);
-    const size_t line = (size_t)p->width * element * group; /* of group k's */
-    char room[128 * PACKED_COLS * sizeof(float)];
-    struct widening apart = *how;
-    apart.step = 2 * PACKED_COLS * element;
-    for (int64_t k = 0; k < how->w->k; k += all, panel += how->w->group_bytes) {
-        char *to = block + (size_t)(col / p->width * p->stride) * element +
-                   (size_t)k / group * line + (size_t)(col % p->width) * element * group;
-        if (in_place) {
-            wideners[qv_isa_cpu()](how, panel, (struct wide_row){ to, line });
-            continue;
-        }
-        wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
-        for (int64_t i = 0; i < all / (int64_t)group; i++)
-            for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
-                memcpy(block + (size_t)(c / p->width * p->stride) * element +
-                           ((size_t)k / group + (size_t)i) * line +
-                           (size_t)(c % p->width) * element * group,
-                       room + ((size_t)i * PACKED_COLS + (size_t)(c - col)) * element * group,
-                       element * group);
+    const size_t element = qv_dtype_bytes(how->dtype), line = (size_t)p->width * element;
+    const bool whole = p->width != p->n || col + PACKED_COLS <= p->n;
+    if (p->width % PACKED_COLS || !whole) {
+        widen_apart(how, panel, p, col, block);
+        return;
     }
+    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->w->group_bytes)
+        wideners[qv_isa_cpu()](how, panel,
+                               (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
 
 /* Behind the last panel of the matrix oneDNN's may have more columns. */

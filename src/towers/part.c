@@ -238,7 +238,7 @@ void
 qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
              int64_t k, void *out)
 {
-    const struct qv_groups groups = qv_part_groups(part);
+    const struct qv_groups groups = { part->bits, part->group, part->scales.tensor->dtype };
     const struct quantised_row one = quantised_row(part);
     const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * part->bits / 8);
     const size_t scales = (to - codes) / 2;

@@ -262,6 +262,7 @@ run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_er
         g->p = &projections[i];
         status = run_projection(g, dtype, err);
     }
+    g->p = NULL; /* they end here */
     return status;
 }
 
@@ -276,7 +277,9 @@ run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     g->p = &matrix;
     g->alone = true;
     bench_expect(&g->b, count_rows(g));
-    return run_projection(g, dtype, err);
+    const qv_status status = run_projection(g, dtype, err);
+    g->p = NULL; /* it ends here */
+    return status;
 }
 
 int
