@@ -99,8 +99,7 @@ class Model
   public:
     /* Paths are bytes: they may be no UTF-8. */
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
-          int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder,
-          bool stored);
+          int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder, bool stored);
     ~Model();
     void close();
     nb::dict info();
