@@ -69,7 +69,7 @@ bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
     return used ? qv_load(bias, dtype, i) : 0;
 }
 
-/* Value l of row j of a gemm's w, a quantised one rounded to x's dtype. */
+/* Value l of row j of a gemm's w; a quantised one is rounded to x's dtype, but where rows are few. */
 static double
 weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
 {
@@ -77,9 +77,10 @@ weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
     if (!groups.bits)
         return qv_load(w, op->w_dtype, j * op->k + l);
     const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
+    const float value = qv_grouped_value(&groups, row, op->k, l);
     double rounded = 0;
-    qv_store(&rounded, op->x_dtype, 0, qv_grouped_value(&groups, row, op->k, l));
-    return qv_load(&rounded, op->x_dtype, 0);
+    qv_store(&rounded, op->x_dtype, 0, value);
+    return op->few ? value : qv_load(&rounded, op->x_dtype, 0);
 }
 
 static void
