@@ -56,6 +56,36 @@ struct panels_cpu {
     size_t bytes;
 };
 
+/* How a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which are columns
+ * of a GEMM's result, zeros beyond n. Of a panel, group by group: scales of all columns, offsets of all,
+ * then for each pair of k's a byte (4 bits) or two (8 bits) of each column, the first k in the lower
+ * half. So a vector of columns is read at once, and once more is bf16 in pairs as panels_cpu has it. */
+enum { PACKED_COLS = 16 };
+struct packed_cpu {
+    int64_t n, k;
+    struct qv_groups groups;
+    size_t factors, pair, group_bytes, panel_bytes; /* factors: bytes of scales, and of offsets */
+};
+
+/* A gemm whose w is quantised: of few rows, or of blocks of columns that are widened in turn, where the
+ * last may have fewer than the others. */
+enum { PACKED_BLOCKS = 2 }; /* kinds of them */
+struct few_cpu {
+    struct packed_cpu w;
+    int64_t m;
+    bool pairs;        /* x is made pairs of bf16, else f32 */
+    const void *x;     /* [k, m], or [k/2, m] pairs: set by each run */
+    const float *sums; /* of x over groups, [k/group, m] */
+    /* sums[m, PACKED_COLS] = x times the columns of a panel */
+    void (*panel)(const struct few_cpu *few, const void *panel, float *sums);
+};
+struct wide_cpu {
+    struct gemm_cpu gemms[PACKED_BLOCKS];
+    struct panels_cpu panels[PACKED_BLOCKS]; /* in which a block is widened */
+    int64_t cols;                            /* of a block */
+    size_t bytes;                            /* of a block in scratch */
+};
+
 /* attention. Its GEMMs, for each number of keys in a block and of queries; a thread's scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
 struct gemms_cpu {
@@ -105,6 +135,8 @@ struct qv_kernel {
     struct qv_op op;
     const struct verbs_cpu *verbs; /* of the operation */
     struct gemm_cpu gemm;
+    struct few_cpu few;   /* few.m 0: the gemm has not few rows */
+    struct wide_cpu wide; /* cols 0: it is not one with a quantised w */
     struct attention_cpu attention;
     struct primitive_cpu conv;
     size_t row_bytes; /* of scratch for each thread, in an operation that works row by row */
@@ -124,6 +156,26 @@ struct verbs_cpu {
 };
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
 #include "engine/ops.inc"
+
+/* Instruction sets that kernels of our own are compiled for. What oneDNN may use decides, as users limit
+ * that. */
+enum isa_cpu { ISA_ANY_CPU, ISA_AVX2_CPU, ISA_AVX512_CPU, ISA_AVX512_BF16_CPU };
+static inline enum isa_cpu
+qv_isa_cpu(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), need[] = {
+        [ISA_ANY_CPU] = 0,
+        [ISA_AVX2_CPU] = dnnl_cpu_isa_avx2,
+        [ISA_AVX512_CPU] = dnnl_cpu_isa_avx512_core,
+        [ISA_AVX512_BF16_CPU] = dnnl_cpu_isa_avx512_core_bf16,
+    };
+    for (int i = ISA_AVX512_BF16_CPU; i > ISA_ANY_CPU; i--)
+        if ((isa & need[i]) == need[i])
+            return (enum isa_cpu)i;
+#endif
+    return ISA_ANY_CPU;
+}
 
 /* What is computed in here. REAL_NONE: every other dtype; prepare refuses it. */
 enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
@@ -194,6 +246,38 @@ qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, void *dst, qv_error *err);
 
+/* A GEMM of an operation's rows and its epilogue, of so many of its columns, with weights packed as
+ * `packed` says; desc: of all columns. run: p are the operands, those with columns from the first of
+ * these on. */
+qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                              dnnl_memory_desc_t *out, qv_error *err);
+qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
+                           const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err);
+qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
+                          const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
+void qv_gemm_close_cpu(struct gemm_cpu *g);
+
+/* cpu/packed.c: gemms whose w is quantised; the first two are qv_backend's verbs. */
+qv_status qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
+qv_status qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                             int64_t row0, int64_t rows, const void *src, void *dst);
+struct packed_cpu qv_packed_cpu(const struct qv_op_gemm *op);
+qv_status qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
+                                size_t *scratch_bytes, qv_error *err);
+qv_status qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
+                            void *const *p, void *scratch, qv_error *err);
+/* Scales and offsets of a panel's group [2][PACKED_COLS] in f32. */
+void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
+void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
+
+/* cpu/few.c: few rows of x, by the packed bytes of w; cpu/few_avx512.c: bf16 with AVX-512's products of
+ * pairs. */
+void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
+void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                    void *scratch);
+const char *qv_few_name_cpu(const struct few_cpu *few);
+void qv_few_avx512_cpu(const struct few_cpu *few, const void *panel, float *sums);
+
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
@@ -204,6 +288,8 @@ qv_status qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *ma
  * y = x[k,n] or the transpose of x[n,k], of which the first `rows` are there and the others zero. */
 qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                              struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);
+/* Which panels a layout of weights is; known: whether it is any, without zeros along k. */
+dnnl_status_t qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known);
 void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride, int64_t rows,
                    int64_t dtype, void *y);
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,

@@ -142,8 +142,9 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
-    qv_status status = matrix->conv ? qv_conv_layout_cpu(dev, matrix, out, err)
-                                    : qv_gemm_layout_cpu(dev, matrix, out, err);
+    qv_status status = matrix->conv          ? qv_conv_layout_cpu(dev, matrix, out, err)
+                       : matrix->groups.bits ? qv_packed_layout_cpu(matrix, out)
+                                             : qv_gemm_layout_cpu(dev, matrix, out, err);
     omp_set_num_threads(before);
     return status;
 }
@@ -157,7 +158,9 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     omp_set_num_threads(dev->threads);
     qv_status status =
         matrix->conv ? qv_conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
-                     : qv_gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
+        : matrix->groups.bits
+            ? qv_packed_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
+            : qv_gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
     omp_set_num_threads(before);
     return status;
 }

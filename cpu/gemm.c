@@ -16,9 +16,9 @@ enum { LAYOUT_ROWS = 1024 };
 enum { PACK_ROWS = 64 };
 
 /* The packed weights' descriptor [k,n]; the caller destroys it. */
-static qv_status
-packed_md(struct qv_device_cpu *dev, const struct qv_matrix *matrix, dnnl_memory_desc_t *out,
-          qv_error *err)
+qv_status
+qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                    dnnl_memory_desc_t *out, qv_error *err)
 {
     struct matmul_desc_cpu desc = { .m = LAYOUT_ROWS,
                                     .n = matrix->n,
@@ -44,7 +44,7 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
                    qv_error *err)
 {
     dnnl_memory_desc_t md = NULL;
-    qv_status status = packed_md(dev, matrix, &md, err);
+    qv_status status = qv_gemm_weights_cpu(dev, matrix, &md, err);
     if (status)
         return status;
     *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), PACK_ROWS };
@@ -59,7 +59,7 @@ qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int6
                  int64_t rows, const void *src, void *dst, qv_error *err)
 {
     dnnl_memory_desc_t whole = NULL, part = NULL, row_major = NULL;
-    qv_status status = packed_md(dev, matrix, &whole, err);
+    qv_status status = qv_gemm_weights_cpu(dev, matrix, &whole, err);
     if (status)
         return status;
     dnnl_dims_t dims = { matrix->k, rows }, strides = { 1, matrix->k }, offsets = { 0, row0 };
@@ -97,17 +97,16 @@ divide(const struct qv_device_cpu *dev, int64_t m, struct gemm_cpu *g)
 }
 
 static int64_t
-rows_of_part(const struct qv_kernel *kernel, int part)
+rows_of_part(const struct qv_op_gemm *op, const struct gemm_cpu *g, int part)
 {
-    int64_t left = kernel->op.u.gemm.m - part * kernel->gemm.rows;
-    return left < kernel->gemm.rows ? left : kernel->gemm.rows;
+    int64_t left = op->m - part * g->rows;
+    return left < g->rows ? left : g->rows;
 }
 
 static qv_status
-open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_desc_cpu *desc,
-           qv_error *err)
+open_parts(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matmul_desc_cpu *desc,
+           struct gemm_cpu *g, qv_error *err)
 {
-    struct gemm_cpu *g = &kernel->gemm;
     g->parts = calloc((size_t)g->n_parts, sizeof *g->parts);
     if (!g->parts)
         return qv_fail(err, QV_ENOMEM, "no memory for a gemm kernel");
@@ -115,12 +114,38 @@ open_parts(struct qv_device_cpu *dev, struct qv_kernel *kernel, struct matmul_de
     omp_set_num_threads(g->n_parts > 1 ? 1 : dev->threads);
     qv_status status = QV_OK;
     for (int i = 0; i < g->n_parts && !status; i++) {
-        desc->m = rows_of_part(kernel, i);
+        desc->m = rows_of_part(op, g, i);
         status = qv_matmul_open_cpu(dev, desc, &g->parts[i], err);
         size_t bytes = qv_aligned(g->parts[i].scratch_bytes);
         g->part_bytes = bytes > g->part_bytes ? bytes : g->part_bytes;
     }
     omp_set_num_threads(before);
+    return status;
+}
+
+qv_status
+qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
+                 const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err)
+{
+    struct matmul_desc_cpu desc = { .n = cols,
+                                    .k = op->k,
+                                    .src_stride = op->k,
+                                    .weights = packed,
+                                    .weights_strides = { cols, 1 },
+                                    .dst_stride = op->n,
+                                    .type = dnnl_type_cpu(op->x_dtype),
+                                    .dst_type = dnnl_type_cpu(op->y_dtype) };
+    struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
+    epilogue.cols = cols;
+    desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
+    divide(dev, op->m, out);
+    dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
+    if (!s)
+        s = qv_epilogue_cpu(&epilogue, 2, desc.attr);
+    qv_status status =
+        s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, op, &desc, out, err);
+    if (desc.attr)
+        dnnl_primitive_attr_destroy(desc.attr);
     return status;
 }
 
@@ -133,38 +158,23 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     qv_status status = qv_count_check_cpu(&kernel->op, most, err);
     if (status)
         return status;
-    struct matmul_desc_cpu desc = { .n = op->n,
-                                    .k = op->k,
-                                    .src_stride = op->k,
-                                    .dst_stride = op->n,
-                                    .type = dnnl_type_cpu(op->x_dtype),
-                                    .dst_type = dnnl_type_cpu(op->y_dtype) };
-    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
-    desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
-    struct qv_matrix matrix = { op->n, op->k, (qv_dtype)op->w_dtype, NULL };
+    if (op->w_bits)
+        return qv_packed_prepare_cpu(dev, kernel, scratch_bytes, err);
+    struct qv_matrix matrix = { .n = op->n, .k = op->k, .dtype = (qv_dtype)op->w_dtype };
     dnnl_memory_desc_t packed = NULL;
-    status = packed_md(dev, &matrix, &packed, err);
+    status = qv_gemm_weights_cpu(dev, &matrix, &packed, err);
     if (status)
         return status;
-    desc.weights = packed;
-    divide(dev, op->m, &kernel->gemm);
-    dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
-    if (!s)
-        s = qv_epilogue_cpu(&epilogue, 2, desc.attr);
-    status = s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, kernel, &desc, err);
-    if (desc.attr)
-        dnnl_primitive_attr_destroy(desc.attr);
+    status = qv_gemm_open_cpu(dev, op, op->n, packed, &kernel->gemm, err);
     dnnl_memory_desc_destroy(packed);
     *scratch_bytes = kernel->gemm.part_bytes * (size_t)kernel->gemm.n_parts;
     return status;
 }
 
 static qv_status
-run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, void *const *p,
-         void *scratch, qv_error *err)
+run_part(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g, int part,
+         void *const *p, void *scratch, qv_error *err)
 {
-    const struct qv_op_gemm *op = &kernel->op.u.gemm;
-    const struct gemm_cpu *g = &kernel->gemm;
     size_t x_row = (size_t)op->k * qv_dtype_bytes(op->x_dtype), row = (size_t)(part * g->rows);
     size_t y_row = (size_t)op->n * qv_dtype_bytes(op->y_dtype);
     void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * x_row, p[1], p[2],
@@ -173,38 +183,64 @@ run_part(struct qv_device_cpu *dev, const struct qv_kernel *kernel, int part, vo
     return qv_matmul_run_cpu(dev, &g->parts[part], addresses, err);
 }
 
-static qv_status
-run_gemm(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
-         qv_error *err)
+qv_status
+qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g,
+                void *const *p, void *scratch, qv_error *err)
 {
-    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(&kernel->op.u.gemm);
-    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
-    int n = kernel->gemm.n_parts;
+    int n = g->n_parts;
     if (n == 1)
-        return run_part(dev, kernel, 0, p, scratch, err);
+        return run_part(dev, op, g, 0, p, scratch, err);
     qv_status status = QV_OK;
 #pragma omp parallel for num_threads(n) schedule(static)
     for (int i = 0; i < n; i++) {
         qv_error failure = { 0 };
-        if (run_part(dev, kernel, i, p, scratch, &failure))
+        if (run_part(dev, op, g, i, p, scratch, &failure))
 #pragma omp critical(qv_gemm)
             status = qv_fail(err, failure.status, "%s", failure.text);
     }
     return status;
 }
 
+static qv_status
+run_gemm(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
+    if (op->few) {
+        qv_few_run_cpu(dev, kernel, p, scratch);
+        return QV_OK;
+    }
+    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
+    return op->w_bits ? qv_packed_run_cpu(dev, kernel, p, scratch, err)
+                      : qv_gemm_run_cpu(dev, op, &kernel->gemm, p, scratch, err);
+}
+
+void
+qv_gemm_close_cpu(struct gemm_cpu *g)
+{
+    for (int i = 0; i < g->n_parts && g->parts; i++)
+        qv_primitive_close_cpu(&g->parts[i]);
+    free(g->parts);
+}
+
 static void
 release_gemm(struct qv_kernel *kernel)
 {
-    for (int i = 0; i < kernel->gemm.n_parts && kernel->gemm.parts; i++)
-        qv_primitive_close_cpu(&kernel->gemm.parts[i]);
-    free(kernel->gemm.parts);
+    qv_gemm_close_cpu(&kernel->gemm);
+    for (int i = 0; i < PACKED_BLOCKS; i++)
+        qv_gemm_close_cpu(&kernel->wide.gemms[i]);
 }
 
 static void
 describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    const struct gemm_cpu *g = &kernel->gemm;
+    const bool packed = kernel->op.u.gemm.w_bits;
+    const struct gemm_cpu *g = packed ? &kernel->wide.gemms[0] : &kernel->gemm;
+    if (packed)
+        qv_packed_describe_cpu(kernel, text, size);
+    if (kernel->op.u.gemm.few)
+        return;
     qv_primitive_describe_cpu("oneDNN ", &g->parts[0], text, size);
     if (g->n_parts > 1)
         snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",

@@ -7,8 +7,8 @@
 
 /* The layouts that oneDNN chooses for 2-dimensional weights, as far as they are panels: blocks of k
  * by n, inside of which bf16 lie in pairs along k; or plain rows, which are one panel. */
-static dnnl_status_t
-read_layout(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known)
+dnnl_status_t
+qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known)
 {
     int n_blocks = 0;
     const dnnl_dims_t *blocks = NULL, *axes = NULL, *strides = NULL;
@@ -54,7 +54,7 @@ qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
         dnnl_status_t s = dnnl_memory_get_memory_desc(matmul->memory[CPU_WEIGHTS], &md);
         *out = (struct panels_cpu){ .k = desc->k, .n = desc->n };
         if (!s)
-            s = read_layout(md, out, &known);
+            s = qv_panels_read_cpu(md, out, &known);
         if (s)
             return qv_dnnl_check_cpu(s, "layout of keys and values", err);
     }

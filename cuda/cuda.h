@@ -102,9 +102,12 @@ struct graph_cuda {
     bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
-/* One GEMM, on cuBLASLt or on a graph of cuDNN's. The three sizes are of parts of scratch, in this order. */
+/* One GEMM, on cuBLASLt or on a graph of cuDNN's. The four sizes are of parts of scratch, in this order. */
 struct gemm_cuda {
-    struct graph_cuda graph; /* plan NULL: cuBLASLt, and all that follows is its */
+    struct qv_matrix_cuda packed; /* w, if it is quantised: groups.bits 0 if not */
+    bool few;                     /* it is our own kernel's, and nothing that follows is used */
+    size_t wide_bytes;            /* w's values */
+    struct graph_cuda graph;      /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
                                         * column-major */
@@ -165,6 +168,12 @@ qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix
 qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                             int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                             qv_error *err);
+
+/* cuda/packed.c: quantised matrices, as packed.h has them. */
+qv_status qv_packed_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out);
+qv_status qv_packed_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                              int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
+                              qv_error *err);
 
 /* cuda/conv.c: the weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,

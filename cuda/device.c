@@ -253,8 +253,9 @@ layout_cuda(struct qv_device *device, const struct qv_matrix *matrix, struct qv_
             qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    return matrix->conv ? qv_conv_layout_cuda(dev, matrix, out, err)
-                        : qv_gemm_layout_cuda(dev, matrix, out, err);
+    return matrix->conv          ? qv_conv_layout_cuda(dev, matrix, out, err)
+           : matrix->groups.bits ? qv_packed_layout_cuda(matrix, out)
+                                 : qv_gemm_layout_cuda(dev, matrix, out, err);
 }
 
 static qv_status
@@ -265,8 +266,9 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
     qv_status status = qv_enter_cuda(dev, err);
     if (status)
         return status;
-    return matrix->conv ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
-                        : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
+    return matrix->conv          ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
+           : matrix->groups.bits ? qv_packed_pack_cuda(dev, matrix, row0, rows, src, dst, err)
+                                 : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
 /* The table of verbs: an operation that has none does not link. */

@@ -359,8 +359,8 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 
 /* cuDNN's ways come before cuBLASLt's. */
 static qv_status
-prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-             size_t *scratch_bytes, qv_error *err)
+prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+               size_t *scratch_bytes, qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -375,6 +375,31 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     else
         status = qv_fail(err, status, "%s", none.text);
     *scratch_bytes = g->padded_bytes + g->sums_bytes + g->workspace_bytes;
+    return status;
+}
+
+/* A quantised w is our kernel's for few rows; else its values are what the libraries multiply by. */
+static qv_status
+prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+             size_t *scratch_bytes, qv_error *err)
+{
+    struct qv_op_gemm *op = &kernel->op.u.gemm;
+    struct gemm_cuda *g = &kernel->u.gemm;
+    const struct qv_matrix_cuda packed = { op->n,
+                                           op->k,
+                                           { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
+    if (!op->w_bits)
+        return prepare_values(dev, kernel, choice, scratch_bytes, err);
+    if (op->few) {
+        g->few = true;
+        return choice ? qv_fail(err, QV_EUNSUPPORTED, "gemm of few rows runs in one way") : QV_OK;
+    }
+    op->w_bits = op->w_group = 0;
+    op->w_dtype = op->x_dtype;
+    qv_status status = prepare_values(dev, kernel, choice, scratch_bytes, err);
+    g->packed = packed;
+    g->wide_bytes = qv_aligned((size_t)(op->n * op->k) * qv_dtype_bytes(op->x_dtype));
+    *scratch_bytes += g->wide_bytes;
     return status;
 }
 
@@ -396,6 +421,17 @@ static void
 describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
+    if (g->few) {
+        snprintf(text, size, "%lld bits read once, our kernel",
+                 (long long)kernel->op.u.gemm.w_bits);
+        return;
+    }
+    if (g->wide_bytes) {
+        const size_t used = (size_t)snprintf(text, size, "%lld bits widened, then ",
+                                             (long long)g->packed.groups.bits);
+        text += used;
+        size -= used;
+    }
     if (g->graph.plan) {
         qv_graph_describe_cuda(&g->graph, NULL, text, size);
         return;
@@ -416,8 +452,8 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 /* ---- running --------------------------------------------------------------------------------- */
 
 static qv_status
-run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
-         qv_error *err)
+run_values(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+           void *scratch, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
@@ -452,6 +488,25 @@ run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
                          "gemm's epilogue", err);
+}
+
+static qv_status
+run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    const struct gemm_cuda *g = &kernel->u.gemm;
+    if (g->few)
+        return qv_check_cuda(dev, qv_few_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
+                             "gemm of few rows", err);
+    if (!g->wide_bytes)
+        return run_values(dev, kernel, p, scratch, err);
+    void *const operands[QV_MAX_OPERANDS] = { p[0], scratch, p[2], p[3], p[4] };
+    qv_status status =
+        qv_check_cuda(dev, qv_widen_cuda(dev->stream, &g->packed, op->x_dtype, p[1], scratch),
+                      "widening a weight", err);
+    return status ? status
+                  : run_values(dev, kernel, operands, (char *)scratch + g->wide_bytes, err);
 }
 
 const struct verbs_cuda qv_gemm_verbs_cuda = {

@@ -37,6 +37,17 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
+/* A gemm of few rows by w as packed.h has it, with its epilogue: bf16, or f32. */
+cudaError_t qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x,
+                        const void *w, const void *bias, const void *residual, void *y);
+/* The values y[n,k] of such a w, rounded to dtype. */
+struct qv_matrix_cuda {
+    int64_t n, k;
+    struct qv_groups groups;
+};
+cudaError_t qv_widen_cuda(cudaStream_t stream, const struct qv_matrix_cuda *matrix, int64_t dtype,
+                          const void *w, void *y);
+
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 

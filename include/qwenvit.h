@@ -189,6 +189,16 @@ typedef struct qv_preprocess {
     qv_processor processor;
 } qv_preprocess;
 
+/* How matrices that a checkpoint holds quantised in groups (MLX's: 4 or 8 bits) are kept. */
+typedef enum qv_weight_kind {
+    QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, as all others */
+    QV_WEIGHTS_STORED, /* packed as they are stored, and widened whenever they are multiplied by:
+                               less memory (0.3 of bf16's with 4 bits), the same tokens to the bit where
+                               scales are bf16 or f16, more time. Matrices that cannot be kept so, and all
+                               that are not quantised, are widened; qv_model_info counts the others */
+    QV_WEIGHTS_MAX = 0x7fff
+} qv_weight_kind;
+
 typedef struct qv_model_options {
     qv_dtype dtype; /* of weights and activations: QV_F32 or QV_BF16 */
     bool describe;  /* read and check configuration and tensor headers, load no weights: plans
@@ -196,7 +206,8 @@ typedef struct qv_model_options {
     /* [3] each, of red, green and blue in 0..1, of images and clips, in place of what the checkpoint says
      * (qv_preprocess.mean and std); NULL: as it says. Read during the call alone. */
     const double *image_mean, *image_std;
-    uint64_t reserved[6];
+    qv_weight_kind weights;
+    uint64_t reserved[5];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -221,7 +232,8 @@ typedef struct qv_model_info {
      * sentence; what it seems to say wrongly of means and deviations, with what would be right. "" where there
      * is nothing to say. */
     const char *note, *warning;
-    uint64_t reserved[5];
+    int64_t stored_matrices; /* that are kept quantised, by qv_model_options.weights */
+    uint64_t reserved[4];
 } qv_model_info;
 
 /*

@@ -27,6 +27,8 @@ enum {
     CONSTANT_B,
     CONSTANT_C,
     CONSTANT_D,
+    CONSTANT_GROUPED, /* of a quantised weight: bits, 256 groups' size, 65536 kinds of factors (0: f32,
+                         1: f16, 2: bf16), and 2^24 if its values are not rounded; 0: it is not */
     CONSTANTS
 };
 

@@ -19,6 +19,7 @@ constant uint A [[function_constant(CONSTANT_A)]];
 constant uint B [[function_constant(CONSTANT_B)]];
 constant uint C [[function_constant(CONSTANT_C)]];
 constant uint D [[function_constant(CONSTANT_D)]];
+constant uint GROUPED [[function_constant(CONSTANT_GROUPED)]];
 
 /* Four values whose address is a multiple of four elements. */
 static inline float4

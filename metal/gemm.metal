@@ -2,7 +2,8 @@
 /*
  * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups makes one tile of y; x and w
  * come through threadgroup memory in steps of 64 bytes along k, as they are, and become float on
- * their way into fragments of 8 x 8. conv.metal uses the same tile. Besides: few rows, and naive.
+ * their way into fragments of 8 x 8. conv.metal uses the same tile. Besides: few rows, and naive. A
+ * quantised w lies in its canonical form (engine/grouped.h), and is widened wherever it is read.
  *
  * Sums may be made in any order, and columns lie in fragments in any order, so that what a lane
  * reads and writes are always neighbours: along k, fragments f = 0 and 1 take turns, and so do
@@ -39,6 +40,43 @@ static inline uint
 tile_col(uint lane)
 {
     return (lane / 4 & 2) * 2 + lane % 2 * 2;
+}
+
+/* Scale (which 0) or offset (1) of a group, of factors that begin here. */
+static inline float
+group_factor(device const uchar *factors, uint at)
+{
+    const uint kind = GROUPED >> 16 & 255;
+    if (kind == 0)
+        return ((device const float *)factors)[at];
+    const uint u = ((device const ushort *)factors)[at];
+    if (kind == 2)
+        return as_type<float>(u << 16);
+    const uint magnitude = u & 0x7fff, sign = (u & 0x8000) << 16;
+    const float f = magnitude < 0x400 ? float(magnitude) * 5.9604644775390625e-8f /* 2^-24 */
+                                      : as_type<float>((magnitude << 13) + 0x38000000);
+    return as_type<float>(as_type<uint>(f) | sign);
+}
+
+/* Four values from k on of a row of a quantised matrix, whose rows have `end` values. */
+static inline float4
+grouped_read(device const real *w, uint row, uint k, uint end)
+{
+    const uint bits = GROUPED & 255, group = GROUPED >> 8 & 255,
+               element = GROUPED >> 16 & 255 ? 2 : 4;
+    const uint codes = end / 8 * bits, groups = end / group;
+    float4 v = float4(0);
+    if (k >= end)
+        return v;
+    device const uchar *at = (device const uchar *)w + long(row) * (codes + 2 * groups * element);
+    const float scale = group_factor(at + codes, k / group);
+    const float offset = group_factor(at + codes, groups + k / group);
+    const uint word =
+        bits == 8 ? *(device const uint *)(at + k) : *(device const ushort *)(at + k / 2);
+#pragma unroll
+    for (uint i = 0; i < 4; i++)
+        v[i] = float(word >> (i * bits) & ((1u << bits) - 1)) * scale + offset;
+    return GROUPED >> 24 ? v : float4(real4(v));
 }
 
 /* Four values of a row from k on, zeros behind its end. */
@@ -84,7 +122,8 @@ tile_stage_w(threadgroup real *to, device const real *w, uint first, uint rows, 
         device const real *from = w + long(min(row, rows - 1)) * end;
         if (ROWS % TILE_APART == 0 || place < ROWS)
             *(threadgroup real4 *)(to + place * TILE_PITCH + at) =
-                tile_read(from, k + at, end, A != 0);
+                GROUPED ? real4(grouped_read(w, min(row, rows - 1), k + at, end))
+                        : tile_read(from, k + at, end, A != 0);
     }
 }
 
@@ -253,7 +292,9 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
         float4 ws[FEW_COLS];
 #pragma unroll
         for (uint j = 0; j < FEW_COLS; j++)
-            ws[j] = float4(tile_read(w + long(min(col0 + j, a.n - 1)) * a.k, k, a.k, B != 0));
+            ws[j] = GROUPED
+                        ? grouped_read(w, min(col0 + j, a.n - 1), k, a.k)
+                        : float4(tile_read(w + long(min(col0 + j, a.n - 1)) * a.k, k, a.k, B != 0));
 #pragma unroll
         for (uint i = 0; i < FEW_ROWS; i++)
             if (i < A) {
@@ -306,6 +347,9 @@ gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)
     if (row >= a.m)
         return;
     for (uint k = 0; k < a.k; k++)
-        sum = fma(float(x[long(row) * a.k + k]), float(w[long(col) * a.k + k]), sum);
+        sum = fma(float(x[long(row) * a.k + k]),
+                  GROUPED ? grouped_read(w, col, k - k % 4, a.k)[k % 4]
+                          : float(w[long(col) * a.k + k]),
+                  sum);
     y[thread_position.x] = real(epilogue_value(a.epilogue, sum, row, col, a.n, bias, residual));
 }

@@ -17,6 +17,15 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
     return QV_OK;
 }
 
+static uint32_t
+grouped(const struct qv_op_gemm *op)
+{
+    const uint32_t kind = op->w_dtype == QV_F16 ? 1 : op->w_dtype == QV_BF16 ? 2 : 0;
+    return op->w_bits ? (uint32_t)op->w_bits | (uint32_t)op->w_group << 8 | kind << 16 |
+                            (uint32_t)op->few << 24
+                      : 0;
+}
+
 static void
 launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
 {
@@ -36,13 +45,14 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     if (status)
         return status;
     bool few = op->m <= MOST_FEW_ROWS;
-    int choices = naive ? 1 : TILES + few;
+    int choices = naive || op->few ? 1 : TILES + few; /* tiles round values of w */
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
+    out->constants[CONSTANT_GROUPED] = grouped(op);
     out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,

@@ -95,6 +95,13 @@ qv_download_metal(struct qv_device *device, void *dst, struct qv_buffer src, siz
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
+static size_t
+row_bytes(const struct qv_matrix *matrix)
+{
+    return matrix->groups.bits ? qv_grouped_row_bytes(&matrix->groups, matrix->k)
+                               : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
+}
+
 /* Of gemms as they are; of convolutions channels last, packed as a whole. */
 qv_status
 qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
@@ -102,8 +109,8 @@ qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct
 {
     (void)device;
     (void)err;
-    *out = (struct qv_layout){ (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
-                               matrix->conv ? matrix->n : 1 };
+    *out =
+        (struct qv_layout){ (size_t)matrix->n * row_bytes(matrix), matrix->conv ? matrix->n : 1 };
     return QV_OK;
 }
 
@@ -111,11 +118,10 @@ qv_status
 qv_pack_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
               const void *src, struct qv_buffer dst, qv_error *err)
 {
-    size_t row_bytes = (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
     if (matrix->conv) {
         qv_channels_last(matrix, src, contents(dst));
         return QV_OK;
     }
-    dst.offset += (size_t)row0 * row_bytes;
-    return qv_upload_metal(device, dst, src, (size_t)rows * row_bytes, err);
+    dst.offset += (size_t)row0 * row_bytes(matrix);
+    return qv_upload_metal(device, dst, src, (size_t)rows * row_bytes(matrix), err);
 }

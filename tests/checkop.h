@@ -38,8 +38,11 @@ element_at(const struct qv_view *v, int64_t row, int64_t col)
 {
     return row * v->row_stride + col;
 }
+/* An element's value, of a quantised matrix too. */
+double value_at(const struct qv_view *v, const void *bytes, int64_t row, int64_t col);
 bool fill_possible(const struct qv_op *op, enum fill fill);
-/* What ref computes for an operation: large ones have rows that repeat, so that fewer will do. */
+/* What ref computes for an operation: large ones have rows that repeat, so that fewer will do; and a
+ * quantised matrix is one of the values that it stands for. */
 struct qv_op reference_op(const struct qv_op *op);
 void data_alloc(struct data *data, const struct qv_op *op); /* zero */
 void data_fill(struct data *data, enum fill fill, struct rng *rng);

@@ -24,7 +24,14 @@ static struct {
     bool nothing; /* the operands drawn have nothing that this fault spoils: others are tried */
 } now;
 
-enum bad_pack { PACK_RIGHT, PACK_FIRST_SLICE, PACK_WITHOUT_LAST_TAP };
+enum bad_pack {
+    PACK_RIGHT,
+    PACK_FIRST_SLICE,
+    PACK_WITHOUT_LAST_TAP,
+    PACK_HALVES,         /* of each byte of codes exchanged */
+    PACK_NEXT_SCALE,     /* scales of the groups behind */
+    PACK_WITHOUT_OFFSETS /* of each row's last group */
+};
 enum bad_kernel {
     KERNEL_RIGHT,
     KERNEL_NONE,
@@ -459,6 +466,8 @@ exchange_columns(struct qv_device *dev, const struct qv_call *call)
 #define GEMM_F32 "gemm m=33 n=200 k=130 alpha=1 bias=1 residual_rows=11 dtype=f32"
 #define GEMM_BF16 "gemm m=33 n=200 k=130 alpha=0.5 residual_rows=33 dtype=bf16"
 #define GEMM_GELU "gemm m=65 n=72 k=33 alpha=1 bias=1 act=gelu_tanh dtype=f32"
+#define GEMM_Q4 "gemm m=33 n=72 k=192 alpha=1 bias=1 w_bits=4 w_group=64 w=f16 dtype=bf16"
+#define GEMM_Q8 "gemm m=7 n=72 k=128 alpha=1 w_bits=8 w_group=32 few=1 dtype=f32"
 #define GEMM_ZERO "gemm m=33 n=24 k=8 alpha=0 dtype=f32"
 #define NORM "norm rows=17 cols=64 eps=1e-6 dtype=f32"
 #define ROPE "rope rows=12 heads=4 head_dim=16 positions=20 x_stride=96 dtype=f32"
@@ -537,6 +546,14 @@ static const struct fault faults[] = {
     { "cosines changed", ROPE, FILL_EXACT, CHECK_INPUT, NULL, change_input, 0, 0 },
     { "weight changed", GEMM_F32, FILL_REAL, CHECK_INPUT, NULL, change_weight, 0, 0 },
     { "later slices not packed", GEMM_F32, FILL_REAL, CHECK_PACK, NULL, NULL, PACK_FIRST_SLICE, 0 },
+    { "halves exchanged", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_HALVES, 0 },
+    { "halves exchanged", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_HALVES, 0 },
+    { "a neighbour's scale", GEMM_Q8, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_NEXT_SCALE, 0 },
+    { "a neighbour's scale", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_NEXT_SCALE, 0 },
+    { "an offset left out", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_WITHOUT_OFFSETS, 0 },
+    { "an offset left out", GEMM_Q8, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_OFFSETS,
+      0 },
+    { "later slices not packed", GEMM_Q4, FILL_REAL, CHECK_PACK, NULL, NULL, PACK_FIRST_SLICE, 0 },
     { "last tap dropped", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_WITHOUT_LAST_TAP, 0 },
     { "last tap dropped", CONV_F32, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_LAST_TAP,
       0 },
@@ -600,6 +617,35 @@ prepare_faulty(struct qv_device *dev, const struct qv_op *op, int choice, struct
     return status;
 }
 
+/* Spoils a row of a quantised matrix in its canonical form. */
+static void
+spoil_groups(const struct qv_matrix *matrix, enum bad_pack bad, unsigned char *row)
+{
+    const struct qv_groups *g = &matrix->groups;
+    const size_t codes = (size_t)(matrix->k * g->bits / 8), element = qv_dtype_bytes(g->dtype);
+    const size_t scales = (size_t)(matrix->k / g->group) * element;
+    for (size_t i = 0; i < codes && bad == PACK_HALVES; i++)
+        row[i] = (unsigned char)(row[i] << 4 | row[i] >> 4);
+    if (bad == PACK_NEXT_SCALE)
+        memmove(row + codes, row + codes + element, scales - element);
+    if (bad == PACK_WITHOUT_OFFSETS)
+        memset(row + codes + 2 * scales - element, 0, element);
+}
+
+static qv_status
+pack_groups(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+            const void *src, struct qv_buffer dst, qv_error *err)
+{
+    const size_t bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
+    unsigned char *w = must_alloc((size_t)rows * bytes);
+    memcpy(w, src, (size_t)rows * bytes);
+    for (int64_t i = 0; i < rows; i++)
+        spoil_groups(matrix, now.fault->bad_pack, w + (size_t)i * bytes);
+    qv_status status = now.base->pack(dev, matrix, row0, rows, w, dst, err);
+    free(w);
+    return status;
+}
+
 static qv_status
 pack_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
             const void *src, struct qv_buffer dst, qv_error *err)
@@ -607,6 +653,8 @@ pack_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
     enum bad_pack bad = now.fault ? now.fault->bad_pack : PACK_RIGHT;
     if (bad == PACK_FIRST_SLICE && row0 > 0)
         return QV_OK;
+    if (bad >= PACK_HALVES)
+        return pack_groups(dev, matrix, row0, rows, src, dst, err);
     if (bad != PACK_WITHOUT_LAST_TAP)
         return now.base->pack(dev, matrix, row0, rows, src, dst, err);
     const struct qv_op_conv *op = &matrix->conv->u.conv;

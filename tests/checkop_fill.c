@@ -101,6 +101,13 @@ random_gemm(struct qv_op_gemm *op, struct rng *rng)
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     op->k = PICK(rng, 1, 2, 3, 7, 8, 15, 16, 24, 33, 48, 64, 65, 100, 127, 130, 200, 257);
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
+    if (rng_below(rng, 2))
+        return;
+    op->w_bits = PICK(rng, 4, 8);
+    op->w_group = PICK(rng, 32, 64, 128);
+    op->w_dtype = PICK(rng, QV_F32, QV_F16, QV_BF16);
+    op->k = op->w_group * PICK(rng, 1, 1, 2, 3, 5);
+    op->few = op->m <= QV_FEW_ROWS && rng_below(rng, 3);
 }
 
 static void
@@ -292,6 +299,72 @@ random_op(enum qv_op_kind kind, struct rng *rng)
     return op;
 }
 
+/* ---- quantised matrices ---------------------------------------------------------------------- */
+
+static const char *
+grouped_row(const struct qv_view *v, const void *bytes, int64_t row)
+{
+    return (const char *)bytes + (size_t)row * qv_grouped_row_bytes(&v->groups, v->cols);
+}
+
+double
+value_at(const struct qv_view *v, const void *bytes, int64_t row, int64_t col)
+{
+    if (v->groups.bits)
+        return qv_grouped_value(&v->groups, grouped_row(v, bytes, row), v->cols, col);
+    return qv_load(bytes, v->dtype, element_at(v, row, col));
+}
+
+static void
+put_code(const struct qv_groups *g, void *row, int64_t i, uint8_t code)
+{
+    uint8_t *codes = row;
+    if (g->bits == 8)
+        codes[i] = code;
+    else
+        codes[i / 2] =
+            (uint8_t)(codes[i / 2] & (i % 2 ? 0x0f : 0xf0)) | (uint8_t)(code << i % 2 * 4);
+}
+
+static void
+put_factors(const struct qv_groups *g, void *row, int64_t k, int64_t i, double scale, double offset)
+{
+    char *factors = (char *)row + (g->bits == 8 ? k : k / 2);
+    qv_store(factors, g->dtype, i, scale);
+    qv_store(factors, g->dtype, k / g->group + i, offset);
+}
+
+static const double exact_values[] = { -2, -1, 1, 2 };
+
+/* Exact: one of those values everywhere, by scales and offsets that differ from group to group, up to
+ * where codes end. */
+static void
+fill_grouped(struct data *data, int i, enum fill fill, struct rng *rng)
+{
+    static const double scales[] = { 1, -1, 0.5, -0.5 };
+    const struct qv_view *v = &data->desc[i];
+    const struct qv_groups *g = &v->groups;
+    const int64_t codes = (int64_t)1 << g->bits;
+    for (int64_t j = 0; j < v->rows * v->cols; j++) {
+        char *row =
+            (char *)data->bytes[i] + (size_t)(j / v->cols) * qv_grouped_row_bytes(g, v->cols);
+        const int64_t col = j % v->cols, at = col / g->group;
+        if (col % g->group == 0) {
+            const double exact = scales[rng_below(rng, 4)];
+            const int64_t middle = 4 + rng_below(rng, codes - 8);
+            put_factors(g, row, v->cols, at,
+                        fill == FILL_EXACT ? exact : rng_real(rng) / (double)codes,
+                        fill == FILL_EXACT ? -exact * (double)middle : rng_real(rng) / 2);
+        }
+        const double scale = qv_grouped_factor(g, row, v->cols, 0, at);
+        const double offset = qv_grouped_factor(g, row, v->cols, 1, at);
+        const int64_t code = fill == FILL_EXACT
+                                 ? lrint((exact_values[rng_below(rng, 4)] - offset) / scale)
+                                 : rng_below(rng, codes);
+        put_code(g, row, col, (uint8_t)code);
+    }
+}
+
 /* ---- what can be exact, what ref must compute ------------------------------------------------ */
 
 static bool
@@ -355,6 +428,10 @@ struct qv_op
 reference_op(const struct qv_op *op)
 {
     struct qv_op small = *op;
+    if (op->kind == QV_OP_gemm && op->u.gemm.w_bits) {
+        small.u.gemm.w_bits = small.u.gemm.w_group = small.u.gemm.few = 0;
+        small.u.gemm.w_dtype = op->u.gemm.x_dtype;
+    }
     int64_t rows = op->kind == QV_OP_gemm ? gemm_period(&op->u.gemm) : 0;
     if (rows) {
         small.u.gemm.m = rows;
@@ -417,6 +494,16 @@ copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, 
         qv_store(dst, to, i, qv_load(src, from, j));
 }
 
+/* A value of a quantised matrix as the gemm multiplies by it; with `few` it need not be rounded. */
+static double
+rounded_to(const struct data *src, double value)
+{
+    float rounded = (float)value;
+    if (!src->op.u.gemm.few && src->op.u.gemm.x_dtype == QV_BF16)
+        rounded = qv_bf16_to_f32(qv_f32_to_bf16(rounded));
+    return rounded;
+}
+
 void
 data_convert(struct data *dst, const struct data *src)
 {
@@ -424,8 +511,12 @@ data_convert(struct data *dst, const struct data *src)
         const struct qv_view *d = &dst->desc[i], *s = &src->desc[i];
         for (int64_t row = 0; dst->bytes[i] && row < d->rows; row++)
             for (int64_t col = 0; col < d->cols; col++)
-                copy_element(dst->bytes[i], d->dtype, element_at(d, row, col), src->bytes[i],
-                             s->dtype, element_at(s, row, col));
+                if (s->groups.bits)
+                    qv_store(dst->bytes[i], d->dtype, element_at(d, row, col),
+                             rounded_to(src, value_at(s, src->bytes[i], row, col)));
+                else
+                    copy_element(dst->bytes[i], d->dtype, element_at(d, row, col), src->bytes[i],
+                                 s->dtype, element_at(s, row, col));
     }
 }
 
@@ -474,8 +565,6 @@ fill_convert(struct data *data, struct rng *rng)
     }
 }
 
-static const double exact_values[] = { -2, -1, 1, 2 };
-
 /* At most 40 of these values in a row, against the other factor that has them everywhere: |sum| is
  * at most 160. */
 static void
@@ -500,13 +589,18 @@ fill_gemm(struct data *data, enum fill fill, int sparse, struct rng *rng)
     int dense = 1 - sparse;
     if (fill == FILL_EXACT) {
         fill_sparse(data, sparse, rng);
-        for (int64_t at = 0; at < data->desc[dense].rows * data->desc[dense].cols; at++)
+        for (int64_t at = 0;
+             !data->desc[dense].groups.bits && at < data->desc[dense].rows * data->desc[dense].cols;
+             at++)
             qv_store(data->bytes[dense], data->desc[dense].dtype, at,
                      exact_values[rng_below(rng, 4)]);
     } else {
         fill_reals(data, 0, data->op.kind == QV_OP_gemm ? data->desc[0].cols : 0, rng);
-        fill_reals(data, 1, 0, rng);
+        if (!data->desc[1].groups.bits)
+            fill_reals(data, 1, 0, rng);
     }
+    if (data->desc[1].groups.bits)
+        fill_grouped(data, 1, fill, rng);
     for (int i = 2; i < 4; i++)
         if (data->bytes[i] && fill == FILL_EXACT)
             fill_integers(data, i, 8 * (i - 1), rng);

@@ -29,7 +29,7 @@ most(const struct data *data, int i, int64_t row, int64_t rows, int64_t col, int
     const struct qv_view *d = &data->desc[i];
     for (int64_t r = row; data->bytes[i] && r < row + rows; r++)
         for (int64_t c = col; c < col + cols; c++)
-            max = fmax(max, fabs(qv_load(data->bytes[i], d->dtype, element_at(d, r, c))));
+            max = fmax(max, fabs(value_at(d, data->bytes[i], r, c)));
     return max;
 }
 
@@ -37,6 +37,23 @@ static double
 most_of(const struct data *data, int i)
 {
     return most(data, i, 0, data->desc[i].rows, 0, data->desc[i].cols);
+}
+
+/* The same of code * scale and offset together, of a quantised matrix. */
+static double
+most_apart(const struct data *data, int i)
+{
+    double max = 0;
+    const struct qv_view *d = &data->desc[i];
+    const size_t row_bytes = qv_grouped_row_bytes(&d->groups, d->cols);
+    for (int64_t row = 0; row < d->rows; row++)
+        for (int64_t j = 0; j < d->cols / d->groups.group; j++) {
+            const char *at = (const char *)data->bytes[i] + (size_t)row * row_bytes;
+            const double scale = qv_grouped_factor(&d->groups, at, d->cols, 0, j);
+            const double offset = qv_grouped_factor(&d->groups, at, d->cols, 1, j);
+            max = fmax(max, fabs(scale) * (double)((1 << d->groups.bits) - 1) + fabs(offset));
+        }
+    return max;
 }
 
 struct scale {
@@ -52,7 +69,7 @@ scale_begin(struct scale *s, const struct data *data)
     switch (data->op.kind) {
     case QV_OP_gemm:
         s->fixed_x = most_of(data, 2);
-        s->fixed_w = most_of(data, 1);
+        s->fixed_w = data->op.u.gemm.few ? most_apart(data, 1) : most_of(data, 1);
         break;
     case QV_OP_norm: s->fixed_w = fmax(most_of(data, 1), most_of(data, 2)); break;
     case QV_OP_rope: s->fixed_w = fmax(most_of(data, 0), most_of(data, 1)); break;

@@ -151,8 +151,7 @@ open_weight(struct job *job, const struct qv_view *desc, size_t *bytes, struct o
 {
     qv_error err = { 0 };
     const struct qv_op *op = &job->data->op;
-    job->matrix = (struct qv_matrix){ desc->rows, desc->cols, desc->dtype,
-                                      op->kind == QV_OP_conv ? op : NULL };
+    job->matrix = qv_matrix_of(op, desc);
     qv_status status = job->side->backend->layout(job->side->dev, &job->matrix, &job->layout, &err);
     if (status)
         return verb_failed(outcome, "layout", status, &err);

@@ -330,6 +330,14 @@ expect 0 'times patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8
     --json=r.json
 grep -q 'GEMM alone' out.txt && grep -q 'times its floor' out.txt || fail 'no GEMM alone, no floor'
 expect 0 'of m=1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
+for weights in q4g64 q8_0; do
+    expect 0 'of reading its weights' "$qwenvit" bench gemm --shape 40,64 --weights $weights --rows 2 \
+        --dtype f32 $quick --json=r.json
+done
+expect 2 'must be q4g64, q8g64' "$qwenvit" bench gemm --weights stored
+expect 2 'must be bf16 or stored, or of bench gemm q4g64' "$qwenvit" bench gemm --weights q5
+expect 2 'must be bf16 or stored' "$qwenvit" info --weights q4g64 "$model"
+expect 2 'which groups of 64 do not divide' "$qwenvit" bench gemm --shape 40,65 --weights q4g64 --dtype f32 $quick
 expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 $quick --json=r.json
 expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
 job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --frames 2 --size 64,64 $quick"

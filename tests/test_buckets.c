@@ -57,7 +57,7 @@ upload(const struct run *r, int i)
     const struct qv_backend *be = r->ctx->backend;
     struct qv_memory *memory = NULL;
     struct qv_layout layout = { v.bytes, 1 };
-    struct qv_matrix matrix = { v.rows, v.cols, v.dtype, NULL };
+    const struct qv_matrix matrix = qv_matrix_of(&r->op, &v);
     qv_error err = { 0 };
     if (v.role == QV_ROLE_WEIGHT)
         must(be->layout(r->ctx->dev, &matrix, &layout, &err), &err);

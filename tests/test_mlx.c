@@ -163,7 +163,8 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
         put(w, "F32", name, t->n_dims, t->shape, x, (size_t)n * 4);
 }
 
-static void
+/* Returns how many matrices are quantised. */
+static int64_t
 write_checkpoint(const struct how *how)
 {
     static struct written w;
@@ -203,6 +204,10 @@ write_checkpoint(const struct how *how)
     }
     if (qv_safetensors_writer_finish(&to, &err))
         fail_msg("%s", err.text);
+    int64_t quantised = 0;
+    for (size_t i = 0; i < w.n; i++)
+        quantised += !strcmp(w.tensors[i].dtype_name, "U32");
+    return quantised;
 }
 
 static void
@@ -252,6 +257,88 @@ quantised_is_what_it_stands_for(void **state)
         }
 }
 
+/* Tokens of the written checkpoint, and facts of its model; NULL where the device has no such dtype. */
+static float *
+tokens_by(const char *backend, const qv_model_options *options, qv_model_info *info, size_t *bytes)
+{
+    struct tiny t = tiny_open_model(tempdir, backend, options, 2);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
+    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
+    float *tokens = NULL;
+    if (options->dtype == QV_F32 || t.model->ctx->caps.dtype == QV_BF16 || !strcmp(backend, "ref"))
+        tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
+    *info = t.info;
+    free(frames);
+    tiny_close(&t);
+    return tokens;
+}
+
+/* Kept as they are stored, they give the bits of the widened model, and its digest, in less memory. */
+static void
+expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
+{
+    qv_model_options options = { .dtype = dtype };
+    qv_model_info widened, stored;
+    size_t n = 0, m = 0;
+    float *expected = tokens_by(backend, &options, &widened, &n);
+    if (!expected) {
+        print_message("skipped: %s has no %s here\n", backend, qv_dtype_name(dtype));
+        return;
+    }
+    options.weights = QV_WEIGHTS_STORED;
+    float *found = tokens_by(backend, &options, &stored, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(expected, found, n);
+    assert_int_equal(widened.stored_matrices, 0);
+    assert_int_equal(stored.stored_matrices, quantised);
+    assert_true(stored.weight_bytes < widened.weight_bytes);
+    assert_string_equal(stored.digest, widened.digest);
+    free(expected);
+    free(found);
+}
+
+static void
+stored_is_the_widened_model(void **state)
+{
+    (void)state;
+    static const char *const backends[] = { "ref", "cpu" };
+    copy_config();
+    for (int bits = 4; bits <= 8; bits += 4) {
+        const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
+        for (int b = 0; b < 2; b++)
+            for (int d = 0; d < 2; d++)
+                if (qv_backend_find(backends[b]))
+                    expect_stored(backends[b], d ? QV_BF16 : QV_F32, n);
+    }
+}
+
+/* However matrices are cut into slices to be read, they lie the same on the device. */
+static void
+stored_in_slices_is_the_same(void **state)
+{
+    (void)state;
+    const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
+    static const char *const backends[] = { "ref", "cpu" };
+    copy_config();
+    write_checkpoint(&(struct how){ .bits = 4 });
+    for (int i = 0; i < 2; i++) {
+        if (!qv_backend_find(backends[i]))
+            continue;
+        struct tiny whole = tiny_open_model(tempdir, backends[i], &options, 1);
+        for (size_t bytes = 1; bytes < 10000; bytes = bytes * 7 + 1) {
+            qv_weights_slice_bytes = bytes;
+            struct tiny cut = tiny_open_model(tempdir, backends[i], &options, 1 + (int)bytes % 4);
+            qv_weights_slice_bytes = 0;
+            const struct qv_weights *a = &whole.model->weights, *b = &cut.model->weights;
+            assert_string_equal(a->digest, b->digest);
+            assert_int_equal(a->bytes, b->bytes);
+            assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
+            tiny_close(&cut);
+        }
+        tiny_close(&whole);
+    }
+}
+
 static void
 what_is_not_in_that_form_is_refused(void **state)
 {
@@ -299,6 +386,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
                                         tempdir_remove),
+        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
+        cmocka_unit_test_setup_teardown(stored_in_slices_is_the_same, tempdir_make, tempdir_remove),
         cmocka_unit_test_setup_teardown(what_is_not_in_that_form_is_refused, tempdir_make,
                                         tempdir_remove),
     };

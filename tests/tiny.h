@@ -17,16 +17,21 @@ struct tiny {
 };
 
 static inline struct tiny
-tiny_open_family(const char *dir, const char *backend, qv_dtype dtype, int threads)
+tiny_open_model(const char *dir, const char *backend, const qv_model_options *options, int threads)
 {
     struct tiny t = { 0 };
     qv_error err = { 0 };
     qv_context_options o = { .backend = backend, .threads = threads };
-    qv_model_options m = { .dtype = dtype };
-    if (qv_context_open(&o, &t.ctx, &err) || qv_model_load(t.ctx, dir, &m, &t.model, &err))
+    if (qv_context_open(&o, &t.ctx, &err) || qv_model_load(t.ctx, dir, options, &t.model, &err))
         fail_msg("%s", err.text);
     qv_model_get_info(t.model, &t.info);
     return t;
+}
+
+static inline struct tiny
+tiny_open_family(const char *dir, const char *backend, qv_dtype dtype, int threads)
+{
+    return tiny_open_model(dir, backend, &(qv_model_options){ .dtype = dtype }, threads);
 }
 
 static inline struct tiny

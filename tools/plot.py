@@ -9,6 +9,7 @@
     plot.py embed    FILE.jsonl.. -o OUT.png    patch embedding, as GEMM and as Conv3d
     plot.py fill     FILE.jsonl.. -o OUT.png    how full the chunks of a list are
     plot.py stages   FILE.jsonl.. -o OUT.png    a job beside its stages alone: what works, what waits
+    plot.py rows     FILE.jsonl.. -o OUT.png    GEMMs from one row up, packed weights beside others
     plot.py all      FILE.jsonl.. --out DIR     all of these, for each machine and dtype
     plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
@@ -66,6 +67,9 @@ OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo
 # how ways begin whose time has copies in it, of which the bytes are not told
 COPIES = ("whole call", "device call", "streamed")
 MARKS = {"tower": "*", "conv3d": "s", "gemm": "o", "profile": "^"}
+
+
+ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")  # Okabe and Ito's
 
 
 def look(name):
@@ -471,6 +475,43 @@ def stages(records, path):
     return True
 
 
+def rows(records, path):
+    """Times of GEMMs over their rows, and of copying their packed weights: a plot a matrix."""
+    matrices = {}
+    for r in records:
+        if r["bench"] == "gemm" and "weight_bytes" in r:
+            case = re.sub(r"[, ]*\bm=\d+", "", r["case"])
+            matrices.setdefault(case, {}).setdefault(r["way"], {})[r["m"]] = r
+    matrices = {case: ways for case, ways in matrices.items()
+                if any(len(by_m) > 1 for by_m in ways.values())}
+    if not matrices:
+        return False
+    one, head = 3.4, 0.75  # inches: of a matrix, of the heading
+    height = one * len(matrices) + head
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    for i, (case, ways) in enumerate(matrices.items()):
+        axes = figure.add_axes([0.08, (height - head - one * (i + 1) + 0.6) / height, 0.89,
+                                (one - 0.9) / height])
+        for colour, (way, by_m) in zip(ROW_COLOURS, sorted(ways.items())):
+            ms = [by_m[m]["median_ms"] for m in sorted(by_m)]
+            axes.plot(sorted(by_m), ms, marker="o", markersize=3.5, color=colour, label=way)
+            axes.axhline(ms[0] * by_m[min(by_m)]["over_copy"] ** -1, color=colour, linewidth=0.9,
+                         linestyle=":")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        plain_ticks(axes.xaxis)
+        plain_ticks(axes.yaxis)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_xlabel("rows")
+        axes.set_ylabel("median time, ms")
+        axes.set_title(case, loc="left", fontweight="bold")
+        axes.legend(ncols=4)
+    text = heading(records, "GEMMs over rows; dotted: copying the packed weight")
+    figure.text(0.02, 1 - 0.1 / height, text, va="top", fontsize=11, linespacing=1.4)
+    save(figure, path)
+    return True
+
+
 def job(path, out):
     """What the decoders, devices and sinks of `qwenvit encode --trace FILE` did when."""
     wanted = "trace events are wanted, as `qwenvit encode --list .. --trace FILE` writes them"
@@ -511,7 +552,7 @@ def job(path, out):
 # ---- the command -------------------------------------------------------------------------------
 
 DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile, "towers": towers,
-        "embed": embed, "fill": fill, "stages": stages}
+        "embed": embed, "fill": fill, "stages": stages, "rows": rows}
 
 
 def settings(records, machine="", dtype=""):

@@ -60,7 +60,8 @@ class ContextOptions(ctypes.Structure):
 
 
 class ModelOptions(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("describe", ctypes.c_bool), ("reserved", ctypes.c_uint64 * 8)]
+    _fields_ = [("dtype", ctypes.c_int), ("describe", ctypes.c_bool), ("weights", ctypes.c_int),
+                ("reserved", ctypes.c_uint64 * 7)]
 
 
 class Item(ctypes.Structure):

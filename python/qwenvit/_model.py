@@ -25,7 +25,7 @@ def _user_cache(name):
 
 def load(
     path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None,
-    image_mean=None, image_std=None,
+    image_mean=None, image_std=None, weights="bf16",
 ):
     """Loads the vision tower of a Hugging Face checkpoint folder, or of a GGUF file as llama.cpp's converter
     makes it (mmproj), which path names or which is the one in a folder without safetensors.
@@ -36,7 +36,9 @@ def load(
     (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
     kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
     folder, as the command has it. image_mean, image_std: three numbers each, of images and clips, in place of
-    the checkpoint's.
+    the checkpoint's. weights: "stored" keeps matrices that a checkpoint holds quantised in
+    groups (MLX's) packed as they are, which takes less memory and more time and gives the same tokens;
+    "bf16" widens them to the dtype.
 
     info["note"] of the model says what a GGUF file leaves open and whence that was taken. One with means that
     its family does not have warns (UserWarning), unless both are given.
@@ -51,12 +53,14 @@ def load(
     stream = _check.whole(stream, "stream", 0, (1 << 64) - 1)
     kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
     files = _check.optional_path(tune_file, "tune_file"), _check.optional_path(kernels, "kernel_folder")
+    stored = _check.one_of(weights, "weights", ("bf16", "stored")) == "stored"
     _refuse_lost_threads(backend, threads)
     lacking = _lacking(backend)
     if lacking and backend == "cuda":
         raise error("QV_ENODEVICE", lacking)
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
-    model = Model(_core.Model(folder, backend, index, _name(dtype), threads, stream, *files, *norms), stream)
+    made = _core.Model(folder, backend, index, _name(dtype), threads, stream, *files, *norms, stored)
+    model = Model(made, stream)
     if model.info["model_warning"]:
         warnings.warn(model.info["model_warning"], stacklevel=2)
     if model.info["backend"] == "cpu" and threads != 1:

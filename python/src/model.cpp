@@ -39,7 +39,8 @@ parse_dtype(const std::string &name, bool or_auto)
 
 Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
              int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_,
-             const std::vector<double> &image_mean, const std::vector<double> &image_std)
+             const std::vector<double> &image_mean, const std::vector<double> &image_std,
+             bool stored)
     : owner(getpid())
 {
     const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
@@ -56,6 +57,7 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     o.dtype = parse_dtype(dtype, true);
     o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
+    o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
     nb::gil_scoped_release released;
     check(qv_context_open(&c, &context, &err), err);
     const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
@@ -196,7 +198,8 @@ Model::info()
                     { "row_dim", facts.row_dim },
                     { "n_deepstack", facts.n_deepstack },
                     { "n_parameters", facts.n_parameters },
-                    { "weight_bytes", (int64_t)facts.weight_bytes } };
+                    { "weight_bytes", (int64_t)facts.weight_bytes },
+                    { "stored_matrices", facts.stored_matrices } };
     for (const auto &number : numbers)
         d[number.name] = number.value;
     d["digest"] = facts.digest;
@@ -402,7 +405,7 @@ bind_model(nb::module_ &m)
     nb::class_<Model>(m, "Model")
         .def(nb::init<nb::bytes, const std::string &, int, const std::string &, int, uintptr_t,
                       nb::bytes, nb::bytes, const std::vector<double> &,
-                      const std::vector<double> &>())
+                      const std::vector<double> &, bool>())
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),

@@ -25,8 +25,7 @@ matrix_of(const struct qv_conv3d_step *step)
     struct qv_view w = qv_op_view(&step->op, 1);
     if (step->operands[1].buffer != QV_CONV3D_WEIGHT)
         return (struct qv_matrix){ 0 };
-    return (struct qv_matrix){ w.rows, w.cols, w.dtype,
-                               step->op.kind == QV_OP_conv ? &step->op : NULL };
+    return qv_matrix_of(&step->op, &w);
 }
 
 qv_status

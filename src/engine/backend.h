@@ -76,7 +76,15 @@ struct qv_matrix {
     int64_t n, k;
     qv_dtype dtype;
     const struct qv_op *conv; /* NULL for a gemm; read during the call only */
+    struct qv_groups groups;  /* bits 0: it is not quantised */
 };
+/* The one that operand v of an operation is, which has the role of a weight. */
+static inline struct qv_matrix
+qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
+{
+    return (struct qv_matrix){ v->rows, v->cols, v->dtype, op->kind == QV_OP_conv ? op : NULL,
+                               v->groups };
+}
 struct qv_layout {
     size_t bytes;
     int64_t row_multiple; /* pack() takes slices that start at multiples of this */
@@ -145,7 +153,8 @@ struct qv_backend {
 
     /* weights: the layout is a function of the matrix (and of the convolution, if it is one's)
      * alone, so that all plans share one copy.
-     * pack: rows row0 .. row0+rows of the matrix, src[rows,k] in the matrix's dtype on the host */
+     * pack: rows row0 .. row0+rows of the matrix, src[rows,k] in the matrix's dtype on the host, or
+     * quantised in the canonical form of grouped.h */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
                         struct qv_layout *out, qv_error *err);
     qv_status (*pack)(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,

@@ -64,8 +64,7 @@ place_operands(struct trial *t, qv_error *err)
         const struct qv_view *v = &views[i];
         size_t bytes = v->bytes, cols = (size_t)qv_views_beside(views, i, &first);
         if (v->role == QV_ROLE_WEIGHT) {
-            struct qv_matrix matrix = { v->rows, v->cols, v->dtype,
-                                        t->op->kind == QV_OP_conv ? t->op : NULL };
+            const struct qv_matrix matrix = qv_matrix_of(t->op, v);
             struct qv_layout layout = { 0 };
             qv_status status = t->ctx->backend->layout(t->ctx->dev, &matrix, &layout, err);
             if (status)

@@ -88,7 +88,10 @@ sized(struct qv_view v, bool used)
 {
     if (!used)
         v.rows = v.cols = v.row_stride = 0;
-    if (v.rows && v.cols)
+    const size_t row = v.groups.bits ? qv_grouped_row_bytes(&v.groups, v.cols) : 0;
+    if (row)
+        v.bytes = (size_t)MUL(v.rows, row < INT64_MAX ? (int64_t)row : INT64_MAX);
+    else if (v.rows && v.cols)
         v.bytes = (size_t)MUL(ADD(MUL(v.rows - 1, v.row_stride), v.cols),
                               (int64_t)qv_dtype_bytes(v.dtype));
     return v;
@@ -97,6 +100,8 @@ sized(struct qv_view v, bool used)
 /* The fields of each operation, the number of its operands, their views, and its cost. */
 #define DTYPE_FIELD_OWN(name) { #name, QV_FIELD_DTYPE },
 #define DTYPE_FIELD_FREE(condition) DTYPE_FIELD_OWN
+#define DTYPE_FIELD_GROUPED(name)                                                                  \
+    { #name "_bits", QV_FIELD_COUNT }, { #name "_group", QV_FIELD_COUNT }, DTYPE_FIELD_OWN(name)
 #define DTYPE_FIELD_U8(name)
 #define DTYPE_FIELD_I32(name)
 #define DTYPE_FIELD_F32(name)
@@ -122,6 +127,8 @@ sized(struct qv_view v, bool used)
 #define QV_ROLE_UPDATE_IF(condition) ((condition) ? QV_ROLE_UPDATE : QV_ROLE_WRITE)
 #define DTYPE_OWN(name) .dtype = (qv_dtype)op->name##_dtype, .own_dtype = true
 #define DTYPE_FREE(condition) .free_dtype = (condition), DTYPE_OWN
+#define DTYPE_GROUPED(name)                                                                        \
+    .groups = { op->name##_bits, op->name##_group, (qv_dtype)op->name##_dtype }, DTYPE_OWN(name)
 #define DTYPE_U8(name) .dtype = QV_U8
 #define DTYPE_I32(name) .dtype = QV_I32
 #define DTYPE_F32(name) .dtype = QV_F32
@@ -340,10 +347,7 @@ check_field(const char *op, const struct qv_field *field, const void *at, qv_err
         return fabs(d) <= FLT_MAX
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL, "%s: %s=%g is not a finite float", op, field->name, d);
-    case QV_FIELD_DTYPE:
-        return is_real(i) ? QV_OK
-                          : qv_fail(err, QV_EINVAL, "%s: %s=%s; it must be f32 or bf16", op,
-                                    field->name, qv_dtype_name((qv_dtype)i));
+    case QV_FIELD_DTYPE: break; /* check_view's */
     }
     return wrong ? qv_fail(err, QV_EINVAL, "%s: %s=%lld; %s", op, field->name, (long long)i, wrong)
                  : QV_OK;
@@ -439,6 +443,20 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
 static qv_status
 check_gemm(const struct qv_op_gemm *op, qv_error *err)
 {
+    const int64_t bits = op->w_bits, group = op->w_group;
+    if (bits != 0 && bits != 4 && bits != 8)
+        return qv_fail(err, QV_EINVAL, "gemm: w_bits=%lld; it must be 0, 4 or 8", (long long)bits);
+    if (bits ? group != 32 && group != 64 && group != 128 : group)
+        return qv_fail(err, QV_EINVAL, "gemm: w_group=%lld; it must be %s", (long long)group,
+                       bits ? "32, 64 or 128" : "0 where w_bits is");
+    if (bits && op->k % group)
+        return qv_fail(err, QV_EINVAL, "gemm: k=%lld; it must be a multiple of w_group=%lld",
+                       (long long)op->k, (long long)group);
+    if (op->few && (!bits || op->m > QV_FEW_ROWS))
+        return qv_fail(err, QV_EINVAL,
+                       "gemm: few=1 m=%lld w_bits=%lld; it is for up to %d rows and "
+                       "a quantised w",
+                       (long long)op->m, (long long)bits, QV_FEW_ROWS);
     return check_residual("gemm", op->residual_rows, "m=", op->m, err);
 }
 
@@ -526,6 +544,10 @@ static qv_status (*const checks[])(const struct qv_op *op, qv_error *err) = {
 static qv_status
 check_view(const char *op, const struct qv_view *v, qv_error *err)
 {
+    const bool f16 = v->groups.bits && v->dtype == QV_F16;
+    if (v->own_dtype && !is_real(v->dtype) && !f16)
+        return qv_fail(err, QV_EINVAL, "%s: %s=%s; it must be f32%s or bf16", op, v->name,
+                       qv_dtype_name(v->dtype), v->groups.bits ? ", f16" : "");
     if (v->row_stride < v->cols)
         return qv_fail(err, QV_EINVAL, "%s: %s_stride=%lld; it must be 0 or at least %lld columns",
                        op, v->name, (long long)v->row_stride, (long long)v->cols);
@@ -562,7 +584,8 @@ qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err)
     if (!is_kind(op->kind)) /* backends look it up in a table */
         return qv_fail(err, QV_EUNSUPPORTED, "operation %d has no kernel", (int)op->kind);
     for (int i = 0; i < n; i++)
-        if (views[i].own_dtype && views[i].bytes && !(takes >> views[i].dtype & 1))
+        if (views[i].own_dtype && views[i].bytes && !views[i].groups.bits &&
+            !(takes >> views[i].dtype & 1))
             return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s; there is no kernel for it",
                            qv_op_name(op->kind), views[i].name, qv_dtype_name(views[i].dtype));
     return QV_OK;
@@ -576,7 +599,7 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
     int n = qv_op_views(op, views);
     for (int i = 0; i < n; i++) {
         const struct qv_view *v = &views[i];
-        if (!v->own_dtype || !v->bytes || v->free_dtype)
+        if (!v->own_dtype || !v->bytes || v->free_dtype || v->groups.bits)
             continue;
         first = first ? first : v;
         if (first->dtype != v->dtype)
@@ -606,7 +629,9 @@ qv_op_bytes(const struct qv_op *op)
     if (op->kind == QV_OP_gather && op->u.gather.x_rows > op->u.gather.rows)
         views[0].rows = op->u.gather.rows;
     for (int i = 0; i < n; i++)
-        all += (views[i].role == QV_ROLE_UPDATE ? 2 : 1) * (double)views[i].rows *
-               (double)views[i].cols * (double)qv_dtype_bytes(views[i].dtype);
+        all += views[i].groups.bits
+                   ? (double)views[i].bytes
+                   : (views[i].role == QV_ROLE_UPDATE ? 2 : 1) * (double)views[i].rows *
+                         (double)views[i].cols * (double)qv_dtype_bytes(views[i].dtype);
     return all;
 }

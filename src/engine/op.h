@@ -3,6 +3,7 @@
 #ifndef QV_ENGINE_OP_H
 #define QV_ENGINE_OP_H
 
+#include "grouped.h"
 #include "qwenvit_conv3d.h" /* qv_act */
 
 enum qv_op_kind {
@@ -14,6 +15,7 @@ enum qv_op_kind {
 /* struct qv_op_gemm: its fields, then what its operands have of their own: x_dtype, ... */
 #define QV_OP_DTYPE_OWN(name) int64_t name##_dtype;
 #define QV_OP_DTYPE_FREE(condition) QV_OP_DTYPE_OWN
+#define QV_OP_DTYPE_GROUPED(name) int64_t name##_bits, name##_group, name##_dtype;
 #define QV_OP_DTYPE_U8(name)
 #define QV_OP_DTYPE_I32(name)
 #define QV_OP_DTYPE_F32(name)
@@ -29,6 +31,7 @@ enum qv_op_kind {
 #include "ops.inc"
 #undef QV_OP_DTYPE_OWN
 #undef QV_OP_DTYPE_FREE
+#undef QV_OP_DTYPE_GROUPED
 #undef QV_OP_DTYPE_U8
 #undef QV_OP_DTYPE_I32
 #undef QV_OP_DTYPE_F32
@@ -54,16 +57,18 @@ enum qv_role {
 };
 
 /* What an operand looks like, for whoever allocates, fills or reads it: element (i, j) is the one
- * number i * row_stride + j. Where in its buffer it begins the call says. */
+ * number i * row_stride + j, but in a quantised matrix, which lies row by row as grouped.h has it. Where
+ * in its buffer it begins the call says. */
 struct qv_view {
     const char *name;
     enum qv_role role;
     qv_dtype dtype;
-    bool own_dtype;     /* a field of the operation, else the only one */
-    bool free_dtype;    /* which may differ from that of other operands */
-    int64_t rows, cols; /* a matrix; the frames are one row per frame */
-    int64_t row_stride; /* in elements; cols where rows lie one behind the other */
-    size_t bytes;       /* from the first element to the last; canonical, unpacked. 0: not used */
+    bool own_dtype;          /* a field of the operation, else the only one */
+    bool free_dtype;         /* which may differ from that of other operands */
+    struct qv_groups groups; /* of a quantised matrix, whose dtype is that of scales and offsets */
+    int64_t rows, cols;      /* a matrix; the frames are one row per frame */
+    int64_t row_stride;      /* in elements; cols where rows lie one behind the other */
+    size_t bytes; /* from the first element to the last; canonical, unpacked. 0: not used */
 };
 
 /* What the list says of an operation: the fields of its struct in their order, 8 bytes each. */
@@ -107,7 +112,8 @@ void qv_op_set_dtype(struct qv_op *op, qv_dtype dtype);
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
 /* What prepare() asks of operands' own dtypes, QV_EUNSUPPORTED naming the operand: whether each is
  * one of `takes` (bits, 1 << dtype); and whether all are one, where kernels need that. Those of
- * convert and gather need not be, nor need a conv's bare sums. */
+ * convert and gather need not be, nor need a conv's bare sums; nor are scales of a quantised matrix
+ * asked for. */
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 

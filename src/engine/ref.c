@@ -69,6 +69,20 @@ bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
     return used ? qv_load(bias, dtype, i) : 0;
 }
 
+/* Value l of row j of a gemm's w; a quantised one is rounded to x's dtype, but where rows are few. */
+static double
+weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
+{
+    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
+    if (!groups.bits)
+        return qv_load(w, op->w_dtype, j * op->k + l);
+    const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
+    const float value = qv_grouped_value(&groups, row, op->k, l);
+    double rounded = 0;
+    qv_store(&rounded, op->x_dtype, 0, value);
+    return op->few ? value : qv_load(&rounded, op->x_dtype, 0);
+}
+
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
@@ -76,8 +90,7 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
         for (int64_t j = 0; j < op->n; j++) {
             double sum = 0;
             for (int64_t l = 0; l < op->k; l++)
-                sum += qv_load(p[0], op->x_dtype, i * op->k + l) *
-                       qv_load(p[1], op->w_dtype, j * op->k + l);
+                sum += qv_load(p[0], op->x_dtype, i * op->k + l) * weight_at(op, p[1], j, l);
             sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
             if (op->residual_rows)
                 sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
@@ -358,16 +371,20 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .chunks = 1 };
 }
 
+static size_t
+row_bytes(const struct qv_matrix *matrix)
+{
+    return matrix->groups.bits ? qv_grouped_row_bytes(&matrix->groups, matrix->k)
+                               : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
+}
+
 static qv_status
 layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
            qv_error *err)
 {
     (void)dev;
     (void)err;
-    *out = (struct qv_layout){
-        .bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
-        .row_multiple = 1,
-    };
+    *out = (struct qv_layout){ (size_t)matrix->n * row_bytes(matrix), 1 };
     return QV_OK;
 }
 
@@ -375,9 +392,8 @@ static qv_status
 pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
          const void *src, struct qv_buffer dst, qv_error *err)
 {
-    size_t row_bytes = (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
-    dst.offset += (size_t)row0 * row_bytes;
-    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes, err);
+    dst.offset += (size_t)row0 * row_bytes(matrix);
+    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
 }
 
 static qv_status

@@ -76,6 +76,11 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     if (o->dtype != QV_DTYPE_AUTO && o->dtype != QV_F32 && o->dtype != QV_BF16)
         return qv_fail(err, QV_EINVAL, "dtype is %s; must be auto, f32 or bf16",
                        qv_dtype_name(o->dtype));
+    if (o->weights != QV_WEIGHTS_WIDENED && o->weights != QV_WEIGHTS_STORED)
+        return qv_fail(err, QV_EINVAL,
+                       "weights is %d; must be QV_WEIGHTS_WIDENED or "
+                       "QV_WEIGHTS_STORED",
+                       (int)o->weights);
     qv_model *model = calloc(1, sizeof *model);
     if (!model)
         return qv_fail(err, QV_ENOMEM, "no memory for a model");
@@ -99,7 +104,8 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     if (!status)
         status =
             qv_weights_load(ctx->dev, &model->config, &model->tower, dir,
-                            &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe },
+                            &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe,
+                                                          o->weights == QV_WEIGHTS_STORED },
                             &model->weights, err);
     if (status) {
         qv_tower_close(&model->tower);
@@ -154,6 +160,7 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .folder = model->folder,
                             .note = c->note,
                             .warning = c->warning,
+                            .stored_matrices = model->weights.n_stored,
                             .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
     memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);

@@ -7,6 +7,7 @@
 #ifndef QV_TOWERS_PART_H
 #define QV_TOWERS_PART_H
 
+#include "engine/grouped.h"
 #include "files/gguf.h"
 #include "files/safetensors.h"
 #include "tower.h"
@@ -79,6 +80,14 @@ struct qv_part_room {
     void *raw, *canonical;
     size_t bytes; /* of each */
 };
+
+/* How a part is quantised, as a device may keep it; bits 0: it is not. */
+struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
+
+/* Makes the canonical form of a quantised matrix (engine/grouped.h) of rows that qv_part_read has read into
+ * the room, of k values each, which may be more than the part has: groups of zeros behind. */
+void qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
+                  int64_t k, void *out);
 
 /* The bytes that a row takes in each block of a room. */
 size_t qv_part_row_bytes(const struct qv_tensor_part *part);

@@ -64,6 +64,8 @@ struct qv_tower_shape {
     int64_t gated_rows; /* see qv_caps, as of the next two */
     bool residual_apart, side;
     qv_dtype dtype, output;
+    const struct qv_groups
+        *groups; /* how each tensor is quantised on the device, by id; NULL: none is */
 };
 
 /* The attention of a chunk within its segments, over packed rows of q, k and v. */

@@ -30,6 +30,7 @@ enum {
 struct source {
     struct qv_tensor_spec spec;
     struct qv_tensor_part parts[QV_MOST_PARTS];
+    struct qv_groups groups; /* that it keeps on the device; bits 0: it is widened */
     struct qv_layout layout; /* on the device */
     size_t row_bytes;        /* that a row takes in a place, the most of what is there */
 };
@@ -68,6 +69,7 @@ struct loader {
     const struct qv_tower *tower;
     struct qv_stored_tower stored;
     qv_dtype dtype;
+    bool keeps; /* quantised matrices as they are */
     struct source *sources;
     int threads;          /* that read */
     struct slice *slices; /* of all sources, in their order */
@@ -101,6 +103,29 @@ bytes_of_row(const struct source *s)
     return most;
 }
 
+static bool
+groups_equal(const struct qv_groups *a, const struct qv_groups *b)
+{
+    return a->bits == b->bits && a->group == b->group && a->dtype == b->dtype;
+}
+
+/* What all parts of a matrix have in common, and what zeros behind its rows leave whole. The patch
+ * embedding is no linear layer everywhere, and stays as it always is. */
+static struct qv_groups
+groups_to_keep(const struct loader *l, const struct source *s)
+{
+    const struct qv_groups first = qv_part_groups(&s->parts[0]), none = { 0 };
+    if (!l->keeps || s->spec.form != QV_TENSOR_MATRIX || s->spec.conv3d || !first.bits ||
+        s->spec.pad_k % first.group)
+        return none;
+    for (int i = 1; i < s->spec.n_parts; i++) {
+        const struct qv_groups other = qv_part_groups(&s->parts[i]);
+        if (!groups_equal(&first, &other))
+            return none;
+    }
+    return first;
+}
+
 static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
@@ -111,20 +136,30 @@ find_all(struct loader *l, size_t n, qv_error *err)
         for (int i = 0; i < s->spec.n_parts && !status; i++)
             status = qv_part_find(&l->stored, l->config, &s->spec, i, &s->parts[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
+        s->groups = status ? (struct qv_groups){ 0 } : groups_to_keep(l, s);
     }
     return status;
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static qv_status
-layout_of(struct loader *l, const struct qv_tensor_spec *spec, struct qv_layout *out, qv_error *err)
+static struct qv_matrix
+matrix_of(const struct loader *l, const struct source *s)
 {
-    struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype, NULL };
+    return (struct qv_matrix){ .n = qv_tensor_rows(&s->spec),
+                               .k = longest_row(s),
+                               .dtype = s->groups.bits ? s->groups.dtype : l->dtype,
+                               .groups = s->groups };
+}
+
+static qv_status
+layout_of(struct loader *l, const struct source *s, struct qv_layout *out, qv_error *err)
+{
+    const struct qv_matrix matrix = matrix_of(l, s);
     *out = (struct qv_layout){ (size_t)(matrix.n * matrix.k) * qv_dtype_bytes(l->dtype), 1 };
-    if (spec->form == QV_TENSOR_VECTOR)
-        out->bytes = (size_t)spec->n * sizeof(float);
-    if (spec->form != QV_TENSOR_MATRIX)
+    if (s->spec.form == QV_TENSOR_VECTOR)
+        out->bytes = (size_t)s->spec.n * sizeof(float);
+    if (s->spec.form != QV_TENSOR_MATRIX)
         return QV_OK;
     return l->dev->backend->layout(l->dev, &matrix, out, err);
 }
@@ -140,12 +175,14 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 {
     for (size_t id = 0; id < w->n; id++) {
         struct source *s = &l->sources[id];
-        qv_status status = layout_of(l, &s->spec, &s->layout, err);
+        qv_status status = layout_of(l, s, &s->layout, err);
         if (status)
             return status;
         w->buffers[id].offset = w->bytes;
         w->bytes += qv_aligned(s->layout.bytes);
         w->n_parameters += s->spec.n_parts * s->spec.n * s->spec.k;
+        w->groups[id] = s->groups;
+        w->n_stored += s->groups.bits != 0;
     }
     for (int i = 0; i < 2; i++) { /* cosines, sines */
         w->buffers[w->n + i].offset = w->bytes;
@@ -214,7 +251,7 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     const struct qv_tensor_part *from = &s->parts[piece->part];
     const int64_t n = piece->rows * s->spec.k;
     const size_t before = (size_t)piece->at * s->row_bytes;
-    const bool in_place = from->dtype == dtype && !s->spec.pad_k;
+    const bool in_place = from->dtype == dtype && !s->spec.pad_k && !s->groups.bits;
     const struct qv_part_room room = { in_place ? to : place->raw + before,
                                        place->canonical + before,
                                        before < place->bytes ? place->bytes - before : 0 };
@@ -232,6 +269,8 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
                        from->name, (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
+    if (s->groups.bits) /* widened they were digested and looked at; they stay as they are */
+        qv_part_keep(from, piece->rows, &room, longest_row(s), to);
     return QV_OK;
 }
 
@@ -265,7 +304,9 @@ read_slice(void *loader, size_t i, qv_error *err)
     const qv_dtype dtype = dtype_of(l, slice->source);
     const int64_t apart = spec->n + spec->pad_n;
     const size_t element = qv_dtype_bytes(dtype);
-    const size_t row_bytes = (size_t)longest_row(slice->source) * element;
+    const struct qv_groups *groups = &slice->source->groups;
+    const size_t row_bytes = groups->bits ? qv_grouped_row_bytes(groups, longest_row(slice->source))
+                                          : (size_t)longest_row(slice->source) * element;
     qv_status status = QV_OK;
     place->n_stored = 0;
     for (int64_t at = 0, n; at < slice->rows && !status; at += n) {
@@ -276,7 +317,8 @@ read_slice(void *loader, size_t i, qv_error *err)
         if (in < spec->n) {
             const struct piece piece = { (int)(row / apart), in, n, at };
             status = read_piece(slice->source, &piece, dtype, place, to, err);
-            pad_rows(to, element, n, spec->k, spec->pad_k);
+            if (!groups->bits)
+                pad_rows(to, element, n, spec->k, spec->pad_k);
         } else {
             memset(to, 0, (size_t)n * row_bytes);
         }
@@ -364,8 +406,7 @@ put_slice(struct loader *l, const struct slice *slice, const void *rows, struct 
     const struct qv_tensor_spec *spec = &slice->source->spec;
     struct qv_buffer dst = w->buffers[slice->source - l->sources];
     if (spec->form == QV_TENSOR_MATRIX) {
-        const struct qv_matrix matrix = { qv_tensor_rows(spec), spec->k + spec->pad_k, l->dtype,
-                                          NULL };
+        const struct qv_matrix matrix = matrix_of(l, slice->source);
         return be->pack(l->dev, &matrix, slice->row, slice->rows, rows, dst, err);
     }
     const size_t row_bytes = (size_t)spec->k * qv_dtype_bytes(dtype_of(l, slice->source));
@@ -456,12 +497,15 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
                 const char *dir, const struct qv_weights_loading *how, struct qv_weights *out,
                 qv_error *err)
 {
-    struct loader l = { .dev = dev, .config = config, .tower = tower, .dtype = how->dtype };
+    struct loader l = {
+        .dev = dev, .config = config, .tower = tower, .dtype = how->dtype, .keeps = how->stored
+    };
     struct qv_weights w = { .n = tower->n };
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
+    w.groups = calloc(w.n + 1, sizeof *w.groups);
     qv_status status =
-        l.sources && w.buffers
+        l.sources && w.buffers && w.groups
             ? qv_stored_tower_open(dir, &tower->tensors[tower->patch_embed.weight], &l.stored, err)
             : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
@@ -496,5 +540,6 @@ qv_weights_free(struct qv_device *dev, struct qv_weights *weights)
     if (weights->memory)
         dev->backend->free(dev, weights->memory);
     free(weights->buffers);
+    free(weights->groups);
     memset(weights, 0, sizeof *weights);
 }

@@ -9,8 +9,10 @@
 struct qv_weights {
     struct qv_memory *memory;  /* one allocation for all; NULL if only described */
     struct qv_buffer *buffers; /* [n], by tensor id; then the tower's cosines and sines */
+    struct qv_groups
+        *groups; /* [n], how tensors are quantised on the device; bits 0: they are not */
     size_t n, bytes;
-    int64_t n_parameters;
+    int64_t n_parameters, n_stored; /* n_stored: tensors that are quantised on the device */
     char digest[40];
 };
 
@@ -23,6 +25,7 @@ struct qv_weights_loading {
     qv_dtype dtype; /* that the device has them in */
     int threads;    /* that read at the most; the caller's alone does what is the device's */
     bool describe;  /* they are only found and checked */
+    bool stored;    /* quantised matrices stay so */
 };
 
 /*

@@ -165,7 +165,9 @@ load(const qv_context *ctx, const struct qv_config *c, const struct qv_tower *to
 {
     struct loaded out = { 0 };
     qv_weights_slice_bytes = slice_bytes;
-    const struct qv_weights_loading how = { dtype, threads, false };
+    const struct qv_weights_loading how = { .dtype = dtype,
+                                            .threads = threads,
+                                            .stored = dtype == QV_F32 }; /* or widened */
     out.status = qv_weights_load(ctx->dev, c, tower, fuzz_folder, &how, &out.weights, &out.err);
     fuzz_failed(out.status, &out.err);
     return out;

@@ -60,9 +60,11 @@ check_file(const char *path, size_t size)
 static void
 load(const char *path, const struct qv_config *c, const struct qv_tower *tower)
 {
-    static const struct qv_weights_loading hows[] = { { QV_F32, 1, true },
-                                                      { QV_F32, 1, false },
-                                                      { QV_BF16, 2, false } };
+    static const struct qv_weights_loading hows[] = {
+        { .dtype = QV_F32, .threads = 1, .describe = true },
+        { .dtype = QV_F32, .threads = 1 },
+        { .dtype = QV_BF16, .threads = 2 }
+    };
     qv_context *ctx = NULL;
     struct qv_leftover leftover;
     qv_error err;

@@ -379,8 +379,9 @@ open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
     op = bench_bare(op);
     qv_status status = bench_ops_open(e->b->ctx, &op, 1, &e->gemm, err);
     if (!status)
-        status = bench_pack(e->b->ctx, &(struct qv_matrix){ t->hidden, k, dtype, NULL }, 1,
-                            &e->weight, &stride, err);
+        status =
+            bench_pack(e->b->ctx, &(struct qv_matrix){ .n = t->hidden, .k = k, .dtype = dtype }, 1,
+                       &e->weight, &stride, err);
     if (!status)
         e->gemm.calls[0].operands[1] = (struct qv_buffer){ e->weight, 0 };
     /* bytes are read once, and rows are written once */

@@ -10,12 +10,14 @@
 #include "dtype.h"
 #include "error.h"
 
-enum { MOST_COPIES = 1024, FEW_ROWS = 16 };
+enum { MOST_COPIES = 1024, FEW_ROWS = QV_FEW_ROWS };
 #define LEAST_SAMPLE_MS 5 /* where runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+/* Of quantised weights, and of a matrix by itself, up to so many. */
+enum { MOST_ROWS_ALONE = 128 };
 
 struct projection {
     const char *name;
@@ -28,6 +30,9 @@ struct gemm_bench {
     struct bench b;
     char model[100];
     const struct projection *p;
+    bool alone;              /* a matrix of --shape: no bias */
+    struct qv_groups groups; /* bits 0: weights are not quantised */
+    size_t packed_bytes;     /* of one weight on the device */
     struct qv_memory *weights;
     size_t stride;
     int64_t copies;
@@ -65,10 +70,16 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
                                      .n = g->p->n,
                                      .k = g->p->k,
                                      .alpha = 1,
-                                     .bias = 1,
+                                     .bias = !g->alone,
                                      .act = g->p->act,
                                      .residual_rows = g->p->residual ? m : 0 };
     qv_op_set_dtype(&op, dtype);
+    if (g->groups.bits) {
+        op.u.gemm.w_bits = g->groups.bits;
+        op.u.gemm.w_group = g->groups.group;
+        op.u.gemm.w_dtype = g->groups.dtype;
+        op.u.gemm.few = m <= FEW_ROWS;
+    }
     size_t n = 2 * (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
     if (!ops)
@@ -111,7 +122,8 @@ static qv_status
 report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
             struct bench_times times, qv_error *err)
 {
-    char work[60], label[20], note[60], group[200];
+    char work[80], label[20], note[80], group[200];
+    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy_bytes;
     double ms = times.median_ms, parts = 2 * (double)g->copies;
     if (m == 1)
         g->first_ms = ms;
@@ -122,23 +134,27 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     g->before_ms = ms;
     snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
     snprintf(label, sizeof label, "m=%lld", (long long)m);
-    snprintf(note, sizeof note, "%.2f of m=1", ms / g->first_ms);
-    snprintf(group, sizeof group, "%s %s n=%lld k=%lld", g->model, g->p->name, (long long)g->p->n,
-             (long long)g->p->k);
-    struct bench_record r = { .work = work,
-                              .way = "gemm",
-                              .group = group,
-                              .label = label,
-                              .dtype = dtype,
-                              .times = times,
-                              .flops = ops->flops / parts,
-                              .bytes = ops->bytes / parts,
-                              .streams = true,
-                              .note = note,
-                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f}", "model",
-                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
-                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
-                                                  "over_m1", ms / g->first_ms) };
+    snprintf(note, sizeof note, "%.2f of m=1, %.2f of reading its weights", ms / g->first_ms,
+             ms / copy_ms);
+    snprintf(group, sizeof group, "%s %s n=%lld k=%lld%s%s", g->model, g->p->name,
+             (long long)g->p->n, (long long)g->p->k, g->groups.bits ? " " : "",
+             g->groups.bits ? g->b.o->weights.name : "");
+    struct bench_record r = {
+        .work = work,
+        .way = g->groups.bits ? g->b.o->weights.name : "gemm",
+        .group = group,
+        .label = label,
+        .dtype = dtype,
+        .times = times,
+        .flops = ops->flops / parts,
+        .bytes = ops->bytes / parts,
+        .streams = true,
+        .note = note,
+        .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I, s:f}", "model",
+                            tool_json_text(g->model), "m", (json_int_t)m, "n", (json_int_t)g->p->n,
+                            "k", (json_int_t)g->p->k, "over_m1", ms / g->first_ms, "weight_bytes",
+                            (json_int_t)g->packed_bytes, "over_copy", ms / copy_ms)
+    };
     if (m == FEW_ROWS)
         json_object_update_new(r.extras,
                                json_pack("{s:f, s:I}", "worst_step", g->worst_step,
@@ -161,7 +177,10 @@ static int
 count_rows(const struct gemm_bench *g)
 {
     int n = 0;
-    while (n < N_ROW_COUNTS && (!g->b.o->rows || row_counts[n] <= g->b.o->rows))
+    const int64_t most = g->b.o->rows                 ? g->b.o->rows
+                         : g->alone || g->groups.bits ? MOST_ROWS_ALONE
+                                                      : INT64_MAX;
+    while (n < N_ROW_COUNTS && row_counts[n] <= most)
         n++;
     return n;
 }
@@ -169,12 +188,22 @@ count_rows(const struct gemm_bench *g)
 static qv_status
 run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
-    int64_t bytes = g->p->n * g->p->k * (int64_t)qv_dtype_bytes(dtype);
-    g->copies = streamed_bytes(g) / bytes + 1;
+    struct qv_layout layout = { 0 };
+    const struct qv_matrix matrix = { .n = g->p->n,
+                                      .k = g->p->k,
+                                      .dtype = g->groups.bits ? g->groups.dtype : dtype,
+                                      .groups = g->groups };
+    if (g->groups.bits && g->p->k % g->groups.group)
+        return qv_fail(err, QV_EINVAL, "%s has %lld columns, which groups of %lld do not divide",
+                       g->p->name, (long long)g->p->k, (long long)g->groups.group);
+    qv_status status = g->b.ctx->backend->layout(g->b.ctx->dev, &matrix, &layout, err);
+    if (status)
+        return status;
+    g->packed_bytes = layout.bytes;
+    g->copies = streamed_bytes(g) / (int64_t)layout.bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
     g->worst_step = 0;
-    qv_status status = bench_pack(g->b.ctx, &(struct qv_matrix){ g->p->n, g->p->k, dtype, NULL },
-                                  g->copies, &g->weights, &g->stride, err);
+    status = bench_pack(g->b.ctx, &matrix, g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
     for (int i = 0; i < count_rows(g) && !status; i++) {
@@ -214,12 +243,57 @@ read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
     return qv_config_read(g->b.o->model, out, err);
 }
 
+static qv_status
+run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_error *err)
+{
+    int64_t h = c->hidden, wide = h * c->merge * c->merge;
+    bool gated = qv_family_is_gated(c->family); /* fc1: gate and up */
+    const struct projection projections[] = {
+        { "qkv", 3 * h, h, QV_ACT_NONE, false },
+        { "proj", h, h, QV_ACT_NONE, true },
+        { "fc1", (1 + gated) * c->intermediate, h, gated ? QV_ACT_NONE : c->act, false },
+        { "fc2", h, c->intermediate, QV_ACT_NONE, true },
+        { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
+        { "merger fc2", c->out_hidden, wide, QV_ACT_NONE, false },
+    };
+    qv_status status = QV_OK;
+    bench_expect(&g->b, (int64_t)(sizeof projections / sizeof *projections) * count_rows(g));
+    for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
+        g->p = &projections[i];
+        status = run_projection(g, dtype, err);
+    }
+    g->p = NULL; /* they end here */
+    return status;
+}
+
+/* A matrix by itself: no epilogue. */
+static qv_status
+run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
+{
+    char name[48];
+    const int64_t n = g->b.o->shape[0], k = g->b.o->shape[1];
+    const struct projection matrix = { name, n, k, QV_ACT_NONE, false };
+    snprintf(name, sizeof name, "%lldx%lld", (long long)n, (long long)k);
+    g->p = &matrix;
+    g->alone = true;
+    bench_expect(&g->b, count_rows(g));
+    const qv_status status = run_projection(g, dtype, err);
+    g->p = NULL; /* it ends here */
+    return status;
+}
+
 int
 bench_gemm(const struct tool_options *o)
 {
     struct gemm_bench g = { 0 };
     struct qv_config c;
     qv_error err = { 0 };
+    if (o->weights.stored) {
+        tool_complain(
+            "bench gemm: --weights is \"stored\", must be q4g64, q8g64, q4_0, q8_0 or bf16");
+        return TOOL_USAGE;
+    }
+    g.groups = o->weights.groups;
     qv_status status = bench_open(&g.b, o, "gemm", &err);
     if (!status)
         status = read_sizes(&g, &c, &err);
@@ -229,23 +303,10 @@ bench_gemm(const struct tool_options *o)
                              "a projection with its epilogue; its weights come from "
                              "memory, not from a cache",
                              &err);
-    if (!status) {
-        int64_t h = c.hidden, wide = h * c.merge * c.merge;
-        bool gated = qv_family_is_gated(c.family); /* fc1: gate and up */
-        const struct projection projections[] = {
-            { "qkv", 3 * h, h, QV_ACT_NONE, false },
-            { "proj", h, h, QV_ACT_NONE, true },
-            { "fc1", (1 + gated) * c.intermediate, h, gated ? QV_ACT_NONE : c.act, false },
-            { "fc2", h, c.intermediate, QV_ACT_NONE, true },
-            { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
-            { "merger fc2", c.out_hidden, wide, QV_ACT_NONE, false },
-        };
-        bench_expect(&g.b, (int64_t)(sizeof projections / sizeof *projections) * count_rows(&g));
-        for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
-            g.p = &projections[i];
-            status = run_projection(&g, dtype, &err);
-        }
-    }
+    if (!status && o->shape[0])
+        status = run_shape(&g, dtype, &err);
+    else if (!status)
+        status = run_tower(&g, &c, dtype, &err);
     bench_close(&g.b);
     return status ? tool_fail(status, &err) : TOOL_DONE;
 }

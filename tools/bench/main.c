@@ -17,7 +17,8 @@ static const struct tool tools[] = {
           "packing: frame pairs in chunks against whole clips in them, and jobs of frames.\n"
           "start: this command, from the process's start to the clip's file.",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_BENCH | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_BENCH | GROUP_JSON,
       .run = tool_bench },
     { .name = "profile",
       .arguments = "[CLIP]",
@@ -25,7 +26,8 @@ static const struct tool tools[] = {
           "Shows where the time goes: every layer and operation with its time, bytes, FLOPs and "
           "share of the roofline.",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
+      .groups =
+          GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
       .run = tool_profile },
 };
 

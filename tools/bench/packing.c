@@ -54,11 +54,10 @@ close_all(struct packing_bench *p)
 static qv_status
 open_all(struct packing_bench *p, const struct tool_options *o, qv_error *err)
 {
-    const qv_model_options options = { .dtype = o->dtype };
     bench_base_name(o->model, p->name, sizeof p->name);
     qv_status status = bench_open(&p->b, o, "packing", err);
     if (!status)
-        status = qv_model_load(p->b.ctx, o->model, &options, &p->model, err);
+        status = tool_load_model(o, p->b.ctx, o->model, false, &p->model, err);
     if (status)
         return status;
     qv_model_get_info(p->model, &p->m);

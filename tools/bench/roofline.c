@@ -339,6 +339,18 @@ bench_bare(struct qv_op op)
     return op;
 }
 
+/* Any codes, and scales and offsets that are values. */
+static void
+fill_groups(const struct qv_matrix *matrix, char *values)
+{
+    const struct qv_groups *g = &matrix->groups;
+    const size_t row = qv_grouped_row_bytes(g, matrix->k),
+                 codes = (size_t)(matrix->k * g->bits / 8);
+    bench_fill(values, QV_U8, (size_t)matrix->n * row);
+    for (int64_t i = 0; i < matrix->n; i++)
+        bench_fill(values + (size_t)i * row + codes, g->dtype, row - codes);
+}
+
 qv_status
 bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, struct qv_memory **out,
            size_t *stride, qv_error *err)
@@ -346,7 +358,10 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     const struct qv_backend *be = ctx->backend;
     struct qv_layout layout;
     struct qv_memory *memory = NULL;
-    size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    const struct qv_groups *groups = &matrix->groups;
+    const size_t bytes = groups->bits
+                             ? (size_t)matrix->n * qv_grouped_row_bytes(groups, matrix->k)
+                             : (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
     qv_status status = be->layout(ctx->dev, matrix, &layout, err);
     if (status)
         return status;
@@ -354,7 +369,10 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     void *values = malloc(bytes);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
-    bench_fill(values, matrix->dtype, bytes);
+    if (groups->bits)
+        fill_groups(matrix, values);
+    else
+        bench_fill(values, matrix->dtype, bytes);
     status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
     for (int64_t i = 0; i < copies && !status; i++)
         status = be->pack(ctx->dev, matrix, 0, matrix->n, values,

@@ -154,7 +154,10 @@ print_model(const struct scene *s)
     printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
-    printf("  memory     weights %s, packed\n", size_text((double)m->weight_bytes, weights));
+    printf("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
+    if (m->stored_matrices)
+        printf("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
+    printf("\n");
     print_types(s->dir);
     if (*m->note)
         printf("  not said   %s\n", m->note);
@@ -169,7 +172,7 @@ model_json(const struct scene *s)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:s, s:s, s:o, s:o}",
+        "s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
@@ -179,9 +182,9 @@ model_json(const struct scene *s)
         qv_dtype_name(m->dtype), "precision_reason",
         s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
         "passed_over", s->context.passed_over, "device", s->context.device, "threads",
-        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "lowering", m->lowering,
-        "lowering_reason", m->lowering_reason, "note", tool_json_text(m->note), "warning",
-        tool_json_text(m->warning));
+        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "stored_matrices",
+        (json_int_t)m->stored_matrices, "lowering", m->lowering, "lowering_reason",
+        m->lowering_reason, "note", tool_json_text(m->note), "warning", tool_json_text(m->warning));
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */

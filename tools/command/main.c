@@ -9,7 +9,8 @@ static const struct tool tools[] = {
               "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is "
               "a folder.",
       .example = "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_ENCODE | GROUP_JSON,
       .run = tool_encode,
       .ends_at_once = true },
     { .name = "cache",
@@ -21,7 +22,8 @@ static const struct tool tools[] = {
               "estimates a "
               "run.",
       .example = "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_CACHE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_CACHE | GROUP_JSON,
       .run = tool_cache },
     { .name = "info",
       .arguments = "PATH...",
@@ -31,7 +33,7 @@ static const struct tool tools[] = {
               "it gives\n"
               "the sums, for a cache's folder what `cache --status` says.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
     { .name = "synth",
       .arguments = "",

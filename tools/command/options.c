@@ -39,7 +39,8 @@ enum kind {
     TOKENS,
     SHARD,
     KEYS,
-    SAME
+    SAME,
+    WEIGHTS
 };
 
 struct option {
@@ -169,6 +170,8 @@ static const struct option options[] = {
       0 },
     { "--rows", "N", "most rows (patch-embed, gemm; default: what this device does in seconds)",
       INTEGER, GROUP_BENCH, AT(rows), 1 },
+    { "--shape", "N,K", "time one matrix of this size, not a tower's (gemm)", PAIR, GROUP_BENCH,
+      AT(shape), 1 },
     { "--size", "H,W", "of source frames (default 720,1280)", PAIR, GROUP_BENCH, AT(size), 1 },
     { "--repeats", "N", "timed runs or chunks (default 7)", INTEGER, GROUP_BENCH | GROUP_PROFILE,
       AT(repeats), 1 },
@@ -191,6 +194,10 @@ static const struct option options[] = {
       0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 where the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
+    { "--weights", "KIND",
+      "stored: quantised matrices stay packed; bf16 (default): as the dtype (bench gemm: q4g64, "
+      "q8g64, q4_0, q8_0)",
+      WEIGHTS, GROUP_WEIGHTS, AT(weights), 0 },
     { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
       DEVICES, GROUP_DEVICE, AT(device), 0 },
     { "--tf32", NULL, "GEMMs in f32 may be computed in TF32 (cuda)", FLAG, GROUP_DEVICE, AT(tf32),
@@ -290,13 +297,6 @@ parse_devices(const char *text, struct tool_options *out)
     return ok;
 }
 
-static bool
-parse_dtype(const char *text, qv_dtype *out)
-{
-    return qv_dtype_parse(text, out) &&
-           (*out == QV_DTYPE_AUTO || *out == QV_F32 || *out == QV_BF16);
-}
-
 /* "3/8" */
 static bool
 parse_shard(const char *text, int64_t out[2])
@@ -326,7 +326,7 @@ parse_three(const char *text, struct tool_three *out)
 
 /* What a value of the option must be, for the error text; NULL if it was fine. */
 static const char *
-parse_value(const struct option *o, const char *text, struct tool_options *out)
+parse_value(const struct option *o, const char *text, unsigned groups, struct tool_options *out)
 {
     char *field = (char *)out + o->at, *end;
     switch (o->kind) {
@@ -338,7 +338,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         return NULL;
     case PAIR:
         return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
-                                                                           : "two integers, H,W";
+                                                                           : "two integers, A,B";
     case TRIPLE:
         return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
                    ? NULL
@@ -374,8 +374,10 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
                    ? NULL
                    : "bf16, f16 or f32";
     case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
+    case WEIGHTS: return tool_parse_weights(text, groups & GROUP_BENCH, &out->weights);
     case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
-    case DTYPE: return parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+    case DTYPE:
+        return tool_parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
     }
     return NULL;
 }
@@ -441,8 +443,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted =
-            o->kind == FLAG && equals ? "given without a value" : parse_value(o, value, out);
+        const char *wanted = o->kind == FLAG && equals ? "given without a value"
+                                                       : parse_value(o, value, tool->groups, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "clock.h"
+#include "engine/grouped.h"
 #include "qwenvit.h"
 #include "qwenvit_media.h"
 
@@ -31,11 +32,19 @@ tool_three(const struct tool_three *three)
     return three->given ? three->values : NULL;
 }
 
+/* --weights: how quantised matrices are kept, or, of `bench gemm` alone, which are timed. */
+struct tool_weights {
+    const char *name; /* "bf16", "stored", "q4g64"; NULL: not given */
+    bool stored;
+    struct qv_groups groups; /* bits 0: it is one of the first two */
+};
+
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* options of all subcommands */
     const char *backend, *naive;
     qv_dtype dtype;
+    struct tool_weights weights;
     int64_t device, threads;
     int64_t devices[TOOL_MOST_DEVICES]; /* devices for encode, of which `device` is the first */
     size_t n_devices;
@@ -56,7 +65,7 @@ struct tool_options {
     int64_t seed, shards;
     const char *make_clip;
     /* bench, profile, verify */
-    int64_t grid[3], size[2], repeats, rows;
+    int64_t grid[3], size[2], shape[2], repeats, rows;
     int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     int64_t keys, clips, frames;
     double seconds;   /* of clips that are made; 0: the bench's own */
@@ -95,6 +104,7 @@ enum tool_group {
     GROUP_PROFILE = 512,
     GROUP_CACHE = 1024,
     GROUP_INFO = 2048,
+    GROUP_WEIGHTS = 4096, /* what loads models to run or describe them */
 };
 
 struct tool {
@@ -148,10 +158,15 @@ int tool_exit_code(qv_status status);
 /* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
  * warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+/* auto, f32 or bf16; false: it is none of these. */
+bool tool_parse_dtype(const char *text, qv_dtype *out);
+/* What --weights must be, for the error text; NULL if `text` is that. bench: `bench gemm` may be meant. */
+const char *tool_parse_weights(const char *text, bool bench, struct tool_weights *out);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
-/* The model of `dir`, in the dtype and with the means of the options; says its warning. */
+/* Loads the model in `dir` as the options say (dtype, means, weights), and prints its warning. describe: as in
+ * qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
                           bool describe, qv_model **out, qv_error *err);
 

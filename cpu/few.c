@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gemm of few rows with a quantised w: every code is read from memory once, for all rows. Of a group the
+ * codes themselves are multiplied and summed, which are exact in bf16 too; then
+ *     sum += scale * (x . codes) + offset * (sum of x)
+ * so that a value of w is never rounded. A panel of 16 columns has its sums in registers, as many as there
+ * are rows.
+ */
+#include "cpu.h"
+#include "vectors.h"
+
+/* Panels that a thread takes at a time, whose sums go through the epilogue together. */
+enum { FEW_PANELS = 4, FEW_COLS = FEW_PANELS * PACKED_COLS };
+
+/* ---- a panel --------------------------------------------------------------------------------- */
+
+/* Products of one row follow one another in `chains` sums: few rows alone would wait for each. */
+INLINED_CPU void
+panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
+           const int64_t m, const int64_t chains)
+{
+    const struct packed_cpu *w = &f->w;
+    const float *x = f->x, *sums = f->sums;
+    floats_cpu total[QV_FEW_ROWS] = { { 0 } };
+    for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
+        const char *codes = panel + 2 * w->factors;
+        floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
+        qv_packed_factors_cpu(w, panel, (float *)factor);
+        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
+            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += 2 * m) {
+                words_cpu both;
+                floats_cpu low, high;
+                load_pair_cpu(&both, codes, bits);
+                codes_cpu(&low, &high, &both, bits);
+                for (int64_t i = 0; i < m; i++) {
+                    chain[c * m + i] += low * x[i];
+                    chain[c * m + i] += high * x[m + i];
+                }
+            }
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t c = 1; c < chains; c++)
+                chain[i] += chain[c * m + i];
+            total[i] += chain[i] * factor[0];
+            total[i] += factor[1] * sums[i];
+        }
+    }
+    memcpy(out, total, (size_t)m * sizeof *total);
+}
+
+/* The loops over rows have ends that compilers know, so that sums stay in registers. */
+#define ROWS_CASE(m, chains)                                                                       \
+    case m:                                                                                        \
+        if (f->w.groups.bits == 4)                                                                 \
+            panel_sums(f, panel, sums, 4, m, chains);                                              \
+        else                                                                                       \
+            panel_sums(f, panel, sums, 8, m, chains);                                              \
+        break;
+#define PANEL_VARIANT(name, TARGET)                                                                \
+    TARGET static void name(const struct few_cpu *f, const void *panel, float *sums)               \
+    {                                                                                              \
+        switch (f->m) {                                                                            \
+            ROWS_CASE(1, 4)                                                                        \
+            ROWS_CASE(2, 4)                                                                        \
+            ROWS_CASE(3, 2)                                                                        \
+            ROWS_CASE(4, 2)                                                                        \
+            ROWS_CASE(5, 1)                                                                        \
+            ROWS_CASE(6, 1)                                                                        \
+            ROWS_CASE(7, 1)                                                                        \
+            ROWS_CASE(8, 1)                                                                        \
+            ROWS_CASE(9, 1)                                                                        \
+            ROWS_CASE(10, 1)                                                                       \
+            ROWS_CASE(11, 1)                                                                       \
+            ROWS_CASE(12, 1)                                                                       \
+            ROWS_CASE(13, 1)                                                                       \
+            ROWS_CASE(14, 1)                                                                       \
+            ROWS_CASE(15, 1)                                                                       \
+            ROWS_CASE(16, 1)                                                                       \
+        }                                                                                          \
+    }
+PANEL_VARIANT(panel_any, )
+PANEL_VARIANT(panel_avx2, TARGET_AVX2_CPU)
+PANEL_VARIANT(panel_avx512, TARGET_AVX512_CPU)
+
+static const struct {
+    void (*panel)(const struct few_cpu *f, const void *panel, float *sums);
+    const char *name;
+} variants[] = { [ISA_ANY_CPU] = { panel_any, "plain C" },
+                 [ISA_AVX2_CPU] = { panel_avx2, "AVX2" },
+                 [ISA_AVX512_CPU] = { panel_avx512, "AVX-512" },
+                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, "AVX-512 BF16" } };
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+static enum isa_cpu
+isa_for(const struct qv_op_gemm *op)
+{
+    const enum isa_cpu isa = qv_isa_cpu();
+    return isa == ISA_AVX512_BF16_CPU && op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : isa;
+}
+
+static size_t
+x_bytes(const struct few_cpu *f)
+{
+    return qv_aligned((size_t)(f->w.k * f->m) * (f->pairs ? sizeof(qv_bf16) : sizeof(float)));
+}
+
+void
+qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes)
+{
+    const enum isa_cpu isa = isa_for(op);
+    *out = (struct few_cpu){ .w = qv_packed_cpu(op),
+                             .m = op->m,
+                             .pairs = isa == ISA_AVX512_BF16_CPU,
+                             .panel = variants[isa].panel };
+    *scratch_bytes =
+        x_bytes(out) + qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
+}
+
+const char *
+qv_few_name_cpu(const struct few_cpu *few)
+{
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (variants[i].panel == few->panel)
+            return variants[i].name;
+    return "";
+}
+
+/* Rows of one group of x: [group, m], or [group/2, m] pairs; and their sums. */
+static void
+lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, void *to,
+          float *sums)
+{
+    const int64_t n = f->w.groups.group, m = f->m;
+    float row[128], *values = to;
+    uint32_t *pairs = to;
+    for (int64_t i = 0; i < m; i++) {
+        const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
+        float sum = 0;
+        qv_lanes_load_cpu(row, from, dtype, n);
+        for (int64_t j = 0; j < n; j++)
+            sum += row[j];
+        sums[group * m + i] = sum;
+        for (int64_t j = 0; j < n / 2 && f->pairs; j++)
+            memcpy(&pairs[(group * n / 2 + j) * m + i], (const char *)from + 4 * j, 4);
+        for (int64_t j = 0; j < n && !f->pairs; j++)
+            values[(group * n + j) * m + i] = row[j];
+    }
+}
+
+/* Sums of columns [col, col + n) through the epilogue into y. */
+static void
+finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t col, int64_t n, void *const *p)
+{
+    float bias[FEW_COLS], residual[FEW_COLS];
+    if (op->bias)
+        qv_lanes_load_cpu(bias, at_cpu(p[2], op->bias_dtype, col), op->bias_dtype, n);
+    for (int64_t i = 0; i < op->m; i++) {
+        qv_lanes_epilogue_cpu(sums[i], sums[i], op->bias ? bias : NULL, (float)op->alpha, op->act,
+                              n);
+        if (op->residual_rows) {
+            const int64_t at = i % op->residual_rows * op->n + col;
+            qv_lanes_load_cpu(residual, at_cpu(p[3], op->residual_dtype, at), op->residual_dtype,
+                              n);
+            qv_lanes_add_scaled_cpu(sums[i], residual, 1, n);
+        }
+        qv_lanes_store_cpu(at_cpu(p[4], op->y_dtype, i * op->n + col), sums[i], op->y_dtype, n);
+    }
+}
+
+static void
+run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, void *const *p)
+{
+    const int64_t n = op->n - col < FEW_COLS ? op->n - col : FEW_COLS;
+    const char *panel = (const char *)p[1] + (size_t)(col / PACKED_COLS) * f->w.panel_bytes;
+    float sums[QV_FEW_ROWS][FEW_COLS], one[QV_FEW_ROWS][PACKED_COLS];
+    for (int64_t at = 0; at < n; at += PACKED_COLS, panel += f->w.panel_bytes) {
+        f->panel(f, panel, one[0]);
+        for (int64_t i = 0; i < op->m; i++)
+            memcpy(sums[i] + at, one[i], sizeof one[i]);
+    }
+    finish(op, sums, col, n, p);
+}
+
+void
+qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+               void *scratch)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    struct few_cpu f = kernel->few;
+    float *sums = (float *)(void *)((char *)scratch + x_bytes(&f));
+    f.x = scratch;
+    f.sums = sums;
+#pragma omp parallel num_threads(dev->threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t group = 0; group < op->k / op->w_group; group++)
+            lay_group(&f, p[0], op->x_dtype, group, scratch, sums);
+#pragma omp for schedule(static)
+        for (int64_t col = 0; col < op->n; col += FEW_COLS)
+            run_columns(op, &f, col, p);
+    }
+}

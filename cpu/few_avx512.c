@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* A panel of few.c by AVX-512's products of bf16 pairs, whose sums are f32: half the products, and codes
+ * become bf16 by a look-up instead of a conversion. */
+#include "cpu.h"
+#include "vectors.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+#define TARGET_BF16                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
+
+/* bf16 of 0 to 15 */
+static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
+                                           0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
+                                           0x4140, 0x4150, 0x4160, 0x4170 };
+
+/* The codes of a pair as bf16 side by side. Of 4 bits: both halves of a byte into halves of a word, then
+ * looked up. Of 8: what conversion leaves in a float's lower half is zero. */
+TARGET_BF16 INLINED_CPU __m512bh
+pair_of_codes(const void *at, __m512i table, const int64_t bits)
+{
+    if (bits == 4) {
+        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(at));
+        const __m512i apart =
+            _mm512_ternarylogic_epi32(both, _mm512_slli_epi32(both, 12),
+                                      _mm512_set1_epi32(0x000f000f), 0xa8); /* (a|b)&c */
+        return (__m512bh)_mm512_permutexvar_epi16(apart, table);
+    }
+    const __m512i both = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at));
+    const __m512i low =
+        _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(255))));
+    const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 8)));
+    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+}
+
+TARGET_BF16 INLINED_CPU void
+load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
+{
+    for (int i = 0; i < 2; i++) {
+        const __m256i *halves = (const __m256i *)at + i;
+        out[i] =
+            w->groups.dtype == QV_F32 ? _mm512_loadu_ps((const float *)at + 16 * i)
+            : w->groups.dtype == QV_F16
+                ? _mm512_cvtph_ps(_mm256_loadu_si256(halves))
+                : _mm512_castsi512_ps(
+                      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(halves)), 16));
+    }
+}
+
+TARGET_BF16 INLINED_CPU void
+panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
+           const int64_t m, const int64_t chains)
+{
+    const struct packed_cpu *w = &f->w;
+    const int32_t *x = f->x;
+    const float *sums = f->sums;
+    const __m512i table = _mm512_loadu_si512(bf16_of_code);
+    __m512 total[QV_FEW_ROWS];
+    for (int64_t i = 0; i < m; i++)
+        total[i] = _mm512_setzero_ps();
+    for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
+        const char *codes = panel + 2 * w->factors;
+        __m512 chain[QV_FEW_ROWS], factor[2];
+        for (int64_t i = 0; i < m * chains; i++)
+            chain[i] = _mm512_setzero_ps();
+        load_factors(w, panel, factor);
+        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
+            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += m) {
+                const __m512bh both = pair_of_codes(codes, table, bits);
+                for (int64_t i = 0; i < m; i++)
+                    chain[c * m + i] =
+                        _mm512_dpbf16_ps(chain[c * m + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
+            }
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t c = 1; c < chains; c++)
+                chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
+            total[i] = _mm512_fmadd_ps(chain[i], factor[0], total[i]);
+            total[i] = _mm512_fmadd_ps(factor[1], _mm512_set1_ps(sums[i]), total[i]);
+        }
+    }
+    for (int64_t i = 0; i < m; i++)
+        _mm512_storeu_ps(out + i * PACKED_COLS, total[i]);
+}
+
+#define ROWS_CASE(m, chains)                                                                       \
+    case m:                                                                                        \
+        if (f->w.groups.bits == 4)                                                                 \
+            panel_sums(f, panel, sums, 4, m, chains);                                              \
+        else                                                                                       \
+            panel_sums(f, panel, sums, 8, m, chains);                                              \
+        break;
+
+TARGET_BF16 void
+qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+{
+    switch (f->m) {
+        ROWS_CASE(1, 4)
+        ROWS_CASE(2, 4)
+        ROWS_CASE(3, 4)
+        ROWS_CASE(4, 4)
+        ROWS_CASE(5, 2)
+        ROWS_CASE(6, 2)
+        ROWS_CASE(7, 2)
+        ROWS_CASE(8, 2)
+        ROWS_CASE(9, 1)
+        ROWS_CASE(10, 1)
+        ROWS_CASE(11, 1)
+        ROWS_CASE(12, 1)
+        ROWS_CASE(13, 1)
+        ROWS_CASE(14, 1)
+        ROWS_CASE(15, 1)
+        ROWS_CASE(16, 1)
+    }
+}
+
+#else
+
+void
+qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+{
+    (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for it */
+}
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gemm with a quantised w. Of many rows: blocks of w's columns are widened into the panels that oneDNN's
+ * matmul takes, in a block of scratch that a cache holds, one after the other. What is multiplied is what
+ * a checkpoint's values are when they are loaded in x's dtype, by the same matmul.
+ */
+#include <stdlib.h>
+
+#include "cpu.h"
+#include "vectors.h"
+
+/* A block's values, of which a tower's layers take one or two blocks. Blocks are whole multiples of the
+ * columns that oneDNN has in a panel. */
+enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64 };
+
+/* ---- how it lies ----------------------------------------------------------------------------- */
+
+static struct packed_cpu
+packed(int64_t n, int64_t k, const struct qv_groups *groups)
+{
+    struct packed_cpu w = { .n = n, .k = k, .groups = *groups };
+    w.factors = PACKED_COLS * qv_dtype_bytes(groups->dtype);
+    w.pair = (size_t)(PACKED_COLS * groups->bits / 4);
+    w.group_bytes = 2 * w.factors + (size_t)groups->group / 2 * w.pair;
+    w.panel_bytes = (size_t)(k / groups->group) * w.group_bytes;
+    return w;
+}
+
+struct packed_cpu
+qv_packed_cpu(const struct qv_op_gemm *op)
+{
+    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
+    return packed(op->n, op->k, &groups);
+}
+
+static int64_t
+panels_of(int64_t n)
+{
+    return (n + PACKED_COLS - 1) / PACKED_COLS;
+}
+
+qv_status
+qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
+{
+    const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
+    *out = (struct qv_layout){ (size_t)panels_of(w.n) * w.panel_bytes, PACKED_COLS };
+    return QV_OK;
+}
+
+/* A group of a row to its column of a panel's group. */
+static void
+pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to, int64_t col)
+{
+    const struct qv_groups *g = &w->groups;
+    const int64_t groups = w->k / g->group, pairs = g->group / 2;
+    const size_t element = qv_dtype_bytes(g->dtype), pair_bytes = (size_t)g->bits / 4;
+    const char *codes = row + (size_t)(group * pairs) * pair_bytes;
+    const char *factors = row + (size_t)(w->k / 2) * pair_bytes;
+    for (int i = 0; i < 2; i++)
+        memcpy(to + (size_t)i * w->factors + (size_t)col * element,
+               factors + (size_t)(i * groups + group) * element, element);
+    to += 2 * w->factors;
+    for (int64_t i = 0; i < pairs; i++)
+        memcpy(to + (size_t)i * w->pair + (size_t)col * pair_bytes, codes + (size_t)i * pair_bytes,
+               pair_bytes);
+}
+
+qv_status
+qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                   int64_t rows, const void *src, void *dst)
+{
+    const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
+    const size_t row_bytes = qv_grouped_row_bytes(&w.groups, w.k);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t panel = 0; panel < panels_of(rows); panel++)
+        for (int64_t group = 0; group < w.k / w.groups.group; group++) {
+            char *to = (char *)dst + (size_t)(row0 / PACKED_COLS + panel) * w.panel_bytes +
+                       (size_t)group * w.group_bytes;
+            for (int64_t col = 0; col < PACKED_COLS && panel * PACKED_COLS + col < rows; col++)
+                pack_group(&w, (const char *)src + (size_t)(panel * PACKED_COLS + col) * row_bytes,
+                           group, to, col);
+        }
+    return QV_OK;
+}
+
+void
+qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
+{
+    switch (w->groups.dtype) {
+    case QV_F32: memcpy(out, group, 2 * PACKED_COLS * sizeof *out); break;
+    case QV_BF16: qv_lanes_load_cpu(out, group, QV_BF16, 2 * PACKED_COLS); break;
+    case QV_F16:
+        for (int i = 0; i < 2 * PACKED_COLS; i++)
+            out[i] = qv_f16_to_f32(((const uint16_t *)group)[i]);
+        break;
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+}
+
+/* ---- widening -------------------------------------------------------------------------------- */
+
+/* Where values of k and k + 1 of a panel's columns go: bf16 in pairs, or a row of each. */
+struct wide_row {
+    void *at;
+    size_t next; /* bytes from the first row to the second; pairs have one row */
+};
+
+/* To the nearest bf16, even in a tie; a NaN stays one. */
+INLINED_CPU void
+round_words(words_cpu *out, const floats_cpu *x)
+{
+    const words_cpu u = (words_cpu)*x, rounded = u + 0x7fff + (u >> 16 & 1);
+    const words_cpu nan = (words_cpu)((u & 0x7fffffff) > 0x7f800000);
+    *out = (rounded & ~nan) | ((u | 0x400000) & nan);
+}
+
+INLINED_CPU void
+store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row *to, qv_dtype dtype,
+           bool pairs)
+{
+    if (dtype == QV_F32) {
+        memcpy(to->at, low, sizeof *low);
+        memcpy((char *)to->at + to->next, high, sizeof *high);
+        return;
+    }
+    words_cpu a, b;
+    round_words(&a, low);
+    round_words(&b, high);
+    if (pairs) {
+        const words_cpu both = a >> 16 | (b & 0xffff0000);
+        memcpy(to->at, &both, sizeof both);
+        return;
+    }
+    const halves_cpu first = __builtin_convertvector(a >> 16, halves_cpu);
+    const halves_cpu second = __builtin_convertvector(b >> 16, halves_cpu);
+    memcpy(to->at, &first, sizeof first);
+    memcpy((char *)to->at + to->next, &second, sizeof second);
+}
+
+/* A panel's group. to: its first pair; step: bytes from a pair to the next. */
+struct widening {
+    const struct packed_cpu *w;
+    qv_dtype dtype;
+    bool pairs;
+    size_t step;
+};
+
+INLINED_CPU void
+widen_group(const struct widening *how, const char *group, struct wide_row to)
+{
+    const struct packed_cpu *w = how->w;
+    float factors[2 * PACKED_COLS];
+    floats_cpu scale, offset;
+    qv_packed_factors_cpu(w, group, factors);
+    memcpy(&scale, factors, sizeof scale);
+    memcpy(&offset, factors + PACKED_COLS, sizeof offset);
+    group += 2 * w->factors;
+    for (int64_t i = 0; i < w->groups.group / 2; i++) {
+        words_cpu both;
+        floats_cpu low, high;
+        if (w->groups.bits == 4) {
+            load_pair_cpu(&both, group, 4);
+            codes_cpu(&low, &high, &both, 4);
+        } else {
+            load_pair_cpu(&both, group, 8);
+            codes_cpu(&low, &high, &both, 8);
+        }
+        low = low * scale + offset;
+        high = high * scale + offset;
+        store_pair(&low, &high, &to, how->dtype, how->pairs);
+        group += w->pair;
+        to.at = (char *)to.at + how->step;
+    }
+}
+
+static void
+widen_any(const struct widening *how, const char *group, struct wide_row to)
+{
+    widen_group(how, group, to);
+}
+
+TARGET_AVX2_CPU static void
+widen_avx2(const struct widening *how, const char *group, struct wide_row to)
+{
+    widen_group(how, group, to);
+}
+
+TARGET_AVX512_CPU static void
+widen_avx512(const struct widening *how, const char *group, struct wide_row to)
+{
+    widen_group(how, group, to);
+}
+
+static void (*const wideners[])(const struct widening *how, const char *group,
+                                struct wide_row to) = { [ISA_ANY_CPU] = widen_any,
+                                                        [ISA_AVX2_CPU] = widen_avx2,
+                                                        [ISA_AVX512_CPU] = widen_avx512,
+                                                        [ISA_AVX512_BF16_CPU] = widen_avx512 };
+
+/* Where k of column `col` of a block is that lies as p says; k is the first of a group. */
+static char *
+wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char *block)
+{
+    const size_t word = element * (size_t)p->group;
+    return block + (size_t)(col / p->width * p->stride) * element +
+           (size_t)(k / p->group * p->width + col % p->width) * word;
+}
+
+/* The same columns as below, through memory of our own. */
+static void
+widen_apart(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
+            char *block)
+{
+    const size_t element = qv_dtype_bytes(how->dtype), word = element * (size_t)p->group;
+    const int64_t all = how->w->groups.group, end = (p->n + p->width - 1) / p->width * p->width;
+    char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
+    struct widening apart = *how;
+    apart.step = 2 * PACKED_COLS * element;
+    for (int64_t k = 0; k < how->w->k; k += all, panel += how->w->group_bytes) {
+        wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
+        for (int64_t i = 0; i < all; i += p->group)
+            for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
+                memcpy(wide_at(p, element, k + i, c, block),
+                       room + (size_t)(i / p->group * PACKED_COLS + c - col) * word, word);
+    }
+}
+
+/* Columns [col, col + PACKED_COLS) of a block that lies as p says, of which those from the matrix's last
+ * on are zero. Columns of narrower panels, and the last of plain rows, go there apart. */
+static void
+widen_panel(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
+            char *block)
+{
+    const size_t element = qv_dtype_bytes(how->dtype), line = (size_t)p->width * element;
+    const bool whole = p->width != p->n || col + PACKED_COLS <= p->n;
+    if (p->width % PACKED_COLS || !whole) {
+        widen_apart(how, panel, p, col, block);
+        return;
+    }
+    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->w->group_bytes)
+        wideners[qv_isa_cpu()](how, panel,
+                               (struct wide_row){ wide_at(p, element, k, col, block), line });
+}
+
+/* Behind the last panel of the matrix oneDNN's may have more columns. */
+static void
+clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *block)
+{
+    const size_t word = element * (size_t)p->group, line = (size_t)p->width * word;
+    const int64_t in = col % p->width;
+    if (!in || p->width == p->n)
+        return;
+    char *at = block + (size_t)(col / p->width * p->stride) * element + (size_t)in * word;
+    for (int64_t k = 0; k < p->k; k += p->group, at += line)
+        memset(at, 0, line - (size_t)in * word);
+}
+
+/* Columns from `first` on, as many as p has. */
+static void
+widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
+            const struct panels_cpu *p, const char *w, int64_t first, char *block)
+{
+    const struct packed_cpu packed = qv_packed_cpu(op);
+    const size_t element = qv_dtype_bytes(op->x_dtype);
+    const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2,
+                                  2 / (size_t)p->group * (size_t)p->width * element *
+                                      (size_t)p->group };
+    const int64_t n = panels_of(p->n);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        widen_panel(&how, w + (size_t)(first / PACKED_COLS + i) * packed.panel_bytes, p,
+                    i * PACKED_COLS, block);
+    clear_columns(p, n * PACKED_COLS, element, block);
+}
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+static int64_t
+columns_of_block(const struct qv_op_gemm *op)
+{
+    const int64_t bytes = op->k * (int64_t)qv_dtype_bytes(op->x_dtype);
+    const int64_t blocks = (op->n * bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    const int64_t cols = ((op->n + blocks - 1) / blocks + BLOCK_COLS - 1) / BLOCK_COLS * BLOCK_COLS;
+    return cols < op->n ? cols : op->n;
+}
+
+/* The matmul of a block, with weights as oneDNN has them where those are panels, else as plain rows. */
+static qv_status
+open_block(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
+           struct gemm_cpu *gemm, struct panels_cpu *panels, qv_error *err)
+{
+    const struct qv_matrix matrix = { .n = cols, .k = op->k, .dtype = (qv_dtype)op->x_dtype };
+    dnnl_memory_desc_t md = NULL;
+    bool known = false;
+    qv_status status = qv_gemm_weights_cpu(dev, &matrix, &md, err);
+    if (status)
+        return status;
+    *panels = (struct panels_cpu){ .k = op->k, .n = cols };
+    dnnl_status_t s = qv_panels_read_cpu(md, panels, &known);
+    if (!known)
+        *panels = (struct panels_cpu){
+            op->k, cols, cols, 1, op->k * cols, (size_t)(op->k * cols) * qv_dtype_bytes(op->x_dtype)
+        };
+    status = s ? qv_dnnl_check_cpu(s, "layout of a weight", err)
+               : qv_gemm_open_cpu(dev, op, cols, known ? md : NULL, gemm, err);
+    dnnl_memory_desc_destroy(md);
+    return status;
+}
+
+qv_status
+qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                      qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    struct wide_cpu *wide = &kernel->wide;
+    if (op->few) {
+        qv_few_prepare_cpu(op, &kernel->few, scratch_bytes);
+        return QV_OK;
+    }
+    wide->cols = columns_of_block(op);
+    const int64_t cols[PACKED_BLOCKS] = { wide->cols, op->n % wide->cols };
+    size_t scratch = 0;
+    qv_status status = QV_OK;
+    for (int i = 0; i < PACKED_BLOCKS && cols[i] && !status; i++) {
+        struct gemm_cpu *g = &wide->gemms[i];
+        status = open_block(dev, op, cols[i], g, &wide->panels[i], err);
+        const size_t bytes = qv_aligned(wide->panels[i].bytes);
+        wide->bytes = bytes > wide->bytes ? bytes : wide->bytes;
+        const size_t parts = g->part_bytes * (size_t)g->n_parts;
+        scratch = parts > scratch ? parts : scratch;
+    }
+    *scratch_bytes = wide->bytes + scratch;
+    return status;
+}
+
+qv_status
+qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                  void *scratch, qv_error *err)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    const struct wide_cpu *wide = &kernel->wide;
+    qv_status status = QV_OK;
+    for (int64_t col = 0; col < op->n && !status; col += wide->cols) {
+        const bool last = op->n - col < wide->cols;
+        void *const operands[QV_MAX_OPERANDS] = { p[0], scratch,
+                                                  p[2] ? at_cpu(p[2], op->bias_dtype, col) : NULL,
+                                                  NULL, at_cpu(p[4], op->y_dtype, col) };
+        widen_block(dev, op, &wide->panels[last], p[1], col, scratch);
+        status = qv_gemm_run_cpu(dev, op, &wide->gemms[last], operands,
+                                 (char *)scratch + wide->bytes, err);
+    }
+    return status;
+}
+
+void
+qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size)
+{
+    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    if (op->few)
+        snprintf(text, size, "%lld bits read once, %s", (long long)op->w_bits,
+                 qv_few_name_cpu(&kernel->few));
+    else
+        snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
+}
