@@ -65,7 +65,9 @@ if [ -n "$gpu" ]; then
     command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" # for what is here
+    jpeg=ON
+    pkg-config --exists libjpeg || jpeg=OFF # a GPU machine may lack it; no test below reads an image
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" -DQV_JPEG=$jpeg # for what is here
     check build cuda
     model=build/cuda/tower-m # of real size, random weights: 0.8 GB
     [ -e $model/config.json ] ||
