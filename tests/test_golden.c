@@ -165,6 +165,21 @@ room_for(const qv_model_info *info, int64_t tokens)
     return out;
 }
 
+/* The capacity of one chunk of all items. One that only its rows describe may not be where some pairs go: on
+ * some devices these have a capacity of their own. */
+static qv_capacity
+one_chunk(const qv_model *model, const qv_item *items, size_t n)
+{
+    qv_capacity all = { 0 };
+    for (size_t i = 0; i < n; i++) {
+        const qv_capacity size = qv_item_size(model, items[i].grid_thw);
+        all.rows += size.rows;
+        all.segments += size.segments;
+        all.windows += size.windows;
+    }
+    return all;
+}
+
 /* Every layer of every clip in pixel_values; what they give packed; then the first clip again from its frames. */
 static void
 check_family(const char *family, const char *backend, qv_dtype dtype)
@@ -200,7 +215,9 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     }
     qv_tokens out = room_for(&info, patches / MERGE_AREA);
     /* in one chunk, so that layers are seen in the order of the clips */
-    qv_plan_options options = { .capacity.rows = patches, .hook = see_layer, .hook_user = &seen };
+    const qv_plan_options options = { .capacity = one_chunk(model, items, n),
+                                      .hook = see_layer,
+                                      .hook_user = &seen };
     if (qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, &err))
         fail_msg("%s", err.text);
     see_outputs(&seen, &info, &out);
