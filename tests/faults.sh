@@ -11,7 +11,7 @@ read|readv|write|writev|pread.*|pwrite.*|close|lseek.*|[fl]?stat.*|f.*sync|f?tru
 rename.*|link.*|mkdir.*|mkstemp.*|fchmod|mmap.*|fork|vfork|posix_spawn.*|exec.*|wait|waitpid|waitid
 pipe2?|socket.*|send.*|recv.*|poll|dup.?|shm_.*|memfd_.*'
 harmless='.*_(free|free_context|freeContext|destroy|unref|join|lock|unlock|wait|timedwait|signal|broadcast|once|sigmask)
-av_(version_info|free|freep|dict_get|find_best_stream|match_list|strerror|(frame|packet)_move_ref|parser_close|parser_parse2|log_set_callback|pix_fmt_desc_get)
+av_(version_info|free|freep|dict_get|display_rotation_get|find_best_stream|match_list|strerror|(frame|packet)_move_ref|parser_close|parser_parse2|log_set_callback|pix_fmt_desc_get)
 av.*_get_(side_data|class|name)|av_.*side_data_get|avcodec_default_get_format|avcodec_find_.*
 avformat_close_input|avformat_index_get_.*|avcodec_(descriptor_get|flush_buffers)|sws_getCoefficients|sws_setColorspaceDetails
 waitpid|mkdir|dnnl_(version|get_effective_cpu_isa|memory_desc_get_size|primitive_desc_query(_md)?|primitive_get_primitive_desc)|dnnl_.*_cpu'

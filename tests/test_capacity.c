@@ -447,6 +447,11 @@ chunks_that_are_alike_are_dense(void **state)
                                                cases[i].repeats)
                              .segment_rows,
                          0);
+        used =
+            (struct qv_capacity){ .rows = 0 }; /* nothing asks for the least there is, and ends */
+        assert_true(
+            qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).rows <=
+            pack.rows);
     }
 }
 

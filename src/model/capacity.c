@@ -235,7 +235,7 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
     if (!caps->quick_plans && used->rows * 10 >= pack->rows * 9)
         return *pack;
     if (!caps->quick_plans && !more)
-        for (part.rows = pack->rows; part.rows / 2 >= used->rows;)
+        for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
             part.rows /= 2;
     return qv_capacity_for_part(caps, c, bits, pack, &part);
 }

@@ -215,7 +215,7 @@ take_frames(struct loop *l, qv_error *err)
     while (!s && avcodec_receive_frame(l->codec, l->frame) >= 0) {
         const int64_t number =
             clip->by_time ? qvm_times_find(&clip->times, l->frame->pts) : l->n_came++;
-        qvm_image image = { NULL };
+        qvm_image image = { .rgb = NULL };
         while (!s && l->n_done < clip->info.n_frames && clip->frames[l->n_done] == number) {
             if (!image.rgb)
                 s = qvm_convert(&l->converter, l->frame, qvm_find_turn(stream), &image, err);
