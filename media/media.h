@@ -434,8 +434,8 @@ typedef struct qvm_request {
     int32_t kind;
     int32_t threads, like, first_frame, wants_index; /* OPEN */
     int64_t offset, length;                          /* OPEN */
-    int64_t index_bytes;                             /* OPEN: of an index that follows the request */
-    int32_t height, width, n_slots;                  /* START */
+    int64_t index_bytes;            /* OPEN: of an index that follows the request */
+    int32_t height, width, n_slots; /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
 } qvm_request;
 
