@@ -136,7 +136,8 @@ find_all(struct loader *l, size_t n, qv_error *err)
         for (int i = 0; i < s->spec.n_parts && !status; i++)
             status = qv_part_find(&l->stored, l->config, &s->spec, i, &s->parts[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
-        s->groups = status ? (struct qv_groups){ 0 } : groups_to_keep(l, s);
+        if (!status)
+            s->groups = groups_to_keep(l, s);
     }
     return status;
 }

@@ -338,7 +338,7 @@ static qv_status
 run_first(struct packing_bench *p, qv_error *err)
 {
     static const double parts[] = { 0.072, 0.097, 0.127, 0.166, 0.21, 0.253, 0.3 };
-    qv_job_progress first, second;
+    qv_job_progress first = { .done = 0 }, second = { .done = 0 };
     struct sum mixed = { .ms = 0 }, full = { .ms = 0 };
     for (int i = 0; i < 42; i++)
         add_clip(p, 8, (int64_t)(parts[i % 7] * (double)p->chunk));
