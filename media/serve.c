@@ -63,7 +63,8 @@ listen_to_clip(void *user)
             break;
         }
         pthread_mutex_lock(&s->lock);
-        s->index = index ? index : s->index;
+        if (index) /* the thread that decodes reads it without the lock once `open` is there */
+            s->index = index;
         if (request.kind == QVM_OPEN)
             s->open = request;
         else if (request.kind == QVM_START)
