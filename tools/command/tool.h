@@ -240,5 +240,9 @@ void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_f
                       const float *tokens);
 qv_status tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err);
 void tool_drawing_close(struct tool_drawing **p);
+/* Computes colours[n, 3] of tokens[n, dim], which are centred in place: red, green and blue are the
+ * first three principal components, each from its 2nd to its 98th percentile. Returns false where
+ * there is no memory. */
+bool tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colours);
 
 #endif
