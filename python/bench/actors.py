@@ -168,6 +168,7 @@ class Bench(Records):
         self.facts = {
             "dtype": "bf16", "by": f"Ray {qwenvit.ray.ray.__version__}" if o.by == "ray" else "processes",
             "version": qwenvit.__version__, "commit": o.commit,
+            "day": time.strftime("%Y-%m-%d", time.gmtime()),
             "machine": {"backend": "cpu", "threads": 0, "device": "unknown"}}
 
     def summary(self, way, devices, n, runs, **more):

@@ -150,7 +150,7 @@ class Bench(Records):
         name = torch.cuda.get_device_name() if cuda else torch_times.cpu_name()
         libraries = f"torch {torch.__version__.split('+')[0]}", f"transformers {transformers.__version__}"
         self.facts = {
-            "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(),
+            "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(), "day": torch_times.day(),
             "torch": torch.__version__, "transformers": transformers.__version__,
             "machine": {"backend": o.device, "threads": self.threads, "device": f"{name}, {', '.join(libraries)}"}}
 

@@ -42,6 +42,7 @@ struct pack_bench {
     size_t n_chunks;
     struct bench_chunk *contents; /* [n_chunks]: the same, for the limit */
     int64_t rows;                 /* patches of all items */
+    int64_t least, most;          /* patches of the smallest and of the largest item */
     double flops;
     uint8_t *frames; /* of the largest item: all are the same pixels */
     qv_tokens tokens;
@@ -104,7 +105,10 @@ read_grid(void *user, char *line, qv_error *err)
                        "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
                        (long long)pair.rows, (long long)p->info.capacity.rows);
     p->items[p->n_items++] = item;
-    p->rows += rows_of(&item);
+    const int64_t rows = rows_of(&item);
+    p->rows += rows;
+    p->least = p->n_items == 1 || rows < p->least ? rows : p->least;
+    p->most = rows > p->most ? rows : p->most;
     return QV_OK;
 }
 
@@ -124,11 +128,8 @@ read_items(struct pack_bench *p, qv_error *err)
 static qv_status
 open_data(struct pack_bench *p, qv_error *err)
 {
-    int64_t most = 1; /* every item has rows */
-    for (size_t i = 0; i < p->n_items; i++)
-        most = rows_of(&p->items[i]) > most ? rows_of(&p->items[i]) : most;
-    size_t bytes = (size_t)(most * p->m.row_dim);
-    p->tokens.capacity = most > p->info.capacity.rows ? most : p->info.capacity.rows;
+    size_t bytes = (size_t)(p->most * p->m.row_dim);
+    p->tokens.capacity = p->most > p->info.capacity.rows ? p->most : p->info.capacity.rows;
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
     if (!p->frames || !p->tokens.tokens)
@@ -216,9 +217,10 @@ pack_json(const struct pack_bench *p)
     const double ms = p->runs[0].times.median_ms;
     const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
     char base[100];
-    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
+    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
                      tool_json_text(bench_base_name(p->b.o->pack, base, sizeof base)), "items",
-                     (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "chunks",
+                     (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "least_patches",
+                     (json_int_t)p->least, "most_patches", (json_int_t)p->most, "chunks",
                      (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.capacity.rows,
                      "capacity_segments", (json_int_t)p->info.capacity.segments, "fill",
                      (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
