@@ -381,7 +381,7 @@ def stages(records, path):
     cases = {}
     for r in records:
         if r["bench"] == "job":
-            cases.setdefault(r["case"], {})[r["way"]] = r
+            cases.setdefault(measured.case(r), {})[r["way"]] = r
     cases = {c: ways for c, ways in cases.items()
              if "decode" in ways and "elapsed_s" in ways.get("discard", {})}
     if not cases:

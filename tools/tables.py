@@ -148,7 +148,7 @@ def embed_words(records):
     if not own:
         return "", []
     words = f"{spread(own)} times as fast as cuDNN's own Conv3d"
-    words += f", {spread(torch)} times as torch's" if torch else ""
+    words += f" and {spread(torch)} times as fast as torch's" if torch else ""
     words += f"; torch's Linear takes {min(linear):.2f} to {max(linear):.2f} of its time" if linear else ""
     return words, used
 
