@@ -19,7 +19,7 @@ import measured
 from measured import (groups, load, made_by, place, read_records, record_files, runs,
                       this_version, tower, transformers_best, why_stale)
 from pages import (AGREEMENT, CPU16, FRONT, H200, MACHINES, PLOTS, SECTIONS, TERMS)
-from record_tables import (against_table, bold, encode_table, ms, over,
+from record_tables import (OTHERS, against_table, bold, encode_table, ms, others, over,
                            packed_records, parity_rows, parity_table, speed_tables, table,
                            verify_table)
 
@@ -167,48 +167,66 @@ def embed_share(records):
     return f"at most {top[0]:.1f} % of a tower's time", list(top[1:])
 
 
-def summary_rows(root, records):
-    """(what, figure, page, records): ten rows at most, of what a user feels first."""
+def tower_rows(records):
     for name, patches, machine in (("Qwen3-VL-4B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200),
                                    ("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 760, CPU16),
                                    ("Qwen3-VL-4B", 4096, CPU16)):
         ways = tower_ways(records, name, patches, machine.here)
         ours = ways.get("encode")
         if ours and compared(ways):
-            yield (f"{name}'s tower, {patches:,} patches, {machine.short}", f"{ms(ours)} ms; {faster(ours, ways)}",
-                   machine, [ours, *compared(ways)])
+            yield (f"{name}'s tower, {patches:,} patches, {machine.short}",
+                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways)])
     ways = list_ways(records, "Qwen3-VL-4B", H200.here)
     if ways:
         ours = ways["packed"]
         yield (f"{ours['items']} clips and images of many sizes, {ours['patches']:,} patches, {H200.short}",
                f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways)])
-    jobs = [(r, w) for key, w in groups(records, "job", measured.case).items()
-            for r in [w.get("cache") or w.get("encode")] if r and H200.here(key[-1]) and r["devices"] == 1]
+
+
+def job_rows(records):
+    jobs = [r for key, ways in groups(records, "job", measured.case).items()
+            for r in [ways.get("cache") or ways.get("encode")]
+            if r and H200.here(key[-1]) and r["devices"] == 1]
     if jobs:
-        r, ways = max(jobs, key=lambda j: j[0]["clips"])
+        r = max(jobs, key=lambda j: j["clips"])
         yield (f"{r['clips']:,} clips from files to a cache of {r['token_bytes'] / 1e9:.0f} GB, {H200.short}",
-               f"{r['median_ms'] / 1e3:.1f} s, {r['clips_per_s']:.0f} clips a second; {r['over_slowest']:.2f} times its slowest stage alone", H200, [r])
+               f"{r['median_ms'] / 1e3:.1f} s, {r['clips_per_s']:.0f} clips a second; "
+               f"{r['over_slowest']:.2f} times its slowest stage alone", H200, [r])
     for key, ways in groups(records, "start", measured.case).items():
         if H200.here(key[-1]) and "encode" in ways:
             yield (f"one short clip, from the process's start to its file, {H200.short}",
                    f"{ways['encode']['median_ms'] / 1e3:.2f} s", H200, [ways["encode"]])
+
+
+def cache_rows(records):
+    for (case, _, where), ways in groups(records, "cache", lambda r: r["case"]).items():
+        for machine in MACHINES:
+            if machine.here(where) and "resume" in ways:
+                yield (f"`qwenvit cache` that finds {int(case.split()[0]):,} keys there, {machine.short}",
+                       f"{ways['resume']['median_ms'] / 1e3:.1f} s", machine, [ways["resume"]])
+
+
+def agreement_rows(root):
+    def worst(dtype, *fields):
+        return max((r[f] for _, d, rows, _ in parity_rows(root) if d == dtype for r in rows for f in fields),
+                   default=None)
+    f32, bf16 = worst("f32", "worst"), worst("bf16", "mean_ratio", "worst_ratio")
+    if f32 and bf16:
+        yield ("tokens against transformers' in f32, all towers and machines",
+               f"f32 {f32:.1e} off at worst; bf16 at most {bf16:.2f} of transformers' own bf16 distance", None, [])
+
+
+def summary_rows(root, records):
+    """(what, figure, the machine or None, records), of what a user feels first."""
+    yield from tower_rows(records)
+    yield from job_rows(records)
     words, used = embed_words(records)
     share, more = embed_share(records)
     if words:
         yield (f"the patch embedding as a GEMM, {H200.short}", "; ".join(x for x in (words, share) if x),
                H200, used + more)
-    for key, ways in groups(records, "cache", lambda r: r["case"]).items():
-        if "resume" in ways:
-            yield (f"`qwenvit cache` that finds {int(key[0].split()[0]):,} keys there", f"{ways['resume']['median_ms'] / 1e3:.1f} s",
-                   next(m for m in MACHINES if m.here(key[-1])), [ways["resume"]])
-            break
-    f32, bf16 = ([max(r[k] for _, d, rows, _ in parity_rows(root) if d == dtype for r in rows)
-                  for k in keys] if any(parity_rows(root)) else None
-                 for dtype, keys in (("f32", ["worst"]), ("bf16", ["mean_ratio", "worst_ratio"])))
-    if f32 and bf16:
-        yield ("tokens against transformers' in f32, all towers and machines",
-               f"f32 {f32[0]:.1e} off at worst; bf16 at most {max(bf16):.2f} of transformers' own bf16 distance",
-               None, [])
+    yield from cache_rows(records)
+    yield from agreement_rows(root)
 
 
 def front_page(root, records):
@@ -219,8 +237,9 @@ def front_page(root, records):
     parts += [table(["what", "figure", "more", "measured by"], rows)] if rows else []
     parts += [TERMS]
     if any(runs(root, "earlier-")) and os.path.exists(os.path.join(root, "docs", "versions.png")):
-        parts += ["## Where the time went", "The same clips from files to tokens by an earlier version and by this one: each "
-                  "stage alone, then whole jobs.", "![A job's stages alone, and jobs, of two versions](versions.png)"]
+        parts += ["## Where the time went",
+                  "The same clips from files to tokens by an earlier version and by this one: each stage alone, "
+                  "then whole jobs.", "![A job's stages alone, and jobs, of two versions](versions.png)"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -240,7 +259,8 @@ def not_of_now(ours, peers):
     if not why and not peers:
         why = "nothing was timed beside it"
     if not why and days != {ours["day"]}:
-        why = f"it is of {ours['day']}, and what it is compared with of {', '.join(map(str, sorted(days, key=str)))}"
+        then = ", ".join(sorted(day or "no day" for day in days))
+        why = f"it is of {ours['day']}, and what it is compared with of {then}"
     return why
 
 
@@ -251,39 +271,39 @@ def readme_table(records, left_out):
         ways = list_ways(records, name, machine.here) if size == "list" else \
             tower_ways(records, name, size, machine.here)
         ours = ways.get("packed" if size == "list" else "encode")
-        best, torch, peers = transformers_best(ways), ways.get("compiled torch"), compared(ways)
+        peers = compared(ways)
         why = not_of_now(ours, peers)
         if why:
-            left_out.append(f"{name}, {size if size == 'list' else f'{size:,} patches'}, {machine.short}: {why}")
+            work = size if size == "list" else f"{size:,} patches"
+            left_out.append(f"{name}, {work}, {machine.short}: {why}")
             continue
         what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
-        rows.append([name, what, machine.short, ms(ours) + (" (tuned)" if ours["machine"]["tuned"] else ""),
-                     ms(best), ms(torch), bold(over(best, ours)), bold(over(torch, ours))])
+        tuned = " (tuned)" if ours["machine"]["tuned"] else ""
+        rows.append([name, what, machine.short, ms(ours) + tuned, *others(ways, ours)])
         used += [ours, *peers]
-    return rows and table(["tower of", "patches", "on", "qwenvit, ms", "transformers, ms",
-                           "compiled torch, ms", "times faster than transformers", "than compiled torch"],
-                          rows), used
+    return table(["tower of", "patches", "on", "qwenvit, ms", *OTHERS], rows), used
 
 
 def readme_parts(records, left_out):
     version = this_version(ROOT)
     made, used = readme_table(records, left_out)
-    now = [r for r in records if (r.get("day") if measured.is_peer(r) else not why_stale(r, version, ROOT))]
+    now = [r for r in records
+           if (r.get("day") if measured.is_peer(r) else not why_stale(r, version, ROOT))]
     words, of = embed_words(now)
     share, more = embed_share(now)
     if words:
         used += of + more
-        words = f"The patch embedding as a GEMM is {words}" + (f"; it is {share}. " if share else ". ")
+        words = f"The patch embedding as a GEMM is {words}" + (f". So it takes {share}. " if share else ". ")
     else:
         left_out.append(f"the patch embedding: no records of {version} that say day and commit")
     if not used:
-        return [f"No figure of version {version} has been measured yet. [docs/measurements.md](docs/measurements.md) has "
-                "those of versions before, each with its commit."]
+        return [f"No figure of version {version} has been measured yet. "
+                "[docs/measurements.md](docs/measurements.md) has those of versions before, each with its commit."]
     modes = " and ".join(sorted({r["mode"] for r in used if "mode" in r}))
-    caption = ("Medians, bf16, from pixels to tokens, with seeded random weights of these sizes. transformers is the fastest of its "
-               f"own ways, and compiled torch is `torch.compile`{modes and f' in the mode {modes}'}. Measured by "
-               f"{made_by(used)}; nothing is tuned unless it says so. [docs/measurements.md](docs/measurements.md) has the rest, and "
-               "how to repeat it.")
+    caption = ("Medians, bf16, from pixels to tokens, with seeded random weights of these sizes. transformers is "
+               "the fastest of its own ways, and compiled torch is `torch.compile`"
+               f"{modes and f' in the mode {modes}'}. Measured by {made_by(used)}; nothing is tuned unless it says "
+               "so. [docs/measurements.md](docs/measurements.md) has the rest, and how to repeat it.")
     return [x for x in (made, words + caption) if x]
 
 
