@@ -110,7 +110,7 @@ def tower_table(records):
     head = ["tower", "patches", "dtype", "qwenvit, ms"]
     return both(table(head + OTHERS + ["version"], beside),
                 table(head + ["limit, ms", "over limit", "over floor", "whole call, ms",
-                              "in a stream, ms", "of it, us a patch", "version"], bounds))
+                              "in a stream, ms", "us a patch", "version"], bounds))
 
 
 CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
@@ -171,9 +171,6 @@ def alone_table(records):
     return table(["tower", "items", "patches", "dtype", "each by itself, ms",
                   "in plans of their sizes, ms", "over those", "mean of the items", "worst item",
                   "buckets used", "version"], rows)
-
-
-WAYS = ["patchify", "still", "pointwise", "frames", "by depth", "direct"]
 
 
 def conv3d_table(records):
