@@ -51,7 +51,7 @@ TERMS = """## Terms
 | list, pack | clips and images of many sizes. A pack is such a list laid into chunks; "full" is the part of the chunks' rows that are patches |
 | qwenvit, ms | work on the device, from pixels that lie there to tokens that lie there. "Whole call" is from host memory to host memory; "in a stream" the same with the next chunk pushed ahead |
 | limit, floor | the least that the same libraries need. The limit is the same GEMMs and the same attention alone, each layer with its own weights; the floor adds the bytes of everything between them at the measured copy rate |
-| transformers | the fastest of transformers' own ways on that machine: as shipped (sdpa), and with its linear patch embedding, which is off by default |
+| transformers | the fastest of transformers' ways that need no other package: as shipped, with torch's attention (sdpa) in a loop over segments, and the same with its linear patch embedding, which is off by default. Its ways by flash-attn were not timed |
 | compiled torch | `torch.compile` in its best mode (reduce-overhead in all records of an H200) on transformers' layers with a linear patch embedding, and torch's varlen attention where segments differ |
 | tuned | `--tune`: kernels were chosen by timing them on that machine. What does not say so was not tuned |
 | roofline | the least time that the measured peak rates of GEMMs and of memory allow |
