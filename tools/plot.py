@@ -288,38 +288,49 @@ def side_by_side(records, groups, title, note, path):
     save(figure, path)
 
 
+def newest(drawn):
+    """Of what may be drawn the groups of the newest version, and the records in them. drawn: (label, our
+    record, {way: record of a peer}) each."""
+    last = max((ours.get("version", "") for _, ours, _ in drawn), default="")
+    kept = [d for d in drawn if d[1].get("version", "") == last]
+    return ({label: {**{way: r["median_ms"] for way, r in peers.items()}, "qwenvit": ours["median_ms"]}
+             for label, ours, peers in kept},
+            [r for _, ours, peers in kept for r in (ours, *peers.values())])
+
+
 def towers(records, path):
     """A clip of 6,080 patches, and the longest list that was packed, of each tower."""
     packed = {}
     for r in records:
         if r["bench"] == "tower" and r["way"] == "packed":
             packed.setdefault((measured.tower(r), r["patches"]), []).append(r)
-    groups = {}
+    drawn = []
     for (tower, patches, *_), ways in measured.groups(
             records, "tower", measured.tower, lambda r: r["patches"]).items():
         ours = ways.get("encode") or measured.fastest(packed.get((tower, patches), []))
         best, torch = measured.transformers_best(ways), ways.get("compiled torch")
-        peers = {r["way"]: r["median_ms"] for r in (best, torch) if r}
-        if ours and len(peers) == 2 and (patches == 6080 or "items" in ours):
+        if ours and best and torch and (patches == 6080 or "items" in ours):
             label = (f"{tower}: {patches:,} patches, "
                      + (f"{ours['items']} clips and images" if "items" in ours else "a clip of 16 frames"))
-            groups[label] = {**peers, "qwenvit": ours["median_ms"]}
+            drawn.append((label, ours, {best["way"]: best, "compiled torch": torch}))
+    groups, used = newest(drawn)
     if groups:
-        side_by_side(records, groups, "Vision towers, from pixels to tokens",
+        side_by_side(used, groups, "Vision towers, from pixels to tokens",
                      "medians; transformers is the fastest of its ways; bars are in proportion within a group", path)
     return bool(groups)
 
 
 def embed(records, path):
-    groups = {}
+    drawn = []
     for (tower, rows, dtype, _), ways in measured.groups(
             records, "patch-embed", measured.tower, lambda r: r["rows"]).items():
-        peers = {n: ways[w]["median_ms"] for n, w in (("torch conv3d", "torch conv3d"),
-                 ("the library's Conv3d", "direct"), ("torch linear", "torch linear")) if w in ways}
+        peers = {n: ways[w] for n, w in (("torch conv3d", "torch conv3d"), ("the library's Conv3d", "direct"),
+                                         ("torch linear", "torch linear")) if w in ways}
         if tower == "Qwen3-VL-4B" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
-            groups[f"{rows:,} patches"] = {**peers, "qwenvit": ways["patchify"]["median_ms"]}
+            drawn.append((f"{rows:,} patches", ways["patchify"], peers))
+    groups, used = newest(drawn)
     if groups:
-        side_by_side(records, groups, "Patch embedding of Qwen3-VL-4B",
+        side_by_side(used, groups, "Patch embedding of Qwen3-VL-4B",
                      "medians; bars are in proportion within a group", path)
     return bool(groups)
 
