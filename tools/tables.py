@@ -68,7 +68,7 @@ def machine_page(root, records, machine):
              "qwenvit encode CLIP --model DIR -o FILE --json=FILE.jsonl",
              encode_table(root, machine.here)),
             ("Side by side with transformers", "Medians of one run, in which both take turns.",
-             "python tools/reference/bench_side_by_side.py DIR", speed_tables(root, machine.here))):
+             "python tools/reference/bench_side_by_side.py DIR --qwenvit qwenvit", speed_tables(root, machine.here))):
         if made:
             parts += ["## " + heading, what, "    " + command, made]
     return "\n\n".join(parts) + "\n"
@@ -76,7 +76,7 @@ def machine_page(root, records, machine):
 
 def agreement_page(root):
     made = [(heading, what, command, text) for heading, what, command, text in (
-        ("The same model", AGREEMENT["parity"], "python tools/reference/parity.py DIR CLIP..",
+        ("The same model", AGREEMENT["parity"], "python tools/reference/parity.py DIR CLIP.. --qwenvit qwenvit",
          parity_table(root)),
         ("Layer by layer", AGREEMENT["against"],
          "python tools/reference/layers.py DIR --clip CLIP --yardstick --device cuda -o FILE && "
