@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What `like` is called. Caches write it too, and stand beside media, not above it. */
+/* The names of the values of `like`. Caches write them too, and must not depend on the rest of
+ * media, so they have a file to themselves. */
 #include <string.h>
 
 #include "qwenvit_media.h"

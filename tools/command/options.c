@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One table of options: parsing and help come from it. */
-#define _GNU_SOURCE /* flock, nftw */
+/* One table of options, which both parsing and help are made from. */
+#define _GNU_SOURCE /* for flock and nftw */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -45,7 +45,7 @@ enum kind {
 
 struct option {
     const char *name, *value;
-    const char *help; /* NULL: an older name of the option before it, which --help leaves out */
+    const char *help; /* NULL: an older name of the option before it, which --help does not list */
     enum kind kind;
     unsigned group;
     size_t at;
@@ -216,7 +216,8 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
-/* A bar of progress is the terminal's last line, without an end; a signal's handler asks too. */
+/* Whether the terminal's last line is a progress bar, which has no newline yet. A signal handler
+ * reads it too. */
 static volatile sig_atomic_t bar_is_shown;
 
 bool
@@ -281,7 +282,7 @@ parse_integers(const char *text, int64_t *out, int n, int64_t least)
     return true;
 }
 
-/* "all", or indices with commas between. */
+/* Parses "all", or indices separated by commas. */
 static bool
 parse_devices(const char *text, struct tool_options *out)
 {
@@ -297,7 +298,7 @@ parse_devices(const char *text, struct tool_options *out)
     return ok;
 }
 
-/* "3/8" */
+/* Parses "3/8". */
 static bool
 parse_shard(const char *text, int64_t out[2])
 {
@@ -310,7 +311,7 @@ parse_shard(const char *text, int64_t out[2])
     return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
 }
 
-/* Three numbers and whether they were given. */
+/* Parses three numbers, and keeps whether they were given. */
 static bool
 parse_three(const char *text, struct tool_three *out)
 {
@@ -324,7 +325,7 @@ parse_three(const char *text, struct tool_three *out)
     return true;
 }
 
-/* What a value of the option must be, for the error text; NULL if it was fine. */
+/* Parses a value. Returns what it must be, for the error text, or NULL if it was valid. */
 static const char *
 parse_value(const struct option *o, const char *text, unsigned groups, struct tool_options *out)
 {
@@ -541,8 +542,8 @@ tool_print_json(json_t *object)
     json_decref(object);
 }
 
-/* Writes the line and its newline at once, so that lines of several processes do not mix. If the
- * disk fills up half way, the file is cut back to what it was. */
+/* Appends the line and its newline in one write, so that lines of several processes do not mix.
+ * If the disk becomes full half way, the file is cut back to what it was. */
 static qv_status
 append_line(const char *path, char *text, qv_error *err)
 {
@@ -551,7 +552,7 @@ append_line(const char *path, char *text, qv_error *err)
     if (fd < 0)
         return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
     text[n - 1] = '\n';
-    flock(fd, LOCK_EX); /* may fail: a device cannot be locked */
+    flock(fd, LOCK_EX); /* locking may fail, as it does on a device */
     const off_t end = lseek(fd, 0, SEEK_END);
     const ssize_t put = write(fd, text, n);
     int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;
