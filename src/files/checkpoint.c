@@ -175,7 +175,8 @@ qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
     const struct qv_safetensor *found = qv_safetensors_find(in, name);
     if (!found && shard) {
         char quoted[QV_QUOTE_SIZE];
-        return qv_fail(err, QV_EFORMAT, "%s: weight_map puts tensor %s in %.80s, which has it not",
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: weight_map puts tensor %s in %.80s, which does not have it",
                        qv_path_tail(checkpoint->index_path), qv_json_quote(name, quoted), shard);
     }
     *tensor = found;

@@ -239,7 +239,7 @@ place_items(struct encoder *e, int64_t capacity, int64_t *rows, qv_error *err)
             return status;
         e->first_rows[i] = *rows;
         if (__builtin_add_overflow(*rows, item_tokens(&e->model->config, &e->items[i]), rows))
-            return qv_fail(err, QV_EINVAL, "items 0 to %zu are more rows than can be counted", i);
+            return qv_fail(err, QV_EINVAL, "items 0 to %zu have more rows than can be counted", i);
     }
     return capacity >= *rows ? QV_OK
                              : qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",

@@ -163,7 +163,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
     if (!plan)
         return qv_fail(err, QV_EINVAL, "plan is NULL");
     if (plan->model->describe)
-        return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
+        return qv_fail(err, QV_ESTATE, "the model has no weights: it was loaded with describe");
     int64_t rows;
     qv_status status =
         qv_items_check(plan->model, plan->options.input, &plan->capacity, items, n, &rows, err);

@@ -257,7 +257,7 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
                            (long long)c->deepstack[i], (long long)c->depth);
         for (int64_t j = 0; j < i; j++)
             if (c->deepstack[j] == c->deepstack[i])
-                return qv_json_wrong(vision, key, list, "no block may stand there twice", err);
+                return qv_json_wrong(vision, key, list, "no block may be listed twice", err);
     }
     return QV_OK;
 }
