@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counts a file's frames: by its packets if these tell, else by decoding all of it. */
+/* How many frames a file has: by its packets where these tell, else by decoding all. */
 #include "media.h"
 
 qv_status
@@ -10,9 +10,9 @@ qvm_check_count(int64_t n, qv_error *err)
                               : QV_OK;
 }
 
-/* Tells packets that are frames from those that are fields; two fields make one frame. */
+/* Tells frames from fields, of which two make one frame. */
 struct parser {
-    AVCodecParserContext *parser; /* NULL: no packet of this codec is a field */
+    AVCodecParserContext *parser; /* NULL: a packet of this codec is no field */
     AVCodecContext *codec;
 };
 
@@ -66,7 +66,7 @@ qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *er
         *n += !(packet->flags & AV_PKT_FLAG_DISCARD);
         if (!qvm_times_add(times, stream->codecpar, packet))
             status = qv_fail(err, QV_ENOMEM, "no memory for times");
-        /* if the container knows the number of frames, not every packet need be looked at */
+        /* a container that knows its frames need not be asked for each */
         if (!stream->nb_frames && times->each_shows_one)
             times->each_shows_one = is_frame(&parser, packet);
         av_packet_unref(packet);
@@ -94,7 +94,7 @@ count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *cou
     if (!status)
         status = qvm_source_open_decoder(&source, threads, err);
     if (!status) {
-        /* the loop filter does not change the number of frames, so it is skipped */
+        /* the number of frames does not depend on their last filter */
         source.codec->skip_loop_filter = AVDISCARD_ALL;
         bool got = true;
         count->frames = 0;
@@ -117,8 +117,7 @@ qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count 
 {
     *count = (struct qvm_count){ 0 };
     qv_status status = count_decoded(fd, threads, watch, count, err);
-    /* with threads, other frames may be lost each time */
-    if (!status && count->errors && threads != 1)
+    if (!status && count->errors && threads != 1) /* threads may lose other frames each time */
         status = count_decoded(fd, 1, watch, count, err);
     return status;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The names of the values of `like`. Caches write them too, and must not depend on the rest of
- * media, so they have a file to themselves. */
+/* What `like` is called. Caches write it too, and stand beside media, not above it. */
 #include <string.h>
 
 #include "qwenvit_media.h"

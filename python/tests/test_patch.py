@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py has the real ones."""
+"""Tests qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py uses the real
+ones."""
 import copy
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clips and images in every form in which people have them, and devices by every name."""
+"""Tests clips and images in every form in which people have them, and devices by every name."""
 import io
 import os
 import sys
@@ -89,7 +89,8 @@ def saved(image, kind, **options):
 
 
 def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
-    """Transparency is dropped, EXIF turns it, CMYK and gray of 16 bits are Pillow's."""
+    """Transparency is dropped, EXIF turns the image, and CMYK and gray of 16 bits are converted as
+    Pillow does."""
     image = pytest.importorskip("PIL.Image")
     exif = image.Exif()
     exif[274] = 6
@@ -280,7 +281,7 @@ def test_urls_of_files(model, clip, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_preprocess_gives_what_transformers_processor_gives(family):
-    """To the bit."""
+    """pixel_values have transformers' bits."""
     folder = os.path.join(GOLDEN, family)
     expected = read_safetensors(os.path.join(folder, "expected.safetensors"))[0]
     frames = expected["frames"]
