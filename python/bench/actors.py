@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Times one actor against one a device, each a qwenvit.ray.Encoder; an object of JSON a line.
+"""Times one actor beside one for each device; each is a qwenvit.ray.Encoder. Prints a JSON object
+on each line.
 
-python python/bench/actors.py --model DIR --clip FILE [--clip FILE..] [--devices 0,1] [--fps 2] [--json FILE]
+python python/bench/actors.py --model DIR --clip FILE [--clip FILE..] [--devices 0,1] [--fps 2]
+    [--json FILE]
 
-The clips are encoded again and again, as many rows as take one actor --seconds; the same rows then by all. By Ray
-Data's map_batches where Ray can be imported (--by says otherwise), else by as many processes, fed with batches from
-one queue: no Ray, and so no object store. An actor has --cores cores, alone or not. Loading, and a first batch, come
-before and are not counted (start_s): clips_per_s is from when all actors are ready to the end of the last batch.
-times_one is all devices' over one's. Tokens must be as many in each run, and no clip may fail.
+The clips are encoded again and again: as many rows as take one actor --seconds, and then the same
+rows by all actors. They run by Ray Data's map_batches if Ray can be imported (--by decides
+otherwise), else as processes that get batches from one queue, without Ray's object store. An actor
+has --cores cores, whether alone or not. Loading and a first batch come before and are not counted
+(start_s): clips_per_s is from when all actors are ready to the end of the last batch. times_one is
+the rate of all devices over that of one. Each run must give as many tokens, and no clip may fail.
 """
 import argparse
 import math

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Times a vision tower called from Python, beside the same call in C; an object of JSON a line.
+"""Times a vision tower called from Python, beside the same call in C. Prints a JSON object on each
+line.
 
-python python/bench/patched.py --model DIR [--grid 1,20,38] [--device cuda] [--library libqwenvit.so] [--json FILE]
+python python/bench/patched.py --model DIR [--grid 1,20,38] [--device cuda]
+    [--library libqwenvit.so] [--json FILE]
 
-In turns, round by round, on the same pixels, from the call until the device has done its work, and until the
-call returns: transformers' own tower in bf16, the best that torch.compile makes of it (tools/peers/peers.py),
-`qwenvit.patch`ed transformers by the same call, Model.forward (grid_thw on the host), and qv_encode of --library
-on the same pointers. adds_ms is what Python takes over that. On CUDA ours are called on torch's default stream,
-where a model has a stream of its own and each call waits, and, "own stream", on one that was given to load(): then
-calls enqueue. Tokens must be transformers' up to bf16; same_bits says whether they are those of the first of our
-ways. A way that fails is a record with `failed`, in words, and the rest goes on.
+The ways take turns, round by round, on the same pixels: transformers' own tower in bf16; the best
+that torch.compile makes of it (tools/peers/peers.py); `qwenvit.patch`ed transformers by the same
+call; Model.forward (grid_thw on the host); and qv_encode of --library on the same pointers. Each is
+timed from the call until the device has done its work, and until the call returns. adds_ms is what
+Python takes more than C. On CUDA our ways are called on torch's default stream, where a model has a
+stream of its own and each call waits; and as "own stream" on a stream that was given to load(),
+where calls enqueue. Tokens must be transformers' up to bf16. same_bits says whether they have the
+bits of the first of our ways. A way that fails gives a record with `failed`, a text, and the others
+go on.
 
---library: of the wheel's sources; on CUDA it takes the wheel's libqwenvit_cuda.so, and needs no CPU backend
-(cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_MEDIA=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF, target qwenvit_shared).
+--library is built from the wheel's sources. On CUDA it uses the wheel's libqwenvit_cuda.so and
+needs no CPU backend (cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_MEDIA=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF,
+target qwenvit_shared).
 """
 import argparse
 import contextlib

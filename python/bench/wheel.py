@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Times of the wheel: importing it, reading a cache, encoding many clips; an object of JSON a line.
+"""Times the wheel: importing it, reading a cache, encoding many clips. Prints a JSON object on each
+line.
 
 python python/bench/wheel.py [--model DIR] [--clip FILE] [--rounds 3]
 
---model and --clip: 400 copies of the clip are encoded by Model.encode and by the command, in turn; a clip
-as `qwenvit synth --clip` makes. The cache is made for it, below the folder for temporary files (0.9 GB).
+With --model and --clip (such as `qwenvit synth --clip` makes), 400 copies of the clip are encoded
+by Model.encode and by the command, in turn. The cache is made below the folder for temporary files
+(0.9 GB).
 """
 import argparse
 import json
