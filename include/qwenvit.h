@@ -159,11 +159,10 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
-/* Allocates host memory that this device copies from and to fastest, for frames, patches and
- * tokens. For CUDA it is page-locked: a copy goes at the link's rate, but allocating is slow, so
- * keep it; it may begin anywhere in a page, aligned for every type. For other backends it begins
- * at a page. Its contents are undefined. Returns QV_EINVAL for 0 bytes, QV_ENOMEM if there is
- * not enough. */
+/* Memory of the host that this device copies from and to fastest, for frames, patches and tokens:
+ * page-locked for CUDA (a copy goes at the link's rate; taking it is slow, so keep it), which places
+ * it where in a page it likes, aligned for every type; elsewhere it begins at a page. Its contents
+ * are undefined. QV_EINVAL for 0 bytes, QV_ENOMEM where there is not so much. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
 /* Frees memory of qv_host_alloc of the same context, before the context is closed. NULL is
  * accepted; the caller's pointer stays as it is. */

@@ -12,15 +12,15 @@ struct qvm_far {
     double patience_s;
     qvm_session session; /* what the decoder is given; descriptors that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
-    pid_t pid; /* 0: it is a thread */
+    pid_t pid; /* 0: a thread */
     pthread_t thread;
     bool has_thread;
-    int socket;        /* to the decoder; -1: none */
-    bool asked;        /* it may have read the file, and may be under its author's control */
-    bool gives_frames; /* it may now say that a frame is ready */
-    bool gives_index;  /* it may now send an index behind the facts */
-    /* what it said last of the file */
-    bool has_plan; /* it said what it will decode */
+    int socket;        /* to it; -1: none */
+    bool asked;        /* it may have read the file, and is whoever made that */
+    bool gives_frames; /* it may say that a frame is there */
+    bool gives_index;  /* it may send an index behind the facts */
+    /* what it said last */
+    bool has_plan; /* what will be decoded */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
     int64_t damaged, decoded;
     double busy_s;

@@ -261,8 +261,7 @@ qv_part_groups(const struct qv_tensor_part *part)
     return (struct qv_groups){ part->bits, part->group, part->scales.tensor->dtype };
 }
 
-/* MLX's words of 32 bits hold their first value lowest, so as little-endian bytes they are
- * canonical. */
+/* MLX's words of 32 bits have their first value lowest: as bytes they are canonical. */
 void
 qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
              int64_t k, void *out)

@@ -87,9 +87,8 @@ struct qv_part_room {
 /* Tells how a part is quantised, as a device may keep it; bits is 0 if it is not. */
 struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
 
-/* Packs rows that qv_part_read has read into `room` as the canonical form of a quantised matrix
- * (engine/grouped.h). A row of `out` has k values, which may be more than the part has; the rest
- * are groups of zeros. */
+/* Makes the canonical form of a quantised matrix (engine/grouped.h) of rows that qv_part_read has read into
+ * the room, of k values each, which may be more than the part has: groups of zeros behind. */
 void qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
                   int64_t k, void *out);
 

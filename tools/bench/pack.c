@@ -40,8 +40,8 @@ struct pack_bench {
     size_t n_items;
     struct chunk *chunks; /* [n_chunks] */
     size_t n_chunks;
-    struct bench_chunk *contents; /* [n_chunks]: the chunks, as bench_limit takes them */
-    int64_t rows;                 /* the patches of all items */
+    struct bench_chunk *contents; /* [n_chunks]: the same, for the limit */
+    int64_t rows;                 /* patches of all items */
     double flops;
     uint8_t *frames; /* pixels for the largest item, which all items share */
     qv_tokens tokens;
