@@ -52,7 +52,7 @@ def is_torch(x):
 def no_gradient(x, what):
     """Refuses a tensor of torch that wants a gradient, as the tower computes none."""
     if getattr(x, "requires_grad", False) is True:
-        raise error("QV_EINVAL", f"{what}: it wants a gradient, which this tower has not; give it .detach()")
+        raise error("QV_EINVAL", f"{what}: it requires a gradient, and this tower computes none; give it .detach()")
 
 
 def shareable(x, what):

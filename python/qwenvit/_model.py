@@ -100,7 +100,7 @@ def _place(backend, device):
         named = ", ".join(map(repr, BACKENDS))
         raise _check.wrong("device", device, f'an index, a name ({named}, "cuda:1"..) or a torch.device of these')
     if kind is not None and backend not in ("auto", kind):
-        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: say one of them, or the same")
+        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: give only one of them, or let them agree")
     return kind or backend, _current_device(kind) if number is None else number
 
 
@@ -120,8 +120,8 @@ def _refuse_lost_threads(backend, threads):
     if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
         raise error(
             "QV_ESTATE",
-            "this process was forked off one that computed on several threads of its CPU, which do not come "
-            'along: load with threads=1, or start workers by "spawn"',
+            "this process was forked from one that computed on several CPU threads, which a fork does not "
+            'copy: load with threads=1, or start workers by "spawn"',
         )
 
 
@@ -393,7 +393,7 @@ class Model:
         )
         options = _sources.options_of(options)
         if not one and "timestamps" in options:
-            raise error("QV_EINVAL", "timestamps are of one clip: say them in its dict, beside frames")
+            raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
         many = _stream.results(self, [source] if one else source, how, options)
         if not one:
             return many

@@ -72,7 +72,7 @@ def prompt(
 def said(is_image, picture):
     """Returns is_image, which was called picture in 0.2."""
     if is_image is not None and picture is not None:
-        raise error("QV_EINVAL", "picture is the old name of is_image: say one of them")
+        raise error("QV_EINVAL", "picture is the old name of is_image: give only one of them")
     is_image = picture if is_image is None else is_image
     return is_image if is_image is None else _check.flag(is_image, "is_image")
 
@@ -83,7 +83,7 @@ def as_list(results, *of_one):
         if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "__len__")):
             raise _check.wrong("a result", result, "Tokens, or an Entry of a Cache")
     if len(results) != 1 and any(about is not None for about in of_one):
-        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: is_image, timestamps..")
+        raise error("QV_EINVAL", f"is_image and timestamps describe one result, and there are {len(results)}")
     return results
 
 
@@ -96,7 +96,7 @@ def items_of(result, is_image=None, timestamps=None):
     if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
         raise wrong(result, f"grid_thw has {patches} patches, for {n} tokens")
     if len(grids) > 1 and timestamps is not None:
-        raise wrong(result, f"timestamps are of one clip; this result has {len(grids)}")
+        raise wrong(result, f"timestamps belong to one clip; this result has {len(grids)} items")
     seconds = result.timestamps if timestamps is None else timestamps
     if is_image is None:  # objects made for 0.2 have picture
         is_image = result.is_image if hasattr(result, "is_image") else result.picture

@@ -143,7 +143,7 @@ def _frames(model, frames, is_image, own, common):
     """Returns Frames from an array or a PIL image, or from a list of these, which is a clip."""
     options = {**common, **own}
     if set(options) - {*OF_FRAMES, *PASSED_OVER}:
-        raise error("QV_EINVAL", f"of frames only {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]} can be said")
+        raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
     if isinstance(frames, (list, tuple)):
         arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
     else:
@@ -190,7 +190,7 @@ def describe(model, source, place, common):
     is_path = isinstance(source, (str, os.PathLike))
     if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
         if "timestamps" in own or "timestamps" in common:
-            raise error("QV_EINVAL", f"source {place}: timestamps are said of frames; a file has its own")
+            raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
         return data, is_path, {**common, **own}

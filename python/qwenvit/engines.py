@@ -193,7 +193,7 @@ def _placeholders(of):
     for pair in pairs:
         if all(isinstance(number, int) for number in pair):
             return pair
-    raise _check.wrong("of", of, "who knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
+    raise _check.wrong("of", of, "what knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
                                  "tokenizer or checkpoint's folder")
 
 
@@ -249,8 +249,8 @@ def _check_version(engine, oldest, newest, version):
     if numbers is None or numbers < oldest:
         raise error(
             "QV_EUNSUPPORTED",
-            f"{engine} {version}: what it takes is not known; {tried} was tried, and version={tried!r} "
-            "gives what that takes",
+            f"{engine} {version}: its interface is not known; {tried} was tried, and version={tried!r} "
+            "makes what that version takes",
         )
     if numbers > newest:
         warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
@@ -278,7 +278,7 @@ def _by_kind(results, is_image, timestamps, picture):
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
-            raise wrong(result, f"of model, matrices, width, dtype {this}, others of {made_by}")
+            raise wrong(result, f"its model, matrices, width and dtype are {this}, those of other results {made_by}")
         made_by = this
         for item in items_of(result, is_image, timestamps):
             kinds.setdefault(item.kind, []).append(item)

@@ -169,7 +169,7 @@ def test_without_deepstack_nothing_goes_out(torch, tmp_path):
 def test_versions(torch, tmp_path, monkeypatch, call):
     entry = cache_of(tmp_path)["a"]
     for version in ("0.4.1", "x", "", "1"):
-        with pytest.raises(qwenvit.Error, match=f"what it takes is not known; {NEWEST[call]} was tried") as e:
+        with pytest.raises(qwenvit.Error, match=f"its interface is not known; {NEWEST[call]} was tried") as e:
             getattr(entry, call)(version=version)
         assert e.value.status == "QV_EUNSUPPORTED"
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
@@ -182,7 +182,7 @@ def test_versions(torch, tmp_path, monkeypatch, call):
 
 def test_results_that_do_not_go_together(torch, tmp_path):
     a, b = cache_of(tmp_path / "a")["a"], cache_of(tmp_path / "b", "qwen3_vl_moe")["b"]
-    with pytest.raises(qwenvit.Error, match="b: of model.*qwen3_vl_moe"):
+    with pytest.raises(qwenvit.Error, match="b: its model, matrices.*qwen3_vl_moe"):
         engines.to_vllm([a, b])
     with pytest.raises(qwenvit.Error, match="no results"):
         engines.to_vllm([])

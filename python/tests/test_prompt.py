@@ -82,7 +82,7 @@ def test_several_by_their_order_and_kind():
         (clip(is_image=True), {}, "an image of 2 frame pairs"),
         (clip(), {"text": "no placeholder"}, "text has 0 <|video_pad|>; there are 1 results of a clip"),
         (clip(), {"text": "<|image_pad|>"}, "text has 1 <|image_pad|>; there are 0"),
-        ([clip(), clip()], {"timestamps": [0]}, "said of one result came with 2"),
+        ([clip(), clip()], {"timestamps": [0]}, "describe one result, and there are 2"),
     ],
 )
 def test_what_cannot_be_said_is_refused_in_words(result, options, words):
