@@ -116,7 +116,7 @@ mmproj_blocks(const struct qv_gguf_type *type, float *x, int64_t n, uint8_t *out
     const bool of_256 = type->values == 256, q6 = of_256 && type->bytes == 210;
     for (size_t i = 0; i < bytes && type->dtype == QV_DTYPE_AUTO; i += (size_t)type->bytes) {
         const size_t at = i + (q6 ? 208 : 0);
-        out[at + 1] = (uint8_t)(of_256 ? 0x03 : 0x13); /* f16 of about 5e-5 and 1e-3 */
+        out[at + 1] = (uint8_t)(of_256 ? 0x03 : 0x13); /* f16 of about 5e-5, 1e-3 */
         if (type->bytes == 20 || type->bytes == 24 || (of_256 && !q6))
             out[at + 3] = 0x03;
     }
