@@ -17,7 +17,18 @@ expect 0 'image' "$qwenvit" info grey.ppm
 expect 0 'SUBCOMMAND' "$qwenvit" --help
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
-for s in encode info synth bench profile verify; do expect 0 'example:' "$qwenvit" $s --help; done
+for s in encode cache info synth bench profile verify; do
+    expect 0 'example:' "$qwenvit" $s --help # one screen of 40 lines and 100 columns
+    [ "$(wc -l < out.txt)" -le 40 ] || fail "$s --help is longer than a screen"
+    ! grep -E '.{101}' out.txt || fail "$s --help is wider than a screen"
+done
+expect 0 '--help=device ' "$qwenvit" encode --help # options that subcommands share have their own pages
+! grep -E '^  --(threads|fps) ' out.txt || fail "encode --help lists options of a page"
+expect 0 '  --threads N ' "$qwenvit" encode --help=device
+! grep -F -e --model out.txt || fail "--help=device lists options of encode"
+expect 0 '  --fps F ' "$qwenvit" encode --help=clips
+expect 2 'there is no --help=threads' "$qwenvit" encode --help=threads
+expect 2 'there is no --help=device' "$qwenvit" synth --help=device
 expect 2 'no subcommand' "$qwenvit" decode
 expect 2 'no clip given' "$qwenvit" encode
 expect 2 '--model DIR is required' "$qwenvit" encode grey.ppm

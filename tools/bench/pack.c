@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench tower --pack FILE: clips and images of many grids, packed into chunks as a job packs
- * them, against the limit of those chunks. With --alone each by itself instead: by the plan that suits
- * it, against a dense one of its very size.
+ * qwenvit bench tower --pack FILE: clips and images of many grids, packed into chunks as a job
+ * packs them, compared with the limit of those chunks. With --alone each is run by itself instead:
+ * by the plan that suits it, compared with a dense plan of exactly its size.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct chunk {
     size_t n;
 };
 
-/* A plan for one item by itself, in pieces of so many frame pairs. */
+/* A plan for one item by itself, which is run in pieces of `pairs` frame pairs. */
 struct lone {
     struct pack_bench *p;
     qv_plan *plan;
@@ -31,7 +31,7 @@ struct lone {
 
 struct pack_bench {
     struct bench b;
-    char name[100]; /* of the model */
+    char name[100]; /* the model's */
     qv_model *model;
     qv_model_info m;
     qv_plan *plan;
@@ -44,15 +44,15 @@ struct pack_bench {
     int64_t rows;                 /* patches of all items */
     int64_t least, most;          /* patches of the smallest and of the largest item */
     double flops;
-    uint8_t *frames; /* of the largest item: all are the same pixels */
+    uint8_t *frames; /* pixels for the largest item, which all items share */
     qv_tokens tokens;
     struct bench_limit limit;
-    struct bench_run runs[1 + BENCH_LIMIT_RUNS]; /* the chunks, and their limit's */
-    double new_ms, seen_ms;                      /* of making the plan */
+    struct bench_run runs[1 + BENCH_LIMIT_RUNS]; /* of the chunks, and of their limit */
+    double new_ms, seen_ms;                      /* the time to make the plan */
     struct {
         double p90_ms, ms, exact_ms, ratio, new_ms, seen_ms, flops, bytes;
-        size_t n_new; /* capacities that came for the first time */
-    } sum;            /* of items alone */
+        size_t n_new; /* how many capacities were new */
+    } sum;            /* over items run alone */
 };
 
 static void
@@ -77,7 +77,7 @@ rows_of(const qv_item *item)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* "t,h,w" */
+/* Reads a line "t,h,w". */
 static qv_status
 read_grid(void *user, char *line, qv_error *err)
 {
@@ -140,7 +140,7 @@ open_data(struct pack_bench *p, qv_error *err)
     return QV_OK;
 }
 
-/* As a job does: of the frame pairs that wait the best go. */
+/* Packs as a job does: the best frame pairs of those that wait go into each chunk. */
 static qv_status
 pack(struct pack_bench *p, qv_error *err)
 {
@@ -310,7 +310,7 @@ run_lone(void *user, double *ms, qv_error *err)
     return status;
 }
 
-/* One that came before had this capacity. */
+/* Whether an item before this one had the same capacity. */
 static bool
 was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options)
 {
@@ -326,7 +326,7 @@ was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options
 
 enum { DEFAULT, EXACT, N_LONE };
 
-/* lone[DEFAULT], lone[EXACT], runs likewise. */
+/* Adds one item to the sums. lone and runs are indexed by DEFAULT and EXACT. */
 static void
 add_lone(struct pack_bench *p, const struct lone *lone, const struct bench_run *runs,
          const struct bench_record *r, bool seen)
@@ -378,7 +378,7 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
     return bench_report(&p->b, &r, err);
 }
 
-/* Times are sums, the ratio and the making of plans means. */
+/* Reports the sum of the times, and the means of the ratio and of the time to make plans. */
 static qv_status
 report_all_alone(struct pack_bench *p, int64_t repeats, qv_error *err)
 {

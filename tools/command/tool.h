@@ -139,11 +139,12 @@ int tool_verify(const struct tool_options *o);
 int tool_profile(const struct tool_options *o);
 int tool_cache(const struct tool_options *o);
 
-/* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. --help prints and sets
- * *help. The caller frees out->arguments. */
+/* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. If --help is given, *help
+ * becomes the page that it asks for: "" for the subcommand's own, or the page of options that
+ * subcommands share. The caller frees out->arguments. */
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
-               bool *help);
-void tool_print_help(const struct tool *tool);
+               const char **help);
+void tool_print_help(const struct tool *tool, const char *page);
 
 /* Prints "qwenvit: text" on stderr, on a line of its own. */
 void tool_complain(const char *format, ...)
