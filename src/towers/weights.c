@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "clones.h"
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
@@ -194,7 +195,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void
+QV_CLONES static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
     const uint16_t *h = src; /* bf16 or f16 */
