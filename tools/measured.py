@@ -4,7 +4,8 @@
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
 *.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
 tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE), but verify-*.jsonl and
-encode-*.jsonl, which are of `qwenvit verify` and `qwenvit encode` (--json=FILE).
+encode-*.jsonl, which are of `qwenvit verify` and `qwenvit encode` (--json=FILE), and gguf-*.jsonl, of
+gguf_parity.py, mtmd_steps.py and mtmd.py.
 Where a later line repeats an earlier one, it counts.
 """
 import glob
@@ -13,7 +14,7 @@ import os
 
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
           "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B"}  # whose vision towers
-OTHER_KINDS = ("verify-", "encode-")  # of files in docs/measurements
+OTHER_KINDS = ("verify-", "encode-", "gguf-")  # of files in docs/measurements
 
 
 # ---- files -------------------------------------------------------------------------------------

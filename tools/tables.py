@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes docs/measurements.md and the tables of README.md from the files in docs/measurements.
+"""Makes docs/measurements.md and the tables of README.md and docs/gguf.md from the files in docs/measurements.
 
 measured.py says what the files hold, and record_tables.py makes the tables. No number is typed by
 hand; a table without records is left out. Usage: tables.py, from anywhere.
@@ -9,6 +9,7 @@ import argparse
 import glob
 import os
 
+import gguf_tables
 from measured import (OTHER_KINDS, TOWERS, fastest, first_word, groups, load, read_records,
                       record_versions)
 from record_tables import (SMALL_M, actors_table, against_table, alone_table, bold, cache_table,
@@ -219,6 +220,17 @@ def write(path, text):
         f.write(text)
 
 
+def fill(path, parts):
+    """Writes a page again, with the parts between its marks."""
+    with open(path, encoding="utf-8") as f:
+        text, *rest = f.read().split(BEGIN)
+    if len(rest) != len(parts):
+        raise SystemExit(f"{path}: {len(rest)} times {BEGIN}, {len(parts)} wanted")
+    for behind, part in zip(rest, parts):
+        text += "\n\n".join([BEGIN, *(p for p in part if p), END]) + behind.split(END)[1]
+    write(path, text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,12 +240,8 @@ def main():
     files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
     records = read_records([f for f in files
                             if not os.path.basename(f).startswith(OTHER_KINDS)])
-    path = os.path.join(root, "README.md")
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    write(path, before + "\n\n".join([BEGIN, *readme_parts(records), END]) + after)
+    fill(os.path.join(root, "README.md"), [list(readme_parts(records))])
+    fill(os.path.join(root, "docs", "gguf.md"), [[t] for t in gguf_tables.page(root)])
     write(os.path.join(root, "docs", "measurements.md"), measurements_page(root, records))
 
 

@@ -6,7 +6,7 @@ in its tokens. What rounds makes large differences of small ones: so the last li
 all steps are from themselves, where the first block's input is off by 1e-6, as two orders of a sum are. What mtmd is
 off beyond that, no step here explains.
 
-    mtmd_steps.py FOLDER --llama LLAMA --qwenvit COMMAND --image FILE.ppm --work DIR --types F32,F16,BF16,Q8_0
+    mtmd_steps.py FOLDER --llama LLAMA --image FILE.ppm --work DIR --types F32,F16,BF16,Q8_0
 
 What is asked of FOLDER and of the image is said in tools/reference/gguf_parity.py, which makes the files.
 """
@@ -156,6 +156,7 @@ def run_steps(args, file, pixels, grids):
 
 def main():
     options = gguf_parity.parser(__doc__)
+    options.add_argument("--image", metavar="FILE.ppm", required=True)
     options.add_argument("--types", type=lambda s: s.split(","), default=["F32", "F16", "BF16", "Q8_0"], metavar="LIST")
     args = options.parse_args()
     torch.set_num_threads(args.threads)

@@ -5,7 +5,8 @@
 Files are made by llama.cpp's own converter and llama-quantize from FOLDER, a checkpoint, whose config.json needs
 text_config.hidden_size (the converter writes it as the tower's width). The truth of a file is transformers in f32 on
 what the `gguf` package makes of its blocks (gguf_folder.py). Distance of a token: |x - truth| / |truth|.
-  f32    qwenvit's worst distance is below 2e-5, and for F32 and BF16 its tokens are the folder's, bit for bit
+  f32    qwenvit's worst distance is below 2e-5, and its tokens are bit for bit those that it makes of the package's
+         values; of F32 and BF16 those of FOLDER
   bf16   mean and worst are at most 1.05 times transformers' own bf16, both against bf16-rounded values (parity.py)
   mtmd   llama.cpp's own tower on the same image: told, beside what bf16 costs qwenvit and transformers against the
          same truth; nothing is asked of it
@@ -15,12 +16,14 @@ tools/peers/mtmd/get.sh LLAMA gets llama.cpp. --image must need no resizing: 384
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import numpy
 import torch
+from safetensors.torch import load_file, save_file
 
 import common
 import gguf_folder
@@ -39,6 +42,16 @@ def run(command, **options):
     return done.stdout
 
 
+def as_published(folder, out):
+    """A copy of a Qwen2-VL or Qwen2.5-VL folder with tensors' names as they were published: the converter sees no
+    other ones there, and `qwenvit synth` writes those of today."""
+    shutil.copytree(folder, out)
+    for path in common.weight_files(out):
+        tensors = {name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
+        save_file(tensors, path)
+    return out
+
+
 def make_file(args, kind):
     """The path of FOLDER's tower in values of this type, made if it is not there."""
     path = os.path.join(args.work, f"{os.path.basename(os.path.normpath(args.folder))}-{kind}.gguf")
@@ -46,8 +59,12 @@ def make_file(args, kind):
         if kind in CONVERTED:
             source = os.path.join(args.llama, "llama.cpp")
             environment = dict(os.environ, PYTHONPATH=os.path.join(source, "gguf-py"))
-            run([sys.executable, os.path.join(source, "convert_hf_to_gguf.py"), "--mmproj", "--outtype", kind.lower(),
-                 "--outfile", path, args.folder], env=environment)
+            with tempfile.TemporaryDirectory(dir=args.work) as folder:
+                old = common.read_json(args.folder, "config.json")["model_type"].startswith("qwen2")
+                run([sys.executable, os.path.join(source, "convert_hf_to_gguf.py"), "--mmproj", "--outtype",
+                     kind.lower(), "--outfile", path,
+                     as_published(args.folder, os.path.join(folder, "tower")) if old else args.folder],
+                    env=environment)
         else:
             run([os.path.join(args.llama, "bin", "llama-quantize"), make_file(args, "F32"), path, QUANTIZED[kind],
                  str(args.threads)])
@@ -101,6 +118,7 @@ def check(args, kind):
                                     rounded=True)
         paths = ("sdpa", "eager")
         peers = dict(zip(paths, tower_runs(values, "bf16", [(pixels, grids, path) for path in paths])))
+        same = encode(args, args.folder if kind in ALIKE else values, grids, "f32")
     ours = {dtype: encode(args, file, grids, dtype) for dtype in ("f32", "bf16")}
     row = dict(what="tokens", tower=os.path.basename(os.path.normpath(args.folder)), type=kind,
                patches=int(grids.prod()), mb=os.path.getsize(file) / 1e6)
@@ -110,29 +128,24 @@ def check(args, kind):
     row["bf16"] = worst_of(ours["bf16"], truth)
     row["transformers_bf16"] = min(worst_of(p, truth) for p in peers.values())
     row["mtmd"] = worst_of(mtmd_outputs(args, file, list(truth)), truth)
-    row["ok"] = row["f32"][1] < parity.F32_WORST and all(r["ok"] for r in rows)
-    if kind in ALIKE:
-        same = encode(args, args.folder, grids, "f32")
-        row["same_bits"] = all(torch.equal(ours["f32"][name], same[name]) for name in truth)
-        row["ok"] = row["ok"] and row["same_bits"]
+    row["same_bits"] = all(torch.equal(ours["f32"][name], same[name]) for name in truth)
+    row["ok"] = row["same_bits"] and row["f32"][1] < parity.F32_WORST and all(r["ok"] for r in rows)
     return row
 
 
 def show(row):
     pair = lambda p: f"{p[0]:.1e} {p[1]:.1e}"
-    print(f"{row['tower']:18} {row['type']:5} {row['mb']:7.0f} MB  f32 {pair(row['f32'])}"
-          + {True: " (the folder's bits)", False: " NOT the folder's bits"}.get(row.get("same_bits"), "")
-          + f"  bf16 over transformers' {row['bf16_ratio'][0]:.3f} {row['bf16_ratio'][1]:.3f}"
-          f"  from the file's values: bf16 {pair(row['bf16'])}, transformers' {pair(row['transformers_bf16'])},"
-          f" mtmd {pair(row['mtmd'])}  {'ok' if row['ok'] else 'FAILED'}", flush=True)
+    same = "the bits of its values" if row["same_bits"] else "NOT the bits of its values"
+    print(f"{row['tower']:18} {row['type']:5} {row['mb']:7.0f} MB  f32 {pair(row['f32'])}, {same}  bf16 over transformers' "
+          f"{row['bf16_ratio'][0]:.3f} {row['bf16_ratio'][1]:.3f}  from the file's values: bf16 {pair(row['bf16'])}, "
+          f"transformers' {pair(row['transformers_bf16'])}, mtmd {pair(row['mtmd'])}  "
+          f"{'ok' if row['ok'] else 'FAILED'}", flush=True)
 
 
 def parser(description):
     out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument("folder", metavar="FOLDER", help="the checkpoint")
     out.add_argument("--llama", metavar="LLAMA", required=True, help="what get.sh made")
-    out.add_argument("--qwenvit", metavar="COMMAND", required=True)
-    out.add_argument("--image", metavar="FILE.ppm", required=True)
     out.add_argument("--work", metavar="DIR", required=True, help="GGUF files are made there, and stay")
     out.add_argument("--threads", type=int, default=2, metavar="N")
     out.add_argument("--flash-attn", choices=("auto", "on", "off"), default="auto", help="of mtmd (auto)")
@@ -144,6 +157,8 @@ def parser(description):
 
 def main():
     options = parser(__doc__)
+    options.add_argument("--qwenvit", metavar="COMMAND", required=True)
+    options.add_argument("--image", metavar="FILE.ppm", required=True)
     options.add_argument("--types", type=lambda s: s.split(","), default=[*CONVERTED, *QUANTIZED], metavar="LIST",
                          help="default: " + ",".join([*CONVERTED, *QUANTIZED]))
     args = options.parse_args()

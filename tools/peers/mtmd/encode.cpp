@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -148,21 +149,27 @@ encode(options &o)
     const size_t tokens = (size_t)clip_n_output_tokens(tower, &batch.entries[0]);
     const size_t width = (size_t)clip_n_mmproj_embd(tower);
     std::vector<float> embeddings;
-    std::string times;
+    std::string times, cpu_times; // by the clock, and of this process on all cores
     for (int i = 0; i <= o.repeats; i++) {
         const double start = now_ms();
+        const std::clock_t cpu_start = std::clock();
         embeddings.assign(tokens * width, 0); // the call wants the room there
         if (!clip_image_batch_encode(tower, o.threads, &batch, embeddings))
             throw std::runtime_error(std::string(o.image) + ": llama.cpp does not encode it");
-        if (i)
+        if (i) {
             times += (i > 1 ? ", " : "") + std::to_string(now_ms() - start);
+            cpu_times += (i > 1 ? ", " : "") +
+                         std::to_string((std::clock() - cpu_start) * 1e3 / CLOCKS_PER_SEC);
+        }
     }
     write_file(o.out, embeddings.data(), embeddings.size() * sizeof(float));
     for (const auto &kept : o.keep)
         throw std::runtime_error(kept.first + ": the graph has no tensor of this name");
     printf("{\"tokens\": %zu, \"width\": %zu, \"load_ms\": %.3f, \"preprocess_ms\": %.3f, \"ms\": "
-           "[%s]}\n",
-           embeddings.size() / width, width, load_ms, preprocess_ms, times.c_str());
+           "[%s], "
+           "\"cpu_ms\": [%s]}\n",
+           embeddings.size() / width, width, load_ms, preprocess_ms, times.c_str(),
+           cpu_times.c_str());
     clip_free(tower);
 }
 
