@@ -60,10 +60,12 @@ class Table(torch.nn.Module):
         return torch.where(x.abs() < 10, f16(self.function(f16(x))), self.function(x))
 
 
-def gather(model, _):
-    """im2col and the patch embedding's weight are f16, whatever the file's type is."""
-    model.patch_embed.proj.weight.data = f16(model.patch_embed.proj.weight.data)
-    model.patch_embed.register_forward_pre_hook(lambda m, args: (f16(args[0]),))
+def convolutions(model, _):
+    """A convolution's im2col and weight are f16, whatever the file's type is: the patch embedding's, GLM's merger's."""
+    for conv in (model.patch_embed.proj, getattr(model, "downsample", None)):
+        if conv is not None:
+            conv.weight.data = f16(conv.weight.data)
+            conv.register_forward_pre_hook(lambda m, args: (f16(args[0]),))
 
 
 def attention(model, _):
@@ -109,7 +111,7 @@ def operands(model, types):
             module.register_forward_pre_hook(lambda m, args, r=round_it: (r(args[0]),))
 
 
-STEPS = (("as transformers", None), ("patches in f16", gather), ("k and v in f16", attention),
+STEPS = (("as transformers", None), ("convolutions in f16", convolutions), ("k and v in f16", attention),
          ("the mergers' GELU by tanh", merger_gelu), ("GELU by a table of f16", gelu_table),
          ("products' second operand rounded", operands))
 
