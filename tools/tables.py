@@ -94,7 +94,11 @@ PAGE = [
     ("Few rows",
      f"The tower's projections with 1 to {SMALL_M} rows. Worst step: the largest ratio of the "
      "times of two neighbouring M; a step shows where a library changes its kernel.",
-     "qwenvit bench gemm --model DIR --json=FILE.jsonl", gemm_table, None),
+     "qwenvit bench gemm --model DIR --json=FILE.jsonl\n"
+     "    qwenvit bench gemm --weights q4g64 --shape 5120,13824 --json=FILE.jsonl"
+     "   # a quantised matrix by itself; also q8g64, q4_0, q8_0\n"
+     "    python3 tools/plot.py rows FILE.jsonl -o OUT.png                       "
+     "   # time over M, beside copying the packed weight", gemm_table, None),
     ("Preprocessing",
      "Resizing a frame, making its patch rows, and decoding and resizing a whole clip, medians.",
      "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),

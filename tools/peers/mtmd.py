@@ -18,9 +18,7 @@ import tempfile
 import time
 
 os.environ["OMP_WAIT_POLICY"] = "passive"  # before anything starts OpenMP
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
-
-import common
+from torch_times import common, cpu_name  # first, as common must be
 import gguf_parity
 import numpy
 import qwenvit
@@ -88,7 +86,7 @@ def main():
         models = {f"qwenvit {d}": qwenvit.load(file, "cpu", d, threads=args.threads) for d in ("f32", "bf16")}
         for patches in args.patches:
             row = dict(what="time", tower=tower, type=kind, patches=patches, threads=args.threads,
-                       ways=time_one(args, file, models, patches), rounds=args.rounds, version=qwenvit.__version__)
+                       ways=time_one(args, file, models, patches), rounds=args.rounds, version=qwenvit.__version__, cpu=cpu_name())
             print(f"{tower} {kind} {patches} patches: " + "; ".join(
                 f"{way} {t['ms']:.0f} ms, {t['cpu_ms']:.0f} of CPU" for way, t in row["ways"].items()), flush=True)
             if args.json:
