@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/earlier-' -e '/channels-')
+set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/earlier-' -e '/gguf-' -e '/channels-')
 "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
 for image in roofline profile towers embed fill stages job; do rm -f docs/$image-*.png; done
 "$python" tools/plot.py all "$@" --out docs

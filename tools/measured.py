@@ -3,9 +3,10 @@
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py. A
 *.jsonl holds records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
-tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE). Three kinds of *.jsonl hold
-something else: verify-*.jsonl and encode-*.jsonl come from `qwenvit verify` and `qwenvit encode`, and
-earlier-*.jsonl are records of an earlier version, to compare with. Where two records are of the same
+tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE). Four kinds of *.jsonl hold
+something else: verify-*.jsonl and encode-*.jsonl come from `qwenvit verify` and `qwenvit encode`,
+gguf-*.jsonl from gguf_parity.py, mtmd_steps.py and mtmd.py, and earlier-*.jsonl are records of an
+earlier version, to compare with. Where two records are of the same
 work, the one of the later day counts, and of one day the later line.
 """
 import functools
@@ -20,7 +21,7 @@ TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qw
           "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B", "Qwen2.5": "Qwen2.5-VL-7B",
           "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
           "synthetic": "sizes of Qwen3-VL-4B"}  # whose vision tower a folder's short name means
-OTHER_KINDS = ("verify-", "encode-", "earlier-")  # of files in docs/measurements
+OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # of files in docs/measurements
 
 
 # ---- files -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes docs/measurements.md, the page of each machine, and README's figures from docs/measurements.
+"""Makes docs/measurements.md, the page of each machine, the tables of docs/gguf.md and README's figures from docs/measurements.
 
 measured.py says what the files hold, record_tables.py makes the tables, and pages.py has the words
 around them. No number is typed by hand; a table without records is left out. README shows no figure
@@ -15,6 +15,7 @@ import glob
 import os
 import sys
 
+import gguf_tables
 import measured
 from measured import (groups, load, made_by, place, read_records, record_files, runs,
                       this_version, tower, transformers_best, why_stale)
@@ -309,17 +310,28 @@ def readme_parts(records, left_out):
 
 # ---- the command -------------------------------------------------------------------------------
 
+def filled(path, parts):
+    """A page's text with `parts` between its marks: a list of blocks for each pair of marks."""
+    with open(path, encoding="utf-8") as f:
+        text, *rest = f.read().split(BEGIN)
+    if len(rest) != len(parts):
+        raise SystemExit(f"{path}: {len(rest)} times {BEGIN}, {len(parts)} wanted")
+    for behind, part in zip(rest, parts):
+        text += "\n\n".join([BEGIN, *(p for p in part if p), END]) + behind.split(END)[1]
+    return text
+
+
 def all_pages(root, left_out):
     """{path below root: text}; None: the page has nothing, and is removed."""
     records = read_records(record_files(root))
-    with open(os.path.join(root, "README.md"), encoding="utf-8") as f:
-        before, rest = f.read().split(BEGIN)
-    after = rest.split(END)[1]
-    pages = {"README.md": before + "\n\n".join([BEGIN, *readme_parts(records, left_out), END]) + after,
+    pages = {"README.md": filled(os.path.join(root, "README.md"), [readme_parts(records, left_out)]),
              "docs/measurements.md": front_page(root, records),
              "docs/measured-agreement.md": agreement_page(root)}
     for machine in MACHINES:
         pages[f"docs/{machine.page}.md"] = machine_page(root, records, machine)
+    gguf = os.path.join(root, "docs", "gguf.md")
+    if os.path.exists(gguf):
+        pages["docs/gguf.md"] = filled(gguf, [[t] for t in gguf_tables.page(root)])
     return pages
 
 

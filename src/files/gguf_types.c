@@ -6,6 +6,7 @@
  */
 #include "gguf_types.h"
 
+#include "clones.h"
 #include "dtype.h"
 
 /* The f16 at p, of any alignment. */
@@ -17,7 +18,7 @@ half(const uint8_t *p)
 
 /* ---- blocks of 32 values ---------------------------------------------------------------------- */
 
-static void
+QV_CLONES static void
 widen_q8_0(const void *blocks, int64_t n, float *out)
 {
     const uint8_t *b = blocks;
@@ -34,7 +35,7 @@ struct nibbles {
     bool has_least, has_fifth;
 };
 
-static void
+static inline void
 widen_nibbles(struct nibbles kind, const void *blocks, int64_t n, float *out)
 {
     const uint8_t *b = blocks;
@@ -51,25 +52,25 @@ widen_nibbles(struct nibbles kind, const void *blocks, int64_t n, float *out)
     }
 }
 
-static void
+QV_CLONES static void
 widen_q4_0(const void *blocks, int64_t n, float *out)
 {
     widen_nibbles((struct nibbles){ false, false }, blocks, n, out);
 }
 
-static void
+QV_CLONES static void
 widen_q4_1(const void *blocks, int64_t n, float *out)
 {
     widen_nibbles((struct nibbles){ true, false }, blocks, n, out);
 }
 
-static void
+QV_CLONES static void
 widen_q5_0(const void *blocks, int64_t n, float *out)
 {
     widen_nibbles((struct nibbles){ false, true }, blocks, n, out);
 }
 
-static void
+QV_CLONES static void
 widen_q5_1(const void *blocks, int64_t n, float *out)
 {
     widen_nibbles((struct nibbles){ true, true }, blocks, n, out);
@@ -92,7 +93,7 @@ unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 
 /* Q4_K and Q5_K: two f16, the groups' 12 bytes, maybe the fifth bits (bit g of byte i is that of value i of
  * group g), then nibbles: two groups share 32 bytes. */
-static void
+static inline void
 widen_groups(bool has_fifth, const void *blocks, int64_t n, float *out)
 {
     const uint8_t *b = blocks;
@@ -113,13 +114,13 @@ widen_groups(bool has_fifth, const void *blocks, int64_t n, float *out)
     }
 }
 
-static void
+QV_CLONES static void
 widen_q4_k(const void *blocks, int64_t n, float *out)
 {
     widen_groups(false, blocks, n, out);
 }
 
-static void
+QV_CLONES static void
 widen_q5_k(const void *blocks, int64_t n, float *out)
 {
     widen_groups(true, blocks, n, out);
@@ -127,18 +128,23 @@ widen_q5_k(const void *blocks, int64_t n, float *out)
 
 /* 128 bytes of lower nibbles, 64 of two upper bits, 16 scales of 16 values each, one f16. Each half of the
  * block has 64 and 32 of the former; its four quarters of 32 values take the nibbles low, low, high, high. */
-static void
+QV_CLONES static void
 widen_q6_k(const void *blocks, int64_t n, float *out)
 {
     const uint8_t *b = blocks;
     for (; n > 0; n -= 256, b += 210, out += 256) {
         const float d = half(b + 208);
-        for (int i = 0; i < 256; i++) {
-            const int in = i % 128, quarter = in / 32, at = in % 32;
-            const int low = b[i / 128 * 64 + quarter % 2 * 32 + at] >> quarter / 2 * 4 & 15;
-            const int high = b[128 + i / 128 * 32 + at] >> quarter * 2 & 3;
-            const float scale = d * (float)(int8_t)b[192 + i / 16];
-            out[i] = scale * (float)((low | high << 4) - 32);
+        for (int part = 0; part < 8; part++) { /* a quarter of a half: 32 values of two scales */
+            const int quarter = part % 4;
+            const uint8_t *low = b + part / 4 * 64 + quarter % 2 * 32,
+                          *high = b + 128 + part / 4 * 32;
+            const float scales[2] = { d * (float)(int8_t)b[192 + 2 * part],
+                                      d * (float)(int8_t)b[193 + 2 * part] };
+            for (int i = 0; i < 32; i++) {
+                const int value = (low[i] >> quarter / 2 * 4 & 15) | (high[i] >> quarter * 2 & 3)
+                                                                         << 4;
+                out[part * 32 + i] = scales[i / 16] * (float)(value - 32);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "clones.h"
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
@@ -195,7 +196,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void
+QV_CLONES static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
     const uint16_t *h = src; /* both bf16 and f16 */
