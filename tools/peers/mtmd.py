@@ -85,8 +85,8 @@ def main():
         file = gguf_parity.make_file(args, kind)
         models = {f"qwenvit {d}": qwenvit.load(file, "cpu", d, threads=args.threads) for d in ("f32", "bf16")}
         for patches in args.patches:
-            row = dict(what="time", tower=tower, type=kind, patches=patches, threads=args.threads,
-                       ways=time_one(args, file, models, patches), rounds=args.rounds, version=qwenvit.__version__, cpu=cpu_name())
+            row = dict(what="time", tower=tower, type=kind, patches=patches, threads=args.threads, cpu=cpu_name(),
+                       ways=time_one(args, file, models, patches), rounds=args.rounds, version=qwenvit.__version__)
             print(f"{tower} {kind} {patches} patches: " + "; ".join(
                 f"{way} {t['ms']:.0f} ms, {t['cpu_ms']:.0f} of CPU" for way, t in row["ways"].items()), flush=True)
             if args.json:

@@ -166,7 +166,8 @@ def main():
     tower = os.path.basename(os.path.normpath(args.folder))
     for kind in args.types:
         file = gguf_parity.make_file(args, kind)
-        lines = [(name, distance(first), distance(tokens)) for name, first, tokens in run_steps(args, file, pixels, grids)]
+        lines = [(name, distance(first), distance(tokens))
+                 for name, first, tokens in run_steps(args, file, pixels, grids)]
         for name, first, tokens in lines:
             print(f"{tower} {kind:5} {name:38} after block 0 {first:.1e}  tokens {tokens:.1e}", flush=True)
         if args.json:

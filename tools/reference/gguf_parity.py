@@ -134,10 +134,10 @@ def check(args, kind):
 
 
 def show(row):
-    pair = lambda p: f"{p[0]:.1e} {p[1]:.1e}"
+    pair = lambda p, form=".1e": f"{p[0]:{form}} {p[1]:{form}}"
     same = "the bits of its values" if row["same_bits"] else "NOT the bits of its values"
-    print(f"{row['tower']:18} {row['type']:5} {row['mb']:7.0f} MB  f32 {pair(row['f32'])}, {same}  bf16 over transformers' "
-          f"{row['bf16_ratio'][0]:.3f} {row['bf16_ratio'][1]:.3f}  from the file's values: bf16 {pair(row['bf16'])}, "
+    print(f"{row['tower']:18} {row['type']:5} {row['mb']:7.0f} MB  f32 {pair(row['f32'])}, {same}  "
+          f"bf16 over transformers' {pair(row['bf16_ratio'], '.3f')}  from the file's values: bf16 {pair(row['bf16'])}, "
           f"transformers' {pair(row['transformers_bf16'])}, mtmd {pair(row['mtmd'])}  "
           f"{'ok' if row['ok'] else 'FAILED'}", flush=True)
 
