@@ -102,10 +102,10 @@ typedef struct qv_job_result {
     qv_dtype dtype;                          /* dtype of the tokens */
     const void *tokens;                      /* [n, out_hidden] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; as many as the model has */
-    const double *timestamps_s;              /* [clip->n_frames] in a clip's last call, else NULL */
-    int64_t damaged_frames;                  /* so far */
-    int64_t decoded_frames;                  /* so far, as qv_clip_decoded counts */
-    const uint8_t *frames; /* [n_frames, height, width, 3], if options.keep_frames is set */
+    const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
+    int64_t damaged_frames;     /* so far, */
+    int64_t decoded_frames;     /* qv_clip_decoded, so far */
+    const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
     /* Seconds so far: since the source was taken up; decoding, in its decoder; waiting for that;
      * the device's time for the chunks that it was in; waiting for the sink. */
