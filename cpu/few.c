@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm of few rows with a quantised w: every code is read from memory once, for all rows. Of a group the
- * codes themselves are multiplied and summed, which are exact in bf16 too; then
+ * gemm with few rows and a quantised w. Every code is read from memory once, for all rows. Within a
+ * group the codes themselves, which are exact even in bf16, are multiplied and summed; then
  *     sum += scale * (x . codes) + offset * (sum of x)
- * so that a value of w is never rounded. A panel of 16 columns has its sums in registers, as many as there
- * are rows.
+ * so that a value of w is never rounded. A panel of 16 columns keeps its sums in registers, for as
+ * many rows as there are.
  */
 #include "cpu.h"
 #include "vectors.h"
 
-/* Panels that a thread takes at a time, whose sums go through the epilogue together. */
+/* A thread takes this many panels at a time, and their sums go through the epilogue together. */
 enum { FEW_PANELS = 4, FEW_COLS = FEW_PANELS * PACKED_COLS };
 
 /* ---- a panel --------------------------------------------------------------------------------- */
 
-/* Products of one row follow one another in `chains` sums: few rows alone would wait for each. */
+/* Computes the sums of a panel. The products of a row go to `chains` sums in turn, because with
+ * few rows each addition would wait for the one before. */
 INLINED_CPU void
 panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
            const int64_t m, const int64_t chains)
@@ -47,7 +48,7 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
     memcpy(out, total, (size_t)m * sizeof *total);
 }
 
-/* The loops over rows have ends that compilers know, so that sums stay in registers. */
+/* Loops over rows have ends that compilers know, so that sums stay in registers. */
 #define ROWS_CASE(m, chains)                                                                       \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \
@@ -125,7 +126,7 @@ qv_few_name_cpu(const struct few_cpu *few)
     return "";
 }
 
-/* Rows of one group of x: [group, m], or [group/2, m] pairs; and their sums. */
+/* Lays out the rows of one group of x: [group, m], or [group/2, m] pairs; and their sums. */
 static void
 lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, void *to,
           float *sums)
@@ -147,7 +148,7 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, 
     }
 }
 
-/* Sums of columns [col, col + n) through the epilogue into y. */
+/* Brings the sums of columns [col, col + n) through the epilogue into y. */
 static void
 finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t col, int64_t n, void *const *p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A panel of few.c by AVX-512's products of bf16 pairs, whose sums are f32: half the products, and codes
- * become bf16 by a look-up instead of a conversion. */
+/* A panel of few.c by AVX-512's products of bf16 pairs with f32 sums. That takes half the
+ * products, and codes become bf16 by a look-up instead of a conversion. */
 #include "cpu.h"
 #include "vectors.h"
 
@@ -10,13 +10,14 @@
 #define TARGET_BF16                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
-/* bf16 of 0 to 15 */
+/* the numbers 0 to 15 as bf16 */
 static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
                                            0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
                                            0x4140, 0x4150, 0x4160, 0x4170 };
 
-/* The codes of a pair as bf16 side by side. Of 4 bits: both halves of a byte into halves of a word, then
- * looked up. Of 8: what conversion leaves in a float's lower half is zero. */
+/* Returns the codes of a pair as bf16 side by side. With 4 bits, both halves of a byte go into
+ * halves of a word and are looked up. With 8 bits they are converted; the lower half of such a
+ * float is zero. */
 TARGET_BF16 INLINED_CPU __m512bh
 pair_of_codes(const void *at, __m512i table, const int64_t bits)
 {
@@ -119,7 +120,7 @@ qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
 void
 qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
 {
-    (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for it */
+    (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for this */
 }
 
 #endif

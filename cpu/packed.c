@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm with a quantised w. Of many rows: blocks of w's columns are widened into the panels that oneDNN's
- * matmul takes, in a block of scratch that a cache holds, one after the other. What is multiplied is what
- * a checkpoint's values are when they are loaded in x's dtype, by the same matmul.
+ * gemm with a quantised w and many rows. Blocks of w's columns are widened, one after another, into
+ * the panels that oneDNN's matmul takes, in a block of scratch that a cache holds. The values are
+ * those that a checkpoint has when it is loaded in x's dtype, and the same matmul multiplies them.
  */
 #include <stdlib.h>
 
 #include "cpu.h"
 #include "vectors.h"
 
-/* A block's values, of which a tower's layers take one or two blocks. Blocks are whole multiples of the
- * columns that oneDNN has in a panel. */
+/* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a
+ * multiple of the columns that oneDNN has in a panel. */
 enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64 };
 
 /* ---- how it lies ----------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
     return QV_OK;
 }
 
-/* A group of a row to its column of a panel's group. */
+/* Puts a group of a row into its column of a panel's group. */
 static void
 pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {
@@ -102,13 +102,14 @@ qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
 
 /* ---- widening -------------------------------------------------------------------------------- */
 
-/* Where values of k and k + 1 of a panel's columns go: bf16 in pairs, or a row of each. */
+/* Where the values of k and k + 1 go for a panel's columns: into pairs of bf16, or into a row
+ * each. */
 struct wide_row {
     void *at;
-    size_t next; /* bytes from the first row to the second; pairs have one row */
+    size_t next; /* bytes from the first row to the second; pairs are in one row */
 };
 
-/* To the nearest bf16, even in a tie; a NaN stays one. */
+/* Rounds to the nearest bf16, ties to even; a NaN stays one. */
 INLINED_CPU void
 round_words(words_cpu *out, const floats_cpu *x)
 {
@@ -140,7 +141,7 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* A panel's group. to: its first pair; step: bytes from a pair to the next. */
+/* How a panel's group is widened. to: its first pair; step: bytes from one pair to the next. */
 struct widening {
     const struct packed_cpu *w;
     qv_dtype dtype;
@@ -200,7 +201,8 @@ static void (*const wideners[])(const struct widening *how, const char *group,
                                                         [ISA_AVX512_CPU] = widen_avx512,
                                                         [ISA_AVX512_BF16_CPU] = widen_avx512 };
 
-/* Where k of column `col` of a block is that lies as p says; k is the first of a group. */
+/* Returns where k of column `col` is in a block that is laid out by p; k must be the first of a
+ * group. */
 static char *
 wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char *block)
 {
@@ -209,7 +211,7 @@ wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char
            (size_t)(k / p->group * p->width + col % p->width) * word;
 }
 
-/* The same columns as below, through memory of our own. */
+/* Widens the same columns as widen_panel(), but through memory of our own. */
 static void
 widen_apart(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
             char *block)
@@ -228,8 +230,9 @@ widen_apart(const struct widening *how, const char *panel, const struct panels_c
     }
 }
 
-/* Columns [col, col + PACKED_COLS) of a block that lies as p says, of which those from the matrix's last
- * on are zero. Columns of narrower panels, and the last of plain rows, go there apart. */
+/* Widens columns [col, col + PACKED_COLS) of a block that is laid out by p. Columns beyond the
+ * matrix's last are zero. Columns of narrower panels, and the last ones of plain rows, go
+ * through memory of our own. */
 static void
 widen_panel(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
             char *block)
@@ -245,7 +248,7 @@ widen_panel(const struct widening *how, const char *panel, const struct panels_c
                                (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
 
-/* Behind the last panel of the matrix oneDNN's may have more columns. */
+/* Clears the columns that oneDNN's last panel may have beyond the matrix's. */
 static void
 clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *block)
 {
@@ -258,7 +261,7 @@ clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *blo
         memset(at, 0, line - (size_t)in * word);
 }
 
-/* Columns from `first` on, as many as p has. */
+/* Widens as many columns as p has, from `first` on. */
 static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)
@@ -287,7 +290,8 @@ columns_of_block(const struct qv_op_gemm *op)
     return cols < op->n ? cols : op->n;
 }
 
-/* The matmul of a block, with weights as oneDNN has them where those are panels, else as plain rows. */
+/* Opens the matmul of a block. Its weights have oneDNN's layout if that is panels, else plain
+ * rows. */
 static qv_status
 open_block(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
            struct gemm_cpu *gemm, struct panels_cpu *panels, qv_error *err)

@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_job: many clips and images through decoders, chunks and devices, to a sink. Above
- * qwenvit.h and qwenvit_media.h, whose conventions hold here.
+ * qwenvit_job: encodes many clips and images. They go through decoders, chunks and devices to a
+ * sink. It stands above qwenvit.h and qwenvit_media.h, whose conventions hold here.
  *
- * Sources are added with a key, while the job runs; decoders read them side by side; their frame pairs are
- * packed, across sources, into full chunks, so that a clip may lie in several; the sink is given each
- * source's tokens, in any order of the sources. What is wrong with one source costs that source; a device
- * that is lost, or no memory, ends the job.
+ * Sources are added with a key while the job runs. Decoders read them side by side. Their frame
+ * pairs are packed, across sources, into full chunks, so a clip may lie in several. The sink gets
+ * each source's tokens, in any order of the sources. A fault of one source costs only that source;
+ * a device that is lost, or a lack of memory, ends the job.
  *
- * Which capacity a source's tokens are computed in follows from the size of its frames and the job's options
- * alone; a chunk that is not full takes a smaller one only where that gives the same bits (qv_pack_part). So
- * tokens are the same bits in any order of the sources, with any number of decoders.
+ * The capacity in which a source's tokens are computed follows from the size of its frames and the
+ * job's options alone. A chunk that is not full takes a smaller capacity only if that gives the
+ * same bits (qv_pack_part). So tokens have the same bits in any order of the sources and with any
+ * number of decoders.
  *
- * Memory on the host, whatever is added, is at most
+ * However much is added, memory on the host is at most the sum of
  *     options.memory                  frames that wait, or those of one item that is larger
- *   + 3 chunks of tokens a model      with DeepStack's outputs (qv_job_memory tells how much)
- *   + 64 MiB, or 2 frames, a decoder  shared with its process, and each such process's own
+ *     3 chunks of tokens a model      with DeepStack's outputs (qv_job_memory tells how much)
+ *     64 MiB, or 2 frames, a decoder  shared with its process; each such process takes its own
  *                                     clip.decode_memory at most
- *   + timestamps and names of the sources that wait or are under way.
+ *     timestamps and names of the sources that wait or are under way.
  *
- * Threads. qv_job_add, qv_job_cancel and qv_job_get_progress may be called by any threads at once,
- * qv_job_end and qv_job_close by one. From open to close the job alone uses its models' contexts.
+ * Threads. Any threads may call qv_job_add, qv_job_cancel and qv_job_get_progress at once; one
+ * thread calls qv_job_end and qv_job_close. From open to close only the job may use its models'
+ * contexts.
  */
 #ifndef QWENVIT_JOB_H
 #define QWENVIT_JOB_H
@@ -35,24 +37,24 @@ typedef struct qv_job qv_job;
 
 /* ---- rows of a list -------------------------------------------------------------------------- */
 
-/* What a row asks of its clip alone. What it leaves out is 0. */
+/* What a row asks of its clip alone. A field that the row leaves out is 0. */
 typedef struct qv_row_own {
     double fps, start_s, end_s;
     int64_t max_frames, max_pixels;
-    int64_t offset, bytes; /* where in the file the clip lies */
+    int64_t offset, bytes; /* the bytes of the file that are the clip */
     bool first_frame;
 } qv_row_own;
 
-/* A row of a list of clips, as `qwenvit encode` and `qwenvit cache` read it from JSON and the wheel from a
- * dict. Begins as zeros. Texts are the caller's. */
+/* A row of a list of clips, as `qwenvit encode` and `qwenvit cache` read it from JSON and the
+ * wheel from a dict. It begins as zeros. Texts belong to the caller. */
 typedef struct qv_row {
-    const char *path, *key; /* key: NULL, if the row has none */
+    const char *path, *key; /* key: NULL if the row has none */
     qv_row_own own;
-    bool asks; /* for something of its own */
+    bool asks; /* whether the row sets any of these */
 } qv_row;
 
 typedef enum qv_row_type {
-    QV_ROW_OTHER = 0, /* what is none of these */
+    QV_ROW_OTHER = 0, /* a value of none of these kinds */
     QV_ROW_TEXT,
     QV_ROW_INTEGER,
     QV_ROW_REAL,
@@ -67,37 +69,37 @@ typedef struct qv_row_value {
     double real;
 } qv_row_value;
 
-/* Sets the field of that name: "path", "key", "fps", "max_frames", "max_pixels", "start", "end", "offset",
- * "bytes" or "first_frame". NULL where that is done; else what the value must be, in words ("an integer from 1 up"), or ""
- * where there is no such field. */
+/* Sets the field of that name: "path", "key", "fps", "max_frames", "max_pixels", "start", "end",
+ * "offset", "bytes" or "first_frame". Returns NULL if that is done; what the value must be ("an
+ * integer from 1 up") if it is wrong; "" if there is no such field. */
 QV_API const char *qv_row_set(qv_row *row, const char *name, const qv_row_value *value);
-/* What the fields say together: QV_EINVAL for a row without a path, and for an end that is not above its
- * start. */
+/* Checks the fields together: QV_EINVAL for a row without a path, and for an end that is not
+ * above its start. */
 QV_API qv_status qv_row_check(const qv_row *row, qv_error *err);
-/* The options of all clips, with those of the row in their place. */
+/* Returns the options of all clips, with those of the row in place of some. */
 QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_options *all);
 
 /* ---- results --------------------------------------------------------------------------------- */
 
 /*
- * What the sink is told: tokens [first_row, first_row + n) of a source, in order, in as many calls as there
- * are chunks that it lies in. Every source that was added has exactly one with `last`. All memory is the
- * job's, and good during the call.
+ * What the sink is given: tokens [first_row, first_row + n) of a source. They come in order, in one
+ * call for each chunk that the source lies in. For every source that was added, exactly one call
+ * has `last`. All memory belongs to the job and is valid during the call.
  */
 typedef struct qv_job_result {
     const char *key;
-    void *user; /* the source's */
+    void *user; /* the source's `user` */
     bool last;
-    qv_status status;         /* of a last call: why the source has failed, else QV_OK */
-    const char *error;        /* the same in words; "" */
-    bool cancelled;           /* it did not fail: the job ended before it was done */
-    const char *decoder;      /* "process" or "thread"; "" where nothing is decoded */
-    const qv_clip_info *clip; /* NULL for frames and patches, and where opening has failed */
+    qv_status status;         /* in the last call: why the source has failed, or QV_OK */
+    const char *error;        /* the error's text, or "" */
+    bool cancelled;           /* the source did not fail, but the job ended before it was done */
+    const char *decoder;      /* "process" or "thread"; "" if nothing was decoded */
+    const qv_clip_info *clip; /* NULL for frames and patches, and if the clip could not be opened */
     bool is_image;
-    int64_t grid_thw[3];                     /* zeros where it is not known */
-    int64_t n_tokens;                        /* of the whole source */
+    int64_t grid_thw[3];                     /* zeros if it is not known */
+    int64_t n_tokens;                        /* in the whole source */
     int64_t first_row, n;                    /* of this call; n is 0 after a failure */
-    qv_dtype dtype;                          /* of tokens */
+    qv_dtype dtype;                          /* dtype of the tokens */
     const void *tokens;                      /* [n, out_hidden] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; as many as the model has */
     const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
@@ -105,17 +107,18 @@ typedef struct qv_job_result {
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
     const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
-    /* Seconds, so far: since it was taken up; decoding, in its decoder; waiting for that; of the
-     * chunks that it was in, on the device; waiting for the sink. */
+    /* Seconds so far: since the source was taken up; decoding, in its decoder; waiting for that;
+     * the device's time for the chunks that it was in; waiting for the sink. */
     double seconds, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
     uint64_t reserved[8];
 } qv_job_result;
 
 /*
- * Called by the job's sink threads, for one source at a time; for different sources at once where
- * options.sinks is above 1; at the end perhaps by the thread that ends the job. A status other than
- * QV_OK, with its words, fails the source: unless this was its last call there is one more. May take
- * its time: the job then waits. May call qv_job_add only where options.refuse_when_full.
+ * The sink. The job's sink threads call it, for one source at a time, or for different sources at
+ * once if options.sinks is above 1; at the end perhaps also the thread that ends the job. If it
+ * returns another status than QV_OK, with a text, the source fails; one more call follows unless
+ * this was its last. It may take its time: the job waits. It may call qv_job_add only if
+ * options.refuse_when_full is set.
  */
 typedef qv_status (*qv_job_sink)(void *user, const qv_job_result *result, qv_error *err);
 
@@ -123,107 +126,118 @@ typedef qv_status (*qv_job_sink)(void *user, const qv_job_result *result, qv_err
 
 typedef struct qv_job_options {
     qv_job_sink sink;
-    void *user;            /* the sink's */
-    qv_dtype output;       /* of tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;          /* side by side; 0: as many as there are cores */
-    int sinks;             /* threads that call the sink; 0: 1 */
-    int64_t queue;         /* sources that wait to be taken up, before adding one waits; 0: 512 */
-    bool refuse_when_full; /* adding then fails with QV_ESTATE instead */
-    int64_t memory;        /* bytes of frames between decoders and devices; 0: 512 MiB */
-    double max_wait_s;  /* that a frame pair waits for its chunk to fill, while more are being read;
-                             0: 2. Where none is, it does not wait. */
+    void *user;      /* given to the sink */
+    qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
+    int decoders;    /* clips that are decoded at once; 0: as many as there are cores */
+    int sinks;       /* threads that call the sink; 0: 1 */
+    int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
+    bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
+    int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
+    /* how long a frame pair waits for its chunk to fill while more sources are being read; 0: 2.
+     * It does not wait if none is. */
+    double max_wait_s;
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
-    bool alone;         /* no packing: each source in the capacity that suits it by itself, as
-                             qv_encode does with one item */
-    bool keep_frames;   /* until their tokens are with the sink */
-    qv_clip_options clip; /* of paths and bytes. threads 0: every core where few sources wait, else
-                             1. decoder NULL, and not trusted: the job starts one */
-    /* Sees what each stage did, from its thread: "decode" of a decoder, "push" and "pull" of a device,
-     * "sink" of a sink's thread; lane: its number. Seconds as CLOCK_MONOTONIC counts; key: of the
-     * source, NULL where there are several. */
+    /* sources are not packed: each is encoded in the capacity that suits it by itself, as
+     * qv_encode does with one item */
+    bool alone;
+    bool keep_frames; /* frames are kept until their tokens are with the sink */
+    /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
+     * decoder is NULL and clips are not trusted, the job starts a decoder. */
+    qv_clip_options clip;
+    /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
+     * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of
+     * CLOCK_MONOTONIC, and key is the source's, or NULL if there are several. */
     void (*span)(void *user, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
     uint64_t reserved[8];
 } qv_job_options;
 
 typedef enum qv_source_kind {
-    QV_SOURCE_PATH = 0,     /* a clip's or image's file */
-    QV_SOURCE_BYTES,        /* the same in memory */
-    QV_SOURCE_FRAMES,       /* RGB, resized: item with input QV_INPUT_FRAMES */
-    QV_SOURCE_PATCHES,      /* transformers' pixel_values: item with input QV_INPUT_PATCHES */
-    QV_SOURCE_PATCHES_BF16, /* the same in bf16: item with input QV_INPUT_PATCHES_BF16 */
+    QV_SOURCE_PATH = 0,     /* the file of a clip or image */
+    QV_SOURCE_BYTES,        /* the bytes of such a file */
+    QV_SOURCE_FRAMES,       /* RGB, resized already: item has input QV_INPUT_FRAMES */
+    QV_SOURCE_PATCHES,      /* transformers' pixel_values: item has input QV_INPUT_PATCHES */
+    QV_SOURCE_PATCHES_BF16, /* pixel_values in bf16: item has input QV_INPUT_PATCHES_BF16 */
     QV_SOURCE_MAX = 0x7fff
 } qv_source_kind;
 
 typedef struct qv_job_source {
-    const char *key; /* copied, as all texts are; NULL: the path */
+    const char *key; /* copied, as all texts are; NULL: the path is the key */
     qv_source_kind kind;
-    const char *path;  /* of the file; of bytes, a name for error texts, or NULL: the key */
-    const void *bytes; /* [n_bytes], the caller's until the last call of the sink for it */
+    const char *path;  /* the file's; for bytes, a name for error texts, or NULL: the key */
+    const void *bytes; /* [n_bytes]; the caller's, and valid until the sink's last call for it */
     size_t n_bytes;
-    qv_item item; /* FRAMES, PATCHES, PATCHES_BF16: item.data is the caller's, until that call */
-    const qv_clip_options *clip; /* PATH, BYTES: instead of the job's, whose decoder it has in any
-                                    case; copied. NULL: the job's */
-    void *user;                  /* comes back with the result */
+    qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, and valid until that call */
+    /* for PATH and BYTES: copied, and used in place of the job's options, except for the
+     * decoder, which is always the job's. NULL: the job's options */
+    const qv_clip_options *clip;
+    void *user; /* given back with the results */
     uint64_t reserved[8];
 } qv_job_source;
 
-/* Since the job was opened. Seconds of a stage are summed over its threads: divided by elapsed_s and
- * their number, how busy it is. */
+/* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
+ * divided by elapsed_s and the number of threads they tell how busy it is. */
 typedef struct qv_job_progress {
-    int64_t added, done, failed;         /* sources; done: with those that failed */
-    int64_t tokens;                      /* that came from devices */
-    int64_t source_frames;               /* frames of all clips that are done, */
-    int64_t decoded_frames;              /* and so many were decoded (qv_clip_decoded) */
-    int64_t chunks, rows, capacity_rows; /* chunks; patches in them, and for which there was room */
-    int64_t packed; /* sources that were packed, which all are but with `alone`, */
-    int64_t packed_chunks, packed_rows; /* into so many chunks, of so many patches together */
-    int64_t pack_rows;                  /* capacity of most of them; 0 before there is one */
+    int64_t added, done, failed; /* sources; `done` includes those that failed */
+    int64_t tokens;              /* tokens that came from devices */
+    int64_t source_frames;       /* frames in the files of all clips that are done */
+    int64_t decoded_frames;      /* frames of these clips that were decoded (qv_clip_decoded) */
+    /* chunks; the patches in them; the patches that these chunks could hold */
+    int64_t chunks, rows, capacity_rows;
+    int64_t packed; /* sources that were packed; all are, except with `alone` */
+    /* the chunks that they were packed into, and the patches in these */
+    int64_t packed_chunks, packed_rows;
+    int64_t pack_rows; /* the capacity of most of these chunks; 0 before there is one */
     int64_t rest_rows,
-        rest_capacity_rows; /* of `rows` and `capacity_rows`, those of chunks that took all
-                                              that waited for them, as a job's last ones do */
+        /* the part of rows and capacity_rows that is in chunks which took all that waited for
+         * them, as a job's last ones do */
+        rest_capacity_rows;
     double elapsed_s;
-    double decode_s, room_s;            /* of decoders: reading, waiting for room behind them */
-    double device_s, starved_s, full_s; /* of devices: at work, without work, waiting for a sink */
-    double sink_s;                      /* all three stages with what is under way */
+    double decode_s, room_s;            /* of decoders: reading; waiting for space behind them */
+    double device_s, starved_s, full_s; /* of devices: at work; without work; waiting for a sink */
+    double sink_s;                      /* seconds of all three stages include what is under way */
     int decoders, devices, sinks;
-    size_t frame_bytes, most_frame_bytes; /* that wait, and at their most */
-    const char *limit; /* the stage that limits: "decoding", "device", "sink", or "input" where
-                          sources come too slowly */
-    bool ended;        /* early: qv_job_end says why */
+    size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
+    /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
+    const char *limit;
+    bool ended; /* the job ended early; qv_job_end says why */
     uint64_t reserved[6];
 } qv_job_progress;
 
 /*
- * A job on models of one tower, each on a device of its own. All options are checked here, and the plan
- * that most frame pairs are packed in is made. QV_EINVAL, QV_ENOMEM, and what qv_plan_create and
- * qv_decoder_start return.
+ * Opens a job on models of one tower, each on a device of its own. It checks all options and makes
+ * the plan that most frame pairs are packed in. Returns QV_EINVAL, QV_ENOMEM, and what
+ * qv_plan_create and qv_decoder_start return.
  */
 QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
                              const qv_job_options *options, qv_job **out, qv_error *err);
 
 /*
- * Waits while the queue is full. QV_EINVAL for what is no source (a grid that cannot be, no key);
- * QV_ESTATE after qv_job_end, or full with refuse_when_full; what has ended the job, if something has.
- * What is wrong with a file comes to the sink.
+ * Adds a source. It waits while the queue is full. Returns QV_EINVAL for a source that is not valid
+ * (its grid, or no key); QV_ESTATE after qv_job_end, or if the queue is full with refuse_when_full;
+ * or the failure that has ended the job. What is wrong with a file is told to the sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
-/* No more sources come; waits until all are done. QV_OK, whatever failed of them, or what has ended the
- * job early: sources that were not done are then told as cancelled before this returns. */
+/* Says that no more sources come, and waits until all are done. Returns QV_OK, whichever of them
+ * failed, or the failure that has ended the job early. In that case sources that were not done
+ * are told as cancelled before it returns. */
 QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
 
-/* Returns at once. What is not done is cancelled: qv_job_add fails, and qv_job_end, which must still be
- * called (or qv_job_close), has no more to wait for than what is under way. By any thread. */
+/* Cancels all that is not done, and returns at once. qv_job_add then fails, and qv_job_end,
+ * which must still be called (or qv_job_close), waits only for what is under way. Any thread may
+ * call it. */
 QV_API void qv_job_cancel(qv_job *job);
 
 QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 
-/* Cancels what is not done, which takes as long as a sink or a decoder does for what it is about. */
+/* Cancels what is not done and frees the job. It takes as long as a sink or a decoder needs for
+ * what it is doing. */
 QV_API void qv_job_close(qv_job **job);
 
-/* What a job with these options takes on the host at most, in bytes, without what its decoders'
- * processes have for themselves and what one item larger than options.memory has. options.sink may be NULL; the models may be described. */
+/* Computes the most bytes on the host that a job with these options takes, without the memory of
+ * its decoders' processes, and without that of one item larger than options.memory. options.sink
+ * may be NULL; the models may be described only. */
 QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
                                const qv_job_options *options, int64_t *bytes, qv_error *err);
 

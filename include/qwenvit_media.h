@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit_media: clips and images in, resized RGB frames out, as transformers' Qwen-VL processors
- * make them. No tower in here. Needs the FFmpeg libraries.
+ * qwenvit_media: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
+ * processors make them. It has no tower, and needs the FFmpeg libraries.
  *
- * Conventions and thread rules as in qwenvit.h: different clips may be used by different threads.
+ * Conventions and thread rules are those of qwenvit.h: different threads may use different clips.
  */
 #ifndef QWENVIT_MEDIA_H
 #define QWENVIT_MEDIA_H
@@ -17,12 +17,13 @@ extern "C" {
 typedef struct qv_clip qv_clip;
 typedef struct qv_decoder qv_decoder;
 
-/* Whose frames, sizes and pixels. */
+/* The package whose rules choose frames, sizes and pixels. */
 typedef enum qv_like {
-    QV_LIKE_TRANSFORMERS = 0, /* the model's processors */
+    QV_LIKE_TRANSFORMERS = 0, /* the model's processor in transformers */
     /* The Python package qwen-vl-utils, whose images and clips the processors take as they are.
-     * Numbers left out are its own, whatever the checkpoint says: 2 fps, 4 to 768 frames, an even
-     * number, 128 to 768 tokens a frame, fewer in long clips, 4 to 16384 an image. */
+     * Numbers that are left out are the package's own, whatever the checkpoint says: 2 fps, 4 to
+     * 768 frames, an even number; 128 to 768 tokens a frame, fewer in long clips; 4 to 16384 an
+     * image. */
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
 } qv_like;
@@ -32,31 +33,34 @@ QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is no
 /* In brackets: what the fields are called in qwen-vl-utils where that differs. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
-    int64_t num_frames; /* [nframes] exactly so many instead; excludes fps */
+    int64_t num_frames; /* [nframes] exactly so many frames instead; excludes fps */
     int64_t min_frames, max_frames;
-    int64_t min_pixels, max_pixels; /* as the processor counts them; H*W for images, and of each
-                                       frame where `like` is QV_LIKE_QWEN_VL_UTILS */
-    int64_t total_pixels; /* QV_LIKE_QWEN_VL_UTILS alone: of all frame pairs together; 0: 115200
-                             tokens, which is its MODEL_SEQ_LEN of 128000 times 0.9 */
+    /* as the processor counts pixels; for images H*W, and of each frame if `like` is
+     * QV_LIKE_QWEN_VL_UTILS */
+    int64_t min_pixels, max_pixels;
+    /* only for QV_LIKE_QWEN_VL_UTILS: the most pixels of all frame pairs together; 0: 115200
+     * tokens, which is its MODEL_SEQ_LEN of 128000 times 0.9 */
+    int64_t total_pixels;
     qv_like like;
-    bool cap_pixels; /* QV_LIKE_TRANSFORMERS alone: its cap_pixels_per_frame */
-    /* For decoding; 0: as many as there are cores, where they make the same frames of damaged data
-     * whatever their number: so H.264, VP9, AV1 and others, but one for HEVC, MPEG-1, 2 and 4, VP8
-     * and PNG. HEVC takes more if asked; of a clip without damage they make the same. */
+    bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
+    /* For decoding; 0: every core, for codecs that make the same frames of damaged data with any
+     * number of threads (H.264, VP9, AV1 and others), and one for HEVC, MPEG-1, 2 and 4, VP8 and
+     * PNG. HEVC takes more if asked; clips without damage then give the same frames. */
     int threads;
     /* A clip is decoded in a process of its own, which on Linux can open no file, no network
-     * connection and no other process, and may use so much memory (bytes; 0: 4 GiB). One that shows
-     * no sign of life for so long (0: 60) is ended. trusted: in a thread of this process instead,
-     * without these limits. */
+     * connection and no other process. It may use decode_memory bytes (0: 4 GiB), and is ended
+     * when it shows no sign of life for decode_seconds (0: 60). trusted: decode in a thread of
+     * this process instead, without these limits. */
     bool trusted;
     int64_t decode_memory;
     double decode_seconds;
-    qv_decoder *decoder; /* that makes the process; NULL: one is started for this clip alone */
-    /* Linux: the file is these bytes, which are copied, and not at the path, which is then a name for
-     * error texts. NULL: at the path. */
+    qv_decoder *decoder; /* makes the process; NULL: a decoder is started for this clip alone */
+    /* Linux: the file is these bytes, which are copied; the path is then a name for error texts.
+     * NULL: the file is at the path. */
     const void *bytes;
     size_t n_bytes;
-    /* The clip lies inside of the file, as in a tar shard: from byte `offset` on, so many (0: to its end). */
+    /* The clip is inside the file, as in a tar shard: `length` bytes (0: to the end) from byte
+     * `offset` on. */
     int64_t offset, length;
     /* [video_start, video_end] Seconds of the clip, as timestamps count them: the frames from start_s on
      * and before end_s are the clip to sample from. 0: from its beginning, to its end. Where `like` is
@@ -66,31 +70,35 @@ typedef struct qv_clip_options {
     uint64_t reserved[7];
 } qv_clip_options;
 
-/* What is not to be expected of an image's pixels. */
+/* What may surprise about an image's pixels. */
 typedef enum qv_remark {
     QV_REMARK_NONE = 0,
-    QV_REMARK_GRAY16, /* 16-bit gray: what is above 255 is white, as in Pillow */
-    QV_REMARK_JPEG, /* a JPEG that FFmpeg decoded: its bytes are not Pillow's, which are libjpeg-turbo's */
-    QV_REMARK_AVIF, /* an AVIF: colours up to some levels away from Pillow's, which are libavif's */
+    QV_REMARK_GRAY16, /* 16-bit gray: all above 255 is white, as in Pillow */
+    /* a JPEG decoded by FFmpeg, whose bytes differ from Pillow's, which are libjpeg-turbo's */
+    QV_REMARK_JPEG,
+    /* an AVIF: colours may be some levels away from Pillow's, which are libavif's */
+    QV_REMARK_AVIF,
     QV_REMARK_MAX = 0x7fff
 } qv_remark;
-/* A sentence that begins with "its"; "" for none; never NULL. */
+/* Returns a sentence that begins with "its"; "" for none; never NULL. */
 QV_API const char *qv_remark_text(qv_remark remark);
 
 typedef struct qv_clip_info {
-    bool is_image; /* one still image: the image rules apply */
-    qv_like like;  /* as the options said */
+    bool is_image; /* a still image, to which the rules of images apply */
+    qv_like like;  /* as in the options */
     char codec[32], format[64];
-    int source_width, source_height; /* as shown, after display rotation */
+    int source_width, source_height; /* as shown, after the display rotation */
     int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file */
-    int64_t first_frame;   /* of those that start_s and end_s leave, */
-    int64_t cut_frames;    /* of so many; 0 and source_frames of a whole clip */
-    int64_t n_frames;      /* sampled; before pairing (one odd frame pairs with itself) */
-    double sampled_fps;    /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is
-                              temporal_patch_size / sampled_fps seconds: second_per_grid_ts of
-                              transformers' Qwen2_5_VLProcessor */
+    int64_t first_frame;   /* the first frame that start_s and end_s leave */
+    /* how many these leave; for a whole clip first_frame is 0, and this is source_frames */
+    int64_t cut_frames;
+    /* sampled frames, before pairing (a single odd frame is paired with itself) */
+    int64_t n_frames;
+    /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is temporal_patch_size /
+     * sampled_fps seconds, which is second_per_grid_ts of transformers' Qwen2_5_VLProcessor */
+    double sampled_fps;
     /* So many frames of the file are decoded for those that are sampled: frames to which neither these nor what they
      * refer to refer are left out, where the file's packets tell which those are. `decodes_all` is why they do
      * not, in words that follow "since" ("a packet has no time"): every frame up to the last sampled one is then decoded. It is ""
@@ -98,19 +106,22 @@ typedef struct qv_clip_info {
      * is met, as damage, is decoded again from its beginning. */
     int64_t decoded_frames;
     char decodes_all[64];
-    int width, height; /* after smart_resize */
+    int width, height; /* the size of frames, after smart_resize */
     int64_t grid_thw[3];
-    /* The identity of the file: its size, and its modification time in nanoseconds since 1970. Both are
-     * those of the open file, taken before its first byte is read; of bytes in memory they are 0. */
+    /* The identity of the file: its size, and its modification time in nanoseconds since 1970.
+     * Both are those of the open file, taken before its first byte is read; for bytes in memory
+     * they are 0. */
     int64_t file_bytes, file_mtime_ns;
     qv_remark remark;
     uint64_t reserved[7];
 } qv_clip_info;
 
-/* The version of the FFmpeg libraries that this process has: "5.1.6". Static text. */
+/* Returns the version of the FFmpeg libraries that this process has, "5.1.6" for instance, as
+ * static text. */
 QV_API const char *qv_ffmpeg_version(void);
 
-/* Defaults of the published Qwen3-VL preprocessor files, for use without a checkpoint. */
+/* Returns the numbers of the published Qwen3-VL preprocessor files, for use without a
+ * checkpoint. */
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
 /*
@@ -144,52 +155,52 @@ QV_API void qv_clip_close(qv_clip **clip);
 QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
 
 /*
- * The next frames: dst[n_max, height, width, 3] RGB bytes, timestamps_s[n_max] in seconds of the
- * source (frame index / source fps, as transformers counts) or NULL. *n is 0 at the end.
- * Fails as qv_clip_open does where decoding fails; QV_EFORMAT where its process crashes or, with the
- * last frame, where the file was written to since it was opened. Frames already given stay valid.
+ * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
+ * of the source (frame index / source fps, as transformers counts), or NULL. *n is 0 at the end. If
+ * decoding fails, it fails as qv_clip_open does: QV_EFORMAT if its process crashes or, with the
+ * last frame, if the file was written to since it was opened. Frames given before stay valid.
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);
 
-/* Frames that were given to a decoder so far, those among them that were decoded to count the frames, or again from the
- * beginning. */
+/* Returns how many frames a decoder was given so far, including those that were decoded to count
+ * frames, or again from the beginning. */
 QV_API int64_t qv_clip_decoded(const qv_clip *clip);
 
-/* Frames that the decoder concealed or lost so far, of those that it was given; each was replaced by the frame
- * before it. */
+/* Returns how many of the frames given to the decoder it concealed or lost so far; each was
+ * replaced by the frame before it. */
 QV_API int64_t qv_clip_damaged(const qv_clip *clip);
 
-/* Seconds that went so far into decoding, converting and resizing, without those in which finished
- * frames waited for the caller. */
+/* Returns the seconds so far of decoding, converting and resizing, without those in which
+ * finished frames waited for the caller. */
 QV_API double qv_clip_busy_seconds(qv_clip *clip);
 
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 
-/* Size after transformers' smart_resize, for clips (num_frames = sampled; p->processor says how
- * pixels are counted) and for images (num_frames = 0: H*W; for GLM's processor 2*H*W). QV_EINVAL
- * for an aspect ratio above 200 or sizes below 1. */
+/* Computes the size after transformers' smart_resize: for clips (num_frames: those sampled;
+ * p->processor says how pixels are counted), or for images (num_frames 0: H*W; for GLM's
+ * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200 or sizes below 1. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);
 
-/* Indices that transformers' Qwen3-VL video processor samples: evenly spaced, rounded half to
- * even. `indices` may be NULL to ask for the count only; returns it. */
+/* Computes the indices that transformers' Qwen3-VL video processor samples: evenly spaced,
+ * rounded half to even. Returns how many; `indices` may be NULL. */
 QV_API int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps,
                                 int64_t num_frames, int64_t min_frames, int64_t max_frames,
                                 int64_t *indices);
 
 /*
- * Bicubic (a = -0.5) antialiased resize of RGB bytes, as torchvision resizes uint8 tensors:
- * src[src_h, src_w, 3] (rows src_stride bytes apart) -> dst[dst_h, dst_w, 3], rounded to bytes
- * between the passes. QV_ENOMEM. Both images are named with their sizes, as image libraries do, so
- * the function has eight parameters.
+ * Resizes RGB bytes as torchvision resizes uint8 tensors, bicubic (a = -0.5) and antialiased:
+ * src[src_h, src_w, 3] (rows src_stride bytes apart) to dst[dst_h, dst_w, 3], rounded to bytes
+ * between the passes. Returns QV_ENOMEM. Both images are given with their sizes, as in image
+ * libraries, hence eight parameters.
  */
 QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w,
                                    int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,
                                    qv_error *err);
 
-/* Writes RGB bytes[height, width, 3] as a PNG file. QV_EIO. */
+/* Writes RGB bytes[height, width, 3] as a PNG file. Returns QV_EIO. */
 QV_API qv_status qv_write_png(const char *path, const uint8_t *rgb, int height, int width,
                               qv_error *err);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A device: chooses pieces for the next chunk, pushes it, pulls the oldest where no more may be under way
- * or nothing is ready, and hands the pieces with their tokens to the sink.
+ * A device's thread. It chooses pieces for the next chunk and pushes it; it pulls the oldest chunk
+ * when no more may be under way or nothing is ready, and hands the pieces with their tokens to the
+ * sink.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,8 +20,9 @@ same_plan(const qv_plan_options *a, const qv_plan_options *b)
            a->output == b->output;
 }
 
-/* Packs' plans have places of their own, by input; others' place is taken where no chunk
- * is under way in it, which of as many places as there are chunks is true of one. */
+/* Makes or finds the plan for these options. Plans for packs have places of their own, one for
+ * each input. Any other plan takes a place in which no chunk is under way; there is always one,
+ * since there are as many places as chunks. */
 static qv_status
 take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job_plan **out,
           qv_error *err)
@@ -57,7 +59,7 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
 {
     qv_job *job = d->job;
     struct qv_job_plan *first = &d->plans[QV_INPUT_FRAMES];
-    d->ahead = QV_JOB_AHEAD; /* as the first plan says */
+    d->ahead = QV_JOB_AHEAD; /* as many as the first plan says */
     if (job->o.alone && !job->o.chunk_rows)
         return QV_OK;
     qv_plan_options options = { .capacity.rows = job->o.chunk_rows, .output = job->o.output };
@@ -123,7 +125,8 @@ push(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_error *err)
     return status ? status : qv_plan_push(chunk->plan->plan, items, chunk->n, err);
 }
 
-/* A plan that cannot be made is the matter of its items: the sink has pieces that say nothing more. */
+/* Fails a chunk whose plan could not be made, which concerns only its items: the sink gets its
+ * pieces, without tokens. */
 static void
 give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
           const qv_error *err)
@@ -139,7 +142,7 @@ give_back(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_status status,
     qv_job_wake(job, QV_JOB_SINKS);
 }
 
-/* What the chunk's pairs take; segment_rows: of each, where all are of one size. */
+/* Returns what the chunk's pairs take. segment_rows is their size if all have the same, else 0. */
 static qv_capacity
 size_of(const struct qv_job_chunk *chunk)
 {
@@ -156,8 +159,9 @@ size_of(const struct qv_job_chunk *chunk)
     return used;
 }
 
-/* Items' pairs go through the plan that they have in common. A chunk that is not full goes through a
- * smaller one with the same bits, or, where the device promises no bits, through any. */
+/* Returns the options of the plan for a chunk's pairs, which they all share. A chunk that is not
+ * full takes a smaller plan with the same bits, or any smaller one if the device promises no
+ * bits. */
 static qv_plan_options
 options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
 {
@@ -171,7 +175,7 @@ options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
     return options;
 }
 
-/* Pushes the chunk that was chosen. The lock is held before and after, and given back while the
+/* Pushes the chunk that was chosen. The lock is held before and after, and released while the
  * device works. */
 static void
 push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
@@ -197,14 +201,14 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
     if (!unsuited && status)
         qv_job_lose(job, status, &err);
     for (size_t i = 0; i < chunk->n && !job->o.keep_frames; i++)
-        qv_job_free_frames(job, chunk->pieces[i]); /* the device has them */
+        qv_job_free_frames(job, chunk->pieces[i]); /* the device has the frames now */
     if (unsuited)
         give_back(d, chunk, unsuited, &err);
     else
         d->n_pushed++;
 }
 
-/* Hands the pieces of a chunk with their tokens to the sink, under the lock. */
+/* Hands the pieces of a chunk with their tokens to the sink. The lock must be held. */
 static void
 hand_over(struct qv_job_device *d, struct qv_job_chunk *chunk)
 {

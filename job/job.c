@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A job from outside: opening, adding, ending; and what its stages share. */
+/* A job as seen from outside: opening, adding, ending; and what its stages share. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
-#define RING_BYTES ((int64_t)64 << 20) /* that a clip shares with its decoder, as media has it */
+#define RING_BYTES ((int64_t)64 << 20) /* bytes that a clip shares with its decoder, as in media */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -29,8 +29,8 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* Waits by CLOCK_REALTIME, which every system has for this. It may be set meanwhile, so nobody
- * waits for long at once. */
+/* Waits by CLOCK_REALTIME, which every system has for this. That clock may be set meanwhile, so
+ * a wait is never long. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -142,8 +142,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Counts the tokens of the larger of two chunks that usual frame pairs do not exceed: a pack, and one
- * that a clip by itself fills. */
+/* Counts the tokens of the larger of two chunks that usual frame pairs do not exceed: that of a
+ * pack, and that which a clip by itself fills. */
 static qv_status
 count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
 {
@@ -172,7 +172,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 
 enum { QUEUES = 3 };
 
-/* Lists every queue of the job, and for how many it has room. */
+/* Lists every queue of the job, and how many entries it has room for. */
 static void
 list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
 {
@@ -323,9 +323,9 @@ drop_pieces(qv_job *job)
     }
 }
 
-/* Lets all threads leave, and tells from here, as cancelled, of what is not done. Progress may
- * be asked for meanwhile: so an item is taken from the list, under the lock, before it is told
- * of and freed. */
+/* Ends all threads, and then tells the sink, from this thread, of each item that is not done, as
+ * cancelled. Progress may be asked for meanwhile. So an item is taken from the list, under the
+ * lock, before it is told of and freed. */
 static void
 finish(qv_job *job)
 {
@@ -338,7 +338,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* which a sink may want, asking for progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may want it, to ask for progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);

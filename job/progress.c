@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* How far a job is, and which of its stages limits it. */
+/* Tells how far a job is, and which of its stages limits it. */
 #include "job.h"
 
-/* Names the busiest of the stages; where none is busy, sources come too slowly. */
+/* Names the busiest of the stages, or "input" if none is busy, as sources then come too slowly. */
 static const char *
 find_limit(const qv_job_progress *p)
 {
@@ -14,7 +14,7 @@ find_limit(const qv_job_progress *p)
     return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
 }
 
-/* Sums up, under the lock, every stage's seconds with those of what it is about now. */
+/* Sums up every stage's seconds, including what it is doing now. The lock must be held. */
 static void
 read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
 {

@@ -40,7 +40,7 @@ qv_job_queue_at(const struct qv_job_queue *q, size_t i)
     return *place_of(q, i);
 }
 
-/* Takes an entry out; those before it move up. */
+/* Takes entry i out; the entries before it move up. */
 void *
 qv_job_queue_take(struct qv_job_queue *q, size_t i)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rules of a row of a list: they stand here once, whoever reads the list. */
+/* The rules for a row of a list. They are here once, for every reader of lists. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char *const wanted[] = {
 static const struct {
     const char *name;
     enum field_kind kind;
-    size_t at; /* in the row */
+    size_t at; /* offset of the field in the row */
 } fields[] = {
     { "path", TEXT, offsetof(qv_row, path) },
     { "key", TEXT, offsetof(qv_row, key) },

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The sink's threads: a piece with its tokens at a time, of one item in their order. */
+/* The sink's threads. Each takes one piece with its tokens at a time; an item's pieces go in
+ * their order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r
     r->n_frames = piece->frames ? piece->part.n_frames : 0;
 }
 
-/* Calls the sink. The lock is held before and after, and given back meanwhile. */
+/* Calls the sink. The lock is held before and after, and released meanwhile. */
 static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
 {
@@ -86,7 +87,7 @@ retire(qv_job *job, struct qv_job_piece *piece)
         return;
     qv_job_free_frames(job, piece);
     if (buffer && !--buffer->users) {
-        if (buffer->tokens.capacity > job->usual_tokens) { /* one large item's */
+        if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
             buffer->tokens = (qv_tokens){ 0 };
         }
@@ -95,7 +96,7 @@ retire(qv_job *job, struct qv_job_piece *piece)
     free(piece);
 }
 
-/* The next piece whose item no other thread tells of. */
+/* Takes the next piece whose item no other thread is telling of. */
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {
@@ -125,7 +126,7 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
     retire(job, piece);
     item->sink = NULL;
     if (qv_job_let_go(job, item) == QV_JOB_FAILED) {
-        item->holders++; /* this thread, for the call */
+        item->holders++; /* this thread is a holder during the call */
         call_failure(job, w, item);
         qv_job_let_go(job, item);
     }

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Matrices quantised in groups: a value is code * scale + offset, in f32, of the scale and offset that
- * its group of a row has. MLX's affine groups are that; of GGUF's types Q8_0 is, with codes + 128 and an
- * offset of -128 scales, and Q4_0, with an offset of -8 scales: both without loss, as a product of a scale
- * of 16 bits with 8 or -128 is exact (one of f16 that overflows is stored in f32).
+ * Matrices quantised in groups. A value is code * scale + offset in f32, with the scale and the
+ * offset of its group in the row. MLX's affine groups are like that. Two of GGUF's types are turned
+ * into it without loss: Q8_0 with codes + 128 and an offset of -128 scales, Q4_0 with an offset of
+ * -8 scales. A product of a 16-bit scale with 8 or -128 is exact (if one of f16 overflows, it is
+ * stored in f32).
  *
- * Canonical form of a matrix [n,k], as files are read and as pack() takes it: row by row k codes of 4 or 8
- * bits, of a byte the lower half first, as MLX has them; then k/group scales, then as many offsets, in the
- * matrix's dtype (f32, f16 or bf16). What a device makes of it is the device's.
+ * The canonical form of a matrix [n,k], in which files are read and which pack() takes, is row by
+ * row: k codes of 4 or 8 bits, with the lower half of a byte first, as in MLX; then k/group scales;
+ * then as many offsets. Scales and offsets have the matrix's dtype (f32, f16 or bf16). What a
+ * device makes of it is up to the device.
  */
 #ifndef QV_ENGINE_GROUPED_H
 #define QV_ENGINE_GROUPED_H
 
 #include "dtype.h"
 
-/* Rows up to which gemms may run on kernels that read packed weights once for all of them. */
+/* Gemms with at most so many rows may run on kernels that read packed weights once for all rows. */
 enum { QV_FEW_ROWS = 16 };
 
 struct qv_groups {
-    int64_t bits, group; /* 4 or 8; 32, 64 or 128 values. bits 0: the matrix is not quantised */
-    qv_dtype dtype;      /* of scales and offsets */
+    /* 4 or 8 bits; 32, 64 or 128 values. bits 0: the matrix is not quantised */
+    int64_t bits, group;
+    qv_dtype dtype; /* dtype of scales and offsets */
 };
 
 static inline size_t
@@ -32,11 +35,11 @@ qv_grouped_row_bytes(const struct qv_groups *g, int64_t k)
 static inline uint8_t
 qv_grouped_code(const struct qv_groups *g, const void *row, int64_t i)
 {
-    const uint8_t *codes = (const uint8_t *)row; /* C++ includes this */
+    const uint8_t *codes = (const uint8_t *)row; /* written so that C++ may include this */
     return g->bits == 8 ? codes[i] : (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15);
 }
 
-/* Scale (which 0) or offset (1) of group i of a row of k values. */
+/* Returns the scale (which 0) or the offset (1) of group i in a row of k values. */
 static inline float
 qv_grouped_factor(const struct qv_groups *g, const void *row, int64_t k, int which, int64_t i)
 {
@@ -44,7 +47,7 @@ qv_grouped_factor(const struct qv_groups *g, const void *row, int64_t k, int whi
     return (float)qv_load(factors, g->dtype, which * (k / g->group) + i);
 }
 
-/* Value i of a row of k. */
+/* Returns value i of a row of k. */
 static inline float
 qv_grouped_value(const struct qv_groups *g, const void *row, int64_t k, int64_t i)
 {

@@ -12,7 +12,7 @@
 #include "json.h"
 #include "utf8.h"
 
-/* Bounds of what is kept in memory; a mmproj file has some 30 keys and 600 tensors. */
+/* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {
     MOST_TENSORS = 1 << 20,
     MOST_KEYS = 1 << 16,
@@ -22,8 +22,8 @@ enum {
     MOST_ARRAY = 1024,
     MOST_VALUES = 1 << 16, /* of all arrays together */
     MOST_ALIGNMENT = 1 << 20,
-    LEAST_KEY = 8 + 4 + 1,               /* bytes of an entry: an empty key and a byte */
-    LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8 /* one character, one dimension */
+    LEAST_KEY = 8 + 4 + 1,               /* bytes of the shortest entry: an empty key and a byte */
+    LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8 /* a name of one character, and one dimension */
 };
 
 struct qv_gguf {
@@ -31,17 +31,18 @@ struct qv_gguf {
     int fd;
     uint64_t size;
     json_t *keys;
-    struct qv_gguf_tensor *tensors; /* by name */
+    struct qv_gguf_tensor *tensors; /* sorted by name */
     size_t n;
 };
 
 /* ---- reading the header ----------------------------------------------------------------------- */
 
-/* Where the header is read, with some bytes ahead. After a failure nothing more is read: values are 0. */
+/* The place in the file at which the header is read, with some bytes read ahead. After a failure
+ * nothing more is read, and values are 0. */
 struct cursor {
     const struct qv_gguf *file;
-    uint64_t at, begin; /* of the next byte; of those in memory */
-    size_t n, values;   /* in memory; kept of arrays so far */
+    uint64_t at, begin; /* offset of the next byte; offset of the bytes in memory */
+    size_t n, values; /* how many bytes are in memory; how many values of arrays were kept so far */
     qv_status status;
     qv_error *err;
     uint8_t bytes[1 << 16];
@@ -57,7 +58,7 @@ left(const struct cursor *c)
     return c->file->size - c->at;
 }
 
-/* Goes on by n bytes, if the file has them. */
+/* Moves on by n bytes, if the file has them. */
 static bool
 has(struct cursor *c, uint64_t n, const char *what)
 {
@@ -76,7 +77,7 @@ skip(struct cursor *c, uint64_t n, const char *what)
         c->at += n;
 }
 
-/* At most the bytes that the cursor keeps. */
+/* Takes n bytes, which may be at most what the cursor holds. */
 static const uint8_t *
 take(struct cursor *c, size_t n, const char *what)
 {
@@ -114,7 +115,7 @@ is_text(const char *text, size_t n)
     return true;
 }
 
-/* A name into text[most + 1]. */
+/* Reads a name into text[most + 1]. */
 static void
 read_name(struct cursor *c, const char *what, size_t most, char *text)
 {
@@ -153,10 +154,11 @@ enum value_type {
     VALUE_TYPES
 };
 
-/* Bytes of a value; 0 of those whose length is told. */
+/* The bytes of a value by its type; 0 if the file gives its length. */
 static const uint8_t value_bytes[VALUE_TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
-/* The shortest decimal that rounds to f, so that 1e-6 is what config.json says too. */
+/* Returns the shortest decimal that rounds to f, so that 1e-6 is the number that config.json
+ * has. */
 static double
 shortest(float f)
 {
@@ -169,7 +171,7 @@ shortest(float f)
     return (double)f;
 }
 
-/* json_real has no NaN and no infinity: they become null. */
+/* Makes null of NaN and infinity, as json_real has neither. */
 static json_t *
 real(double v)
 {
@@ -191,7 +193,7 @@ read_string(struct cursor *c)
     return is_text(copy, (size_t)n) ? json_stringn(copy, (size_t)n) : json_null();
 }
 
-/* A value that is no array, NULL for lack of memory. */
+/* Reads a value that is no array; NULL if out of memory. */
 static json_t *
 read_scalar(struct cursor *c, enum value_type type)
 {
@@ -240,7 +242,7 @@ read_type(struct cursor *c, const char *key, enum value_type most)
     return U8;
 }
 
-/* Behind what is not kept. */
+/* Skips values that are not kept. */
 static void
 skip_values(struct cursor *c, enum value_type type, uint64_t n)
 {
@@ -316,7 +318,7 @@ read_shape(struct cursor *c, struct qv_gguf_tensor *t)
         FAIL(c, QV_EFORMAT, "tensor %s has %llu dimensions; it must have 1 to %d", quoted,
              (unsigned long long)n, QV_GGUF_MAX_DIMS);
     t->n_dims = c->status ? 0 : (int)n;
-    for (int i = t->n_dims; i-- > 0 && !c->status;) { /* the innermost comes first */
+    for (int i = t->n_dims; i-- > 0 && !c->status;) { /* the innermost comes first in the file */
         const uint64_t dim = number(c, 8, "a tensor's shape");
         t->shape[i] = (int64_t)dim;
         if (!c->status &&
@@ -372,7 +374,8 @@ compare_offsets(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* general.alignment, of which offsets are multiples; `data` becomes one too. */
+/* Reads general.alignment. Tensors' offsets must be multiples of it, and `data` is rounded up to
+ * one. */
 static uint64_t
 read_alignment(struct cursor *c, uint64_t *data)
 {
@@ -386,12 +389,12 @@ read_alignment(struct cursor *c, uint64_t *data)
                                   "it must be a power of two from 8 to 1048576", c->err);
         return 8;
     }
-    *data = (*data + (uint64_t)v - 1) / (uint64_t)v * (uint64_t)v; /* both are far from 2^63 */
+    *data = (*data + (uint64_t)v - 1) / (uint64_t)v * (uint64_t)v; /* both are far below 2^63 */
     return (uint64_t)v;
 }
 
-/* Every tensor lies inside of the file, at a multiple of the alignment, and no two share a byte. Offsets
- * become those in the file. */
+/* Checks that every tensor is inside the file, begins at a multiple of the alignment, and shares
+ * no byte with another. Offsets become those in the file. */
 static void
 check_layout(struct cursor *c, struct qv_gguf *f)
 {
@@ -421,7 +424,7 @@ check_layout(struct cursor *c, struct qv_gguf *f)
                  "data (half a download?)",
                  quoted, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                  (unsigned long long)have);
-        end = t->offset + t->bytes; /* below `have`, or this is over */
+        end = t->offset + t->bytes; /* end is below `have`; otherwise this was left before */
         t->offset += data;
     }
 }
@@ -540,7 +543,7 @@ qv_gguf_close(struct qv_gguf **file)
     struct qv_gguf *f = file ? *file : NULL;
     if (!f)
         return;
-    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last may be half read */
+    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last one may be half read */
         free(f->tensors[i].name);
     free(f->tensors);
     json_decref(f->keys);

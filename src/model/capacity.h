@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a plan is made for. Capacities stand on a ladder of buckets, so that a handful of plans serve
- * every size; which bucket an item goes to is a function of that item alone. Pure functions.
+ * What a plan is made for. Capacities are rounded up to buckets, so that a handful of plans serve
+ * every size. Which bucket an item goes to depends on that item alone. All of these are pure
+ * functions.
  */
 #ifndef QV_MODEL_CAPACITY_H
 #define QV_MODEL_CAPACITY_H
@@ -9,48 +10,54 @@
 #include "engine/backend.h"
 #include "towers/config.h"
 
-/* What an item of this grid takes. */
+/* Returns what an item of this grid takes. */
 struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_thw[3]);
 
-/* Counts one more among those that are together, or (sign -1) one less. */
+/* Adds `one` to `all`, or with sign -1 subtracts it. */
 void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign);
 
-/* The smallest bucket that holds so many rows: each is at most an eighth above the one before, and at most
- * a thirty-second of those that fill half of what the device packs. */
+/* Returns the smallest bucket that holds so many rows. Each bucket is at most an eighth larger
+ * than the one before; from half of what the device packs on, at most a thirty-second. */
 int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows);
 
-/* That of a chunk into which frame pairs of any size are packed: `rows` 0 takes the device's own size. */
+/* Returns the capacity of a chunk that frame pairs of any size are packed into. With `rows` 0 it
+ * has the device's own size. */
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
 
-/* Which capacities give a tower's tokens the same bits, by what the device says of its operations. */
+/* Which capacities give a tower's tokens the same bits, by what the device says of its
+ * operations. */
 struct qv_capacity_bits {
-    bool by_place;     /* not even places in one chunk do */
-    int64_t gemm_rows; /* GEMMs of fewer rows may round otherwise; 0: none does */
-    int64_t rows; /* and so capacities of fewer rows than this; 0: none, QV_NOT_SEEN: any does */
-    bool dense;   /* attention in chunks of equal segments may round otherwise than in packs */
+    bool by_place;     /* not even different places in one chunk do */
+    int64_t gemm_rows; /* GEMMs with fewer rows may round otherwise; 0: none does */
+    /* so may capacities with fewer rows than this; 0: none does, QV_NOT_SEEN: any may */
+    int64_t rows;
+    bool dense; /* attention in chunks of equal segments may round otherwise than in packs */
 };
 struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge,
                                          int64_t head_dim);
 bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
                            const struct qv_capacity *b);
 
-/* That of the chunks into which frame pairs of a size are packed, where chunks of so many rows were asked
- * for: a function of the pair alone. It is the pack's; but a pair that does not fit it has the bucket of its
- * own rows, and one that leaves more than a tenth of it empty the bucket that it fills best, if a part of the
- * pack (below) would have other bits. */
+/* Returns the capacity of the chunks that frame pairs of a size are packed into, if chunks of so
+ * many rows were asked for. It depends on the pair alone. It is the pack's, with two exceptions:
+ * a pair that does not fit the pack has the bucket of its own rows; and one that leaves more
+ * than a tenth of it empty has the bucket that it fills best, if a part of the pack (below)
+ * would have other bits. */
 struct qv_capacity qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits, int64_t rows,
                                          const struct qv_capacity *pair);
 
-/* That of an item by itself: the smallest bucket that serves; one that fills chunks has its frame
- * pairs, dense, where that gives the bits of packs; an image above the largest bucket a chunk of its own. */
+/* Returns the capacity of an item by itself: the smallest bucket that serves. An item that fills
+ * chunks has dense chunks of its frame pairs, if these give the bits of packs. An image above
+ * the largest bucket has a chunk of its own. */
 struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
                                      const struct qv_capacity_bits *bits,
                                      const int64_t grid_thw[3]);
 
-/* Of a pack that is not full: the smallest bucket that holds what `used` says and has the pack's bits
- * (NULL: it may have others); the pack where none does. */
+/* Returns the capacity for a pack that is not full: the smallest bucket that holds what `used`
+ * says and has the pack's bits (bits NULL: it may have others); the pack itself if there is
+ * none. */
 struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
                                         const struct qv_capacity_bits *bits,
                                         const struct qv_capacity *pack,

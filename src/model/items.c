@@ -77,7 +77,7 @@ qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, si
     return qv_item_check(model, input, item, name, err);
 }
 
-/* What is over, where an item makes it too much. */
+/* Fails because an item makes the chunk too large; the text says by how much. */
 static qv_status
 too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
 {
@@ -129,7 +129,8 @@ qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_
         (size_t)(g[1] * g[2] * qv_config_row_dim(c)) * qv_dtype_bytes(qv_input_dtype(input));
     qv_item piece = *item;
     piece.grid_thw[0] = n < left ? n : left;
-    if (item->data && !(input == QV_INPUT_FRAMES && item->is_image)) /* whose pairs are one frame */
+    /* an image's pairs all have its one frame */
+    if (item->data && !(input == QV_INPUT_FRAMES && item->is_image))
         piece.data = (const char *)item->data + (size_t)first * pair_bytes;
     if (input == QV_INPUT_FRAMES) {
         const int64_t most = qv_item_pair_frames(c, &piece), behind = first * c->temporal;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which chunks frame pairs go to, and which of those that wait go into the next. */
+/* Decides which chunks frame pairs go to, and which of those that wait go into the next chunk. */
 #include "packer.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Items of which not all frame pairs have gone into chunks; chunks are filled from them, one by one. */
+/* The packer holds items whose frame pairs have not all gone into chunks. Chunks are filled from
+ * them one by one. */
 #ifndef QV_MODEL_PACKER_H
 #define QV_MODEL_PACKER_H
 
@@ -11,21 +12,22 @@ struct qv_pack_piece {
     int64_t first, n;
 };
 
-/* What waits, oldest first. Begins as zeros. */
+/* What waits, the oldest first. It begins as zeros. */
 struct qv_packer {
     qv_pack_run runs[QV_PACK_ITEMS];
     struct qv_pack_piece pieces[QV_PACK_ITEMS];
     size_t n;
 };
 
-/* Takes an item of so many pairs of a size; false: as many wait as are looked at. */
+/* Adds an item with so many pairs of a size. Returns false if as many wait as are looked at. */
 bool qv_packer_add(struct qv_packer *p, size_t item, const qv_capacity *pair, int64_t pairs);
 
-/* Takes out what goes into the next chunk, an item's pairs in their order; how many pieces that is. */
+/* Takes out what goes into the next chunk, an item's pairs in their order, and returns the
+ * number of pieces. */
 size_t qv_packer_next(struct qv_packer *p, const qv_capacity *chunk,
                       struct qv_pack_piece pieces[QV_PACK_ITEMS]);
 
-/* How the model's tokens depend on capacities. */
+/* Returns which capacities give the model's tokens the same bits. */
 struct qv_capacity_bits qv_model_bits(const qv_model *model);
 
 #endif

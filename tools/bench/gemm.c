@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench gemm: a tower's projections, with their epilogues, from one row up. Weights differ
- * from run to run, as they do from layer to layer: what a cache holds of one is not used again.
+ * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. Each run uses
+ * another weight, as each layer does, so that nothing of it is in a cache.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "error.h"
 
 enum { MOST_COPIES = 1024, FEW_ROWS = QV_FEW_ROWS };
-#define LEAST_SAMPLE_MS 5 /* where runs are not recorded */
+#define LEAST_SAMPLE_MS 5 /* the least time of a sample, if runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
-/* Of quantised weights, and of a matrix by itself, up to so many. */
+/* The most rows for quantised weights, and for a matrix by itself. */
 enum { MOST_ROWS_ALONE = 128 };
 
 struct projection {
@@ -30,17 +30,17 @@ struct gemm_bench {
     struct bench b;
     char model[100];
     const struct projection *p;
-    bool alone;              /* a matrix of --shape: no bias */
-    struct qv_groups groups; /* bits 0: weights are not quantised */
-    size_t packed_bytes;     /* of one weight on the device */
+    bool alone;              /* a matrix of --shape, without bias */
+    struct qv_groups groups; /* bits 0: the weights are not quantised */
+    size_t packed_bytes;     /* bytes of one weight on the device */
     struct qv_memory *weights;
     size_t stride;
     int64_t copies;
-    double first_ms, before_ms, worst_step; /* of one row; of the row count before */
+    double first_ms, before_ms, worst_step; /* for one row; for the row count before */
     int64_t worst_step_from;
 };
 
-/* A run is one GEMM with each copy of the weight if the device can record that; else with a
+/* If the device can record, a run is one GEMM with each copy of the weight. Otherwise it is a
  * window of the copies, which moves on from run to run. */
 struct rotation {
     struct bench_list all;
@@ -94,7 +94,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* Times of one GEMM. */
+/* Times one GEMM. */
 static qv_status
 time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times *out, qv_error *err)
 {
@@ -106,7 +106,7 @@ time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times 
     struct bench_run run = { .work = run_window, .user = &r };
     double ms = 0;
     qv_status status = QV_OK;
-    for (int i = 0; i < 2 && !status; i++) /* the first to warm up */
+    for (int i = 0; i < 2 && !status; i++) /* the first run warms up */
         status = run_window(&r, &ms, err);
     double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
     if (!g->b.ctx->backend->record && wanted < (double)copies)
@@ -162,8 +162,8 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     return bench_report(&g->b, &r, err);
 }
 
-/* More than a cache holds: what the device copies in a millisecond, within bounds. Where memory is
- * fast, caches are large. */
+/* Returns more bytes than a cache holds: what the device copies in a millisecond, within bounds.
+ * Devices with fast memory have large caches. */
 static int64_t
 streamed_bytes(const struct gemm_bench *g)
 {
@@ -172,7 +172,7 @@ streamed_bytes(const struct gemm_bench *g)
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
-/* How many of the row counts are wanted. */
+/* Returns how many of the row counts are wanted. */
 static int
 count_rows(const struct gemm_bench *g)
 {
@@ -225,7 +225,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     return status;
 }
 
-/* The sizes of a checkpoint, or those of tower M (Qwen3-VL 4B). */
+/* Reads the sizes of a checkpoint, or takes those of tower M (Qwen3-VL 4B). */
 static qv_status
 read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 {
@@ -247,7 +247,7 @@ static qv_status
 run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_error *err)
 {
     int64_t h = c->hidden, wide = h * c->merge * c->merge;
-    bool gated = qv_family_is_gated(c->family); /* fc1: gate and up */
+    bool gated = qv_family_is_gated(c->family); /* fc1 computes gate and up */
     const struct projection projections[] = {
         { "qkv", 3 * h, h, QV_ACT_NONE, false },
         { "proj", h, h, QV_ACT_NONE, true },
@@ -262,11 +262,11 @@ run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_er
         g->p = &projections[i];
         status = run_projection(g, dtype, err);
     }
-    g->p = NULL; /* they end here */
+    g->p = NULL; /* the projection that it points to ends here */
     return status;
 }
 
-/* A matrix by itself: no epilogue. */
+/* Times a matrix by itself, without an epilogue. */
 static qv_status
 run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
@@ -278,7 +278,7 @@ run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     g->alone = true;
     bench_expect(&g->b, count_rows(g));
     const qv_status status = run_projection(g, dtype, err);
-    g->p = NULL; /* it ends here */
+    g->p = NULL; /* the projection that it points to ends here */
     return status;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench job: a list of clips through a job, against each of its stages alone, in turn:
- * decoding and preprocessing, the device (of several one, and all), writing. The job then discards
- * its tokens, writes a file a clip (`encode`), or parts of a cache (`cache`). A stage alone runs the
- * code that it runs in the job, with as many threads: so it is a bound, and where it is none the bench
- * fails.
+ * qwenvit bench job: a list of clips through a job, compared with each of its stages alone, in
+ * turn: decoding and preprocessing, the device (of several one, and all), and writing. The job
+ * discards its tokens, or writes a file for each clip (`encode`), or parts of a cache (`cache`). A
+ * stage alone runs the code that it runs in the job, with as many threads, so it is a bound. The
+ * bench fails if it is not.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "job_bench.h"
 
 enum { MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
-#define MOST_PIXELS ((size_t)1 << 30) /* bytes */
+#define MOST_PIXELS ((size_t)1 << 30) /* in bytes */
 
 static uint64_t
 token_bytes(const struct job_bench *j, int64_t rows)
@@ -46,8 +46,8 @@ open_one(struct job_bench *j, int64_t tokens, qv_error *err)
     return QV_OK;
 }
 
-/* Random bytes: of frames all that there are, or as many as no cache holds, of which clips have each
- * their own until it begins anew; enough for the tokens of any clip. */
+/* Makes random bytes for frames: as many as there are, or as no cache holds, from which clips
+ * take different parts until it begins anew; and enough for the tokens of any clip. */
 static qv_status
 open_data(struct job_bench *j, qv_error *err)
 {
@@ -175,7 +175,7 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
     return e;
 }
 
-/* "M, 2000 clips", and what is not as it is by default */
+/* Writes "M, 2000 clips", and what differs from the defaults. */
 static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
@@ -224,7 +224,8 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     return bench_emit(&j->b, &r, err);
 }
 
-/* The way of which a text begins with the name, up to its end or a comma; *end is behind both. */
+/* Finds the way whose name a text begins with, up to the text's end or a comma; *end is behind
+ * both. */
 static int
 find_way(const char *text, const char **end)
 {
@@ -245,7 +246,7 @@ is_asked_for(const char *list, enum bench_job_way way)
     return asked;
 }
 
-/* Of the list that was given, that there are such ways. */
+/* Checks that all ways in the given list exist. */
 static bool
 check_ways(const char *list)
 {
@@ -260,7 +261,8 @@ check_ways(const char *list)
     return true;
 }
 
-/* Which ways there are here, of those that are asked for; how many. */
+/* Lists the ways that can be timed here, out of those that are asked for, and returns their
+ * number. */
 static int
 ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
 {
@@ -282,8 +284,9 @@ time_all(struct job_bench *j, const enum bench_job_way *timed, int n, struct ben
     return bench_time(&j->b, runs, n, err);
 }
 
-/* Milliseconds scatter: where all ways together take little time, a stage that came out slower than a
- * job of which it is a part is timed again with the others, for so long. What stays so is refused. */
+/* Times again until results are plausible, since milliseconds scatter. If all ways together take
+ * little time, a stage that was slower than a job which contains it is timed again with the
+ * others, for a limited time. If it stays slower, the result is refused. */
 static qv_status
 time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
                  struct bench_run *runs, double ms[BENCH_JOB_WAYS], qv_error *err)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What decoding alone is set against in `qwenvit bench job`: a loop over FFmpeg's libraries in this process, a thread a
- * clip, as one would write it for clips of one's own. It gives the decoder the packets that are needed and no others,
- * and converts and resizes the sampled frames by our code. Which packets those are it knows before the clock runs;
- * it opens each file once, checks nothing, and starts nothing over.
+ * The loop over FFmpeg's libraries that `qwenvit bench job` compares decoding with. It runs in this
+ * process with a thread for each clip, as one would write it for one's own clips. It gives the
+ * decoder only the packets that are needed, and converts and resizes the sampled frames by our
+ * code. It knows which packets these are before the clock runs, opens each file once, checks
+ * nothing, and starts nothing over.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,12 +18,12 @@
 #include "job_bench.h"
 #include "media/media.h"
 
-/* A clip of the list, looked into before the clock runs. */
+/* A clip of the list, which is looked into before the clock runs. */
 struct job_bare {
     qv_clip_info info;
-    int64_t *frames; /* [info.n_frames]: numbers of those that are sampled */
-    qvm_times times; /* what is needed of its packets */
-    bool by_time;    /* else all are needed, and frames are counted */
+    int64_t *frames; /* [info.n_frames]: numbers of the sampled frames */
+    qvm_times times; /* which packets are needed */
+    bool by_time;    /* false: all packets are needed, and frames are counted */
     int stream;
 };
 
@@ -34,7 +35,7 @@ ignore(void *user)
     (void)user;
 }
 
-/* Our own reader of an entry of the list, in this process. */
+/* Our own reader for an entry of the list, in this process. */
 struct entry_reader {
     atomic_bool stop;
     qvm_watch watch;
@@ -116,7 +117,7 @@ struct loop {
     qvm_resizer *resizer;
     qvm_resampler *resampler;
     uint8_t *rgb;           /* [info.n_frames, height, width, 3] */
-    int64_t n_came, n_done; /* frames of the decoder; those that are resized */
+    int64_t n_came, n_done; /* frames that came from the decoder; frames that were resized */
 };
 
 static qv_status
@@ -125,7 +126,8 @@ fail(const char *path, int code, qv_error *err)
     return qv_fail(err, QV_EFORMAT, "%s: a bare loop of FFmpeg fails: %s", path, av_err2str(code));
 }
 
-/* The file, or where the clip lies in it; free(). NULL: no memory. */
+/* Returns the file's name, or a name for the part of it that is the clip, for free(); NULL if
+ * out of memory. */
 static char *
 name_input(const char *path, const qv_row_own *own)
 {
@@ -204,7 +206,7 @@ resize(struct loop *l, qvm_image image, uint8_t *dst, qv_error *err)
     return s;
 }
 
-/* The frames that the decoder has; those that are sampled are converted and resized. */
+/* Takes the frames that the decoder has; sampled frames are converted and resized. */
 static qv_status
 take_frames(struct loop *l, qv_error *err)
 {
@@ -226,7 +228,7 @@ take_frames(struct loop *l, qv_error *err)
     return s;
 }
 
-/* Gives the decoder the packet, or NULL at an end. */
+/* Gives the decoder a packet, or NULL at an end. */
 static qv_status
 give(struct loop *l, const AVPacket *packet, qv_error *err)
 {
@@ -251,7 +253,7 @@ give_needed(struct loop *l, qv_error *err)
     return give(l, l->packet, err);
 }
 
-/* An image has no loop: our reader reads it, in this process. */
+/* Reads an image by our reader in this process, as images need no loop. */
 static qv_status
 read_image(struct job_bench *j, size_t i, qv_error *err)
 {

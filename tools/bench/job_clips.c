@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The clips of `qwenvit bench job`: made once, and left for the next run. They are what data sets have: a few clips of
- * seconds at 24 frames a second, of which a tower looks at two a second, each copied to many files; or a few that are
- * given; or, with --frames, clips of just the frames that are looked at.
+ * The clips of `qwenvit bench job`, made once and kept for the next run. They are like those in
+ * datasets: a few clips of some seconds at 24 frames a second, of which a tower looks at two a
+ * second, each copied to many files; or a few clips that are given; or, with --frames, clips with
+ * only those frames that are looked at.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -144,7 +145,7 @@ copy_file(const char *path, const char *copy, qv_error *err)
     return s;
 }
 
-/* "FOLDER/7-NAME": a file of its own for each entry of the list, unless it is there. */
+/* Makes "FOLDER/7-NAME", a file for each entry of the list, unless it exists. */
 static qv_status
 make_file(const struct job_bench *j, const char *master, int64_t i, char **out, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One run of each way of `qwenvit bench job`: a stage alone, or a job. */
+/* Runs each way of `qwenvit bench job` once: a stage alone, or a job. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "files/json.h"
 #include "job_bench.h"
 
-enum { SINKS = 4 }; /* as the command has */
+enum { SINKS = 4 }; /* as many as the command has */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
@@ -120,7 +120,7 @@ time_decoding(void *user, double *ms, qv_error *err)
     return job_by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
 }
 
-/* Every output of a clip is the same bytes: how many rows, and where. */
+/* Returns the output of a clip. All outputs share the same bytes. */
 static qv_tokens
 tokens_of(const struct job_bench *j, size_t i)
 {
@@ -131,7 +131,7 @@ tokens_of(const struct job_bench *j, size_t i)
     return t;
 }
 
-/* As the command's sink writes it. */
+/* Writes a clip as the command's sink does. */
 static qv_status
 write_clip(struct job_bench *j, size_t i, qv_error *err)
 {
@@ -178,7 +178,7 @@ put_clip(struct job_bench *j, size_t i, qv_error *err)
     return bench_parts->put(j->writer, j->list.at[i].key, &t, err);
 }
 
-/* As the command's sink puts them, until the last part is sealed. */
+/* Puts clips as the command's sink does, until the last part is sealed. */
 static qv_status
 time_parts(void *user, double *ms, qv_error *err)
 {
@@ -206,7 +206,7 @@ discard(void *user, const qv_job_result *r, qv_error *err)
     return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
 }
 
-/* frames: of clips that were decoded before; else their files. */
+/* Adds clips to a job: their frames, which were decoded before, or else their files. */
 static qv_status
 add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
 {
@@ -253,7 +253,7 @@ time_device(void *user, double *ms, qv_error *err)
     return run_job(user, BENCH_JOB_DEVICE, ms, err);
 }
 
-/* Each by itself, as a caller without a job does. */
+/* Encodes each clip by itself, as a caller without a job does. */
 static qv_status
 time_one_by_one(void *user, double *ms, qv_error *err)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench packing: frame pairs packed into chunks, as jobs pack them, against whole clips packed, as
- * qwenvit 0.2.0 packed them: sets of pairs of one size, in the device's own time. Then jobs of frames in
- * memory: how full their chunks are, what a first one costs over a second, and one clip over qv_encode.
+ * qwenvit bench packing: frame pairs packed into chunks, as jobs do, compared with whole clips
+ * packed, as qwenvit 0.2.0 did. It takes sets of pairs of one size and counts the device's own
+ * time. Then it runs jobs of frames in memory: how full their chunks are, what a first job costs
+ * more than a second, and one clip in a job over qv_encode.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -25,21 +26,21 @@ struct set {
 
 struct packing_bench {
     struct bench b;
-    char name[100]; /* of the model */
+    char name[100]; /* the model's */
     qv_model *model;
     qv_model_info m;
     int64_t chunk, most; /* patches of the device's chunk, and of the largest pair */
-    uint8_t *frames;     /* of the largest clip: all are the same pixels */
+    uint8_t *frames;     /* pixels for the largest clip, which all clips share */
     qv_tokens tokens;
     struct set set;
 };
 
-/* What chunks came to. */
+/* The totals of some chunks. */
 struct sum {
     double ms;
     int64_t rows, room, chunks;
-    qv_capacity last; /* what the last one took, */
-    int64_t repeats;  /* as so many before that did */
+    qv_capacity last; /* what the last chunk took */
+    int64_t repeats;  /* as this many chunks before it did */
 };
 
 static void
@@ -75,7 +76,7 @@ open_all(struct packing_bench *p, const struct tool_options *o, qv_error *err)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-/* A grid of so many patches a pair, or a few fewer: nearly square. Returns how many. */
+/* Makes a nearly square grid with so many patches a pair, or a few fewer. Returns the number. */
 static int64_t
 grid_of(const struct packing_bench *p, int64_t rows, int64_t grid_thw[3])
 {
@@ -128,7 +129,8 @@ run_chunk(struct packing_bench *p, const qv_capacity *capacity, const qv_item *i
     return status;
 }
 
-/* What waits in the packer, into chunks of a capacity; whole: items of which one "pair" is all of it. */
+/* Packs what waits into chunks of a capacity and runs them. whole: items are packed whole, each
+ * as one "pair". */
 static qv_status
 run_packer(struct packing_bench *p, struct qv_packer *packer, const qv_capacity *chunk, bool whole,
            struct sum *sum, qv_error *err)
@@ -151,7 +153,7 @@ run_packer(struct packing_bench *p, struct qv_packer *packer, const qv_capacity 
     }
     sum->repeats = qv_capacity_equal(&used, &sum->last) ? sum->repeats + 1 : 0;
     sum->last = used;
-    const bool full = whole && !p->b.ctx->caps.quick_plans; /* 0.2.0 then took all of it */
+    const bool full = whole && !p->b.ctx->caps.quick_plans; /* 0.2.0 then used the whole capacity */
     const qv_capacity part =
         full ? *chunk : qv_pack_part(p->model, chunk, &used, packer->n > 0, sum->repeats);
     return run_chunk(p, &part, items, n, sum, err);
@@ -183,7 +185,7 @@ run_pairs(struct packing_bench *p, struct sum *sum, qv_error *err)
     return status;
 }
 
-/* A clip that is larger than a chunk, in dense chunks of its own. */
+/* Runs a clip that is larger than a chunk in dense chunks of its own. */
 static qv_status
 run_large(struct packing_bench *p, const qv_item *item, struct sum *sum, qv_error *err)
 {
@@ -240,7 +242,7 @@ fill_of(const struct sum *s)
     return (double)s->rows / ((double)s->room + 1e-9);
 }
 
-/* Clips of 1 to 16 pairs, as many as fill some chunks. */
+/* Runs clips of 1 to 16 pairs, as many as fill some chunks. */
 static qv_status
 run_size(struct packing_bench *p, int64_t rows, double *log_sum, qv_error *err)
 {
@@ -324,7 +326,7 @@ run_job(struct packing_bench *p, qv_job_progress *progress, qv_error *err)
     return s;
 }
 
-/* Of all chunks but those that took what was left. */
+/* Returns how full all chunks are, except those that took what was left. */
 static double
 job_fill(const qv_job_progress *g)
 {
@@ -332,8 +334,8 @@ job_fill(const qv_job_progress *g)
            ((double)(g->capacity_rows - g->rest_capacity_rows) + 1e-9);
 }
 
-/* 42 clips of seven sizes, of 16 frames, through a first job and a second; and their chunks' time over that of
- * as many patches in full chunks of one size. The model is new. */
+/* Runs 42 clips of seven sizes with 16 frames through a first job and a second, and compares
+ * their chunks' time with that of as many patches in full chunks of one size. The model is new. */
 static qv_status
 run_first(struct packing_bench *p, qv_error *err)
 {
@@ -413,7 +415,7 @@ encode_once(void *user, double *ms, qv_error *err)
 {
     struct packing_bench *p = user;
     const qv_plan_options o = { .output = QV_BF16 };
-    (void)ms; /* by the host's clock */
+    (void)ms; /* counted by the host's clock */
     return qv_encode(p->model, QV_INPUT_FRAMES, p->set.items, 1, &o, &p->tokens, err);
 }
 
@@ -441,7 +443,7 @@ run_alone(struct packing_bench *p, int64_t pairs, qv_error *err)
 int
 bench_packing(const struct tool_options *o)
 {
-    static struct packing_bench bench; /* lists of clips are large */
+    static struct packing_bench bench; /* static, as lists of clips are large */
     struct packing_bench *p = &bench;
     qv_error err = { 0 };
     if (!o->model) {
