@@ -6,7 +6,8 @@
  * Few rows of bf16: a warp has 16 columns of y, which are rows of w, on the tensor cores: codes are exact
  * in bf16, and of each group
  *     sum += scale * (codes . x) + offset * (ones . x)
- * in f32, so that no value of w is rounded. The warps of a block share k: each has every SHARES'th chunk of
+ * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added, which saves a
+ * subtraction, and offset - 16 scale takes them back. The warps of a block share k: each has every SHARES'th chunk of
  * 128 columns, and copies its next chunks to shared memory while it multiplies one, because only what is
  * under way keeps the memory busy. Bits of y do not depend on how many rows there are.
  */
@@ -37,7 +38,7 @@ shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
     return { n, k, p.tiles, p.chunks, p.per_chunk, (int)groups->dtype, (const uint8_t *)w };
 }
 
-/* Bytes of a chunk's codes, and of its greatest possible pairs of scales and offsets. */
+/* Bytes of a chunk's codes; its pairs of a scale and an offset. */
 template <int BITS> constexpr int CODES = TILE_COLS *CHUNK *BITS / 8;
 template <int GROUP> constexpr int PAIRS = CHUNK / GROUP *TILE_COLS;
 
@@ -79,34 +80,30 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* Where a warp keeps chunks of TILES_N tiles that are on their way to it, of DEPTH steps, and scales and
- * offsets of those that it multiplies. */
-template <int BITS, int GROUP, int TILES_N, int DEPTH> struct few_ring {
-    struct chunk {
+/* Where a warp keeps chunks that are on their way to it, of DEPTH steps, and scales and offsets of the one
+ * that it multiplies. */
+template <int BITS, int GROUP, int DEPTH> struct few_ring {
+    struct {
         uint4 codes[CODES<BITS> / 16];
         uint4 pairs[PAIRS<GROUP> / 2]; /* of f32; others take less */
-    };
-    chunk chunks[DEPTH][TILES_N];
-    float2 factors[TILES_N][PAIRS<GROUP>];
+    } chunks[DEPTH];
+    float2 factors[PAIRS<GROUP>];
 };
 
-/* Begins to copy a chunk of each tile: a lane's next 16 bytes are at from[]. */
-template <int BITS, int TILES_N, typename C>
+/* Begins to copy a chunk: a lane's first 16 bytes are at `from`, and so many lanes copy pairs. */
+template <int BITS, typename C>
 static __device__ __forceinline__ void
-begin_chunk(C (&to)[TILES_N], const uint4 *const (&from)[TILES_N], int pairs)
+begin_chunk(C &to, const uint4 *from, int pairs)
 {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < TILES_N; i++) {
-#pragma unroll
-        for (int j = 0; j < CODES<BITS> / 16; j += WARP)
-            begin_copy(&to[i].codes[j + lane], from[i] + j);
-        if (lane < pairs)
-            begin_copy(&to[i].pairs[lane], from[i] + CODES<BITS> / 16);
-    }
+    for (int j = 0; j < CODES<BITS> / 16; j += WARP)
+        begin_copy(&to.codes[j + lane], from + j);
+    if (lane < pairs)
+        begin_copy(&to.pairs[lane], from + CODES<BITS> / 16);
 }
 
-/* Makes f32 of a chunk's scales and offsets, those as if codes had no bias: a lane does some for all. */
+/* Makes f32 of a chunk's scales and offsets, which take the bias back: a lane does some for all. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 unpack_factors(float2 (&to)[PAIRS<GROUP>], const void *pairs, int dtype)
@@ -196,48 +193,31 @@ fetch_rows(uint4 (&b)[TILES][4], const bf16 *const (&rows)[TILES], int64_t k, in
                 b[tile][quarter] = make_uint4(0, 0, 0, 0);
 }
 
-/* Weights may be read before the kernel in front of this one has ended; what else there is only then. */
+/* sums += of a tile, over every SHARES'th chunk. Rows behind the last one of x are the last one, whose sums
+ * nobody reads. */
+template <int BITS, int GROUP, int TILES, int DEPTH>
 static __device__ __forceinline__ void
-await_launch()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cudaGridDependencySynchronize();
-#endif
-}
-
-/* sums[i] += of tile first + i, over every SHARES'th chunk. Rows behind the last one of x are the last one,
- * whose sums nobody reads. */
-template <int BITS, int GROUP, int TILES, int TILES_N, int DEPTH>
-static __device__ __forceinline__ void
-few_sums(float (&sums)[TILES_N][TILES][4], few_ring<BITS, GROUP, TILES_N, DEPTH> &ring,
-         const struct packed_shape &s, const bf16 *x, int64_t m, int64_t first)
+few_sums(float (&sums)[TILES][4], few_ring<BITS, GROUP, DEPTH> &ring, const struct packed_shape &s,
+         const bf16 *x, int64_t m, int64_t tile)
 {
     const int share = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int pairs = PAIRS<GROUP> * (s.dtype == QV_F32 ? 8 : 4) / 16;
+    const uint4 *from = (const uint4 *)(s.at + (tile * s.chunks + share) * s.per_chunk) + lane;
     const int64_t apart = SHARES * s.per_chunk / 16; /* of a share's chunks */
-    const uint4 *from[TILES_N];
     const bf16 *rows[TILES];
     int to_copy = (int)((s.chunks - share + SHARES - 1) / SHARES), steps = to_copy;
-#pragma unroll
-    for (int i = 0; i < TILES_N; i++)
-        from[i] =
-            (const uint4 *)(s.at + (min(first + i, s.tiles - 1) * s.chunks + share) * s.per_chunk) +
-            lane;
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
-        rows[tile] = x + min((int64_t)(tile * ROW_TILE + lane / 4), m - 1) * s.k + lane % 4 * 8;
     const auto copy_next = [&](int slot) {
         if (to_copy-- > 0)
             begin_chunk<BITS>(ring.chunks[slot], from, pairs);
         end_copies();
-#pragma unroll
-        for (int i = 0; i < TILES_N; i++)
-            from[i] += apart;
+        from += apart;
     };
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+        rows[i] = x + min((int64_t)(i * ROW_TILE + lane / 4), m - 1) * s.k + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < DEPTH - 1; i++)
         copy_next(i);
-    await_launch();
     int64_t k = share * (int64_t)CHUNK;
     for (int slot = 0; steps-- > 0; k += SHARES * CHUNK, slot = slot + 1 < DEPTH ? slot + 1 : 0) {
         uint4 b[TILES][4];
@@ -246,15 +226,10 @@ few_sums(float (&sums)[TILES_N][TILES][4], few_ring<BITS, GROUP, TILES_N, DEPTH>
         copy_next(slot ? slot - 1 : DEPTH - 1);
         await_copies_but<DEPTH - 1>();
         __syncwarp(); /* lanes copied for each other, and have multiplied by the factors before these */
-#pragma unroll
-        for (int i = 0; i < TILES_N; i++)
-            unpack_factors<BITS, GROUP>(ring.factors[i], ring.chunks[slot][i].pairs, s.dtype);
+        unpack_factors<BITS, GROUP>(ring.factors, ring.chunks[slot].pairs, s.dtype);
         __syncwarp();
         add_groups<GROUP>(plain, b);
-#pragma unroll
-        for (int i = 0; i < TILES_N; i++)
-            multiply_chunk<BITS, GROUP>(sums[i], ring.chunks[slot][i].codes, ring.factors[i], b,
-                                        plain);
+        multiply_chunk<BITS, GROUP>(sums, ring.chunks[slot].codes, ring.factors, b, plain);
     }
 }
 
@@ -277,40 +252,35 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
     set(y + row * e.n + col, v);
 }
 
-template <int BITS, int GROUP, int TILES, int TILES_N, int DEPTH, int BLOCKS>
+/* BLOCKS: at least so many on a multiprocessor at once. */
+template <int BITS, int GROUP, int TILES, int DEPTH, int BLOCKS>
 static __global__
 __launch_bounds__(THREADS, BLOCKS) void few_kernel(const struct packed_shape s,
                                                    const struct few_epilogue e, const bf16 *x,
                                                    bf16 *y)
 {
-    typedef few_ring<BITS, GROUP, TILES_N, DEPTH> ring;
-    constexpr int COLS = TILES_N * TILE_COLS;
     extern __shared__ uint4 shared[];
-    __shared__ float all[SHARES][COLS][TILES * ROW_TILE];
+    __shared__ float all[SHARES][TILE_COLS][TILES * ROW_TILE];
     const int share = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int64_t col0 = blockIdx.x * (int64_t)COLS;
-    float sums[TILES_N][TILES][4] = {};
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion();
-#endif
-    few_sums(sums, ((ring *)shared)[share], s, x, e.m, blockIdx.x * (int64_t)TILES_N);
+    auto *rings = reinterpret_cast<few_ring<BITS, GROUP, DEPTH> *>(shared);
+    float sums[TILES][4] = {};
+    few_sums(sums, rings[share], s, x, e.m, blockIdx.x);
 #pragma unroll
-    for (int i = 0; i < TILES_N; i++)
+    for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                all[share][i * TILE_COLS + lane / 4 + j / 2 * 8]
-                   [tile * ROW_TILE + lane % 4 * 2 + j % 2] = sums[i][tile][j];
+        for (int j = 0; j < 4; j++)
+            all[share][lane / 4 + j / 2 * 8][tile * ROW_TILE + lane % 4 * 2 + j % 2] =
+                sums[tile][j];
     __syncthreads();
-    for (int i = threadIdx.x; i < COLS * TILES * ROW_TILE; i += THREADS) {
-        const int col = i % COLS, row = i / COLS;
+    for (int i = threadIdx.x; i < TILE_COLS * TILES * ROW_TILE; i += THREADS) {
+        const int row = i / TILE_COLS;
+        const int64_t col = blockIdx.x * (int64_t)TILE_COLS + i % TILE_COLS;
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < SHARES; j++)
-            sum += all[j][col][row];
-        if (row < e.m && col0 + col < s.n)
-            finish(e, row, col0 + col, sum, y);
+            sum += all[j][i % TILE_COLS][row];
+        if (row < e.m && col < s.n)
+            finish(e, row, col, sum, y);
     }
 }
 
@@ -394,31 +364,31 @@ widen_kernel(const struct packed_shape s, const struct divisor per_tile, int64_t
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-template <int BITS, int GROUP, int TILES, int TILES_N, int DEPTH, int BLOCKS>
-static cudaError_t
-launch_tiles(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
-             const void *x, void *y)
-{
-    const auto kernel = few_kernel<BITS, GROUP, TILES, TILES_N, DEPTH, BLOCKS>;
-    const size_t bytes = SHARES * sizeof(few_ring<BITS, GROUP, TILES_N, DEPTH>);
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (error) {
-        (void)cudaGetLastError();
-        return error;
-    }
-    return launch_shared(stream, ceil_div(s.tiles, TILES_N), dim3(THREADS), bytes, kernel, s, e,
-                         (const bf16 *)x, (bf16 *)y);
-}
-
-template <int BITS, int GROUP>
+template <int BITS, int GROUP, int TILES, int BLOCKS>
 static cudaError_t
 launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
            const void *x, void *y)
 {
     constexpr int DEPTH = BITS == 4 ? 5 : 3;
-    return e.m <= ROW_TILE ? launch_tiles<BITS, GROUP, 1, 1, DEPTH, 4>(stream, s, e, x, y)
-                           : launch_tiles<BITS, GROUP, 2, 1, DEPTH, 2>(stream, s, e, x, y);
+    const auto kernel = few_kernel<BITS, GROUP, TILES, DEPTH, BLOCKS>;
+    const size_t bytes = SHARES * sizeof(few_ring<BITS, GROUP, DEPTH>);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error) {
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
+        return error;
+    }
+    return launch_shared(stream, s.tiles, dim3(THREADS), bytes, kernel, s, e, (const bf16 *)x,
+                         (bf16 *)y);
+}
+
+template <int BITS, int GROUP>
+static cudaError_t
+launch_rows(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
+            const void *x, void *y)
+{
+    return e.m <= ROW_TILE ? launch_few<BITS, GROUP, 1, 4>(stream, s, e, x, y)
+                           : launch_few<BITS, GROUP, 2, 2>(stream, s, e, x, y);
 }
 
 template <int BITS>
@@ -426,9 +396,9 @@ static cudaError_t
 launch_group(cudaStream_t stream, int64_t group, const struct packed_shape &s,
              const struct few_epilogue &e, const void *x, void *y)
 {
-    return group == 32   ? launch_few<BITS, 32>(stream, s, e, x, y)
-           : group == 64 ? launch_few<BITS, 64>(stream, s, e, x, y)
-                         : launch_few<BITS, 128>(stream, s, e, x, y);
+    return group == 32   ? launch_rows<BITS, 32>(stream, s, e, x, y)
+           : group == 64 ? launch_rows<BITS, 64>(stream, s, e, x, y)
+                         : launch_rows<BITS, 128>(stream, s, e, x, y);
 }
 
 cudaError_t
